@@ -56,7 +56,7 @@ class Observation:
 
 @dataclass(frozen=True)
 class Checkpoints:
-    """Where and how often to write the training state.
+    """Settings of the checkpoints: where and how often to write them.
 
     :param directory: a local path that all executors see, or a Hadoop URI.
     :param every_steps: optimizer steps between checkpoints. None: not by steps.

@@ -144,7 +144,7 @@ CASES = [
         "an output that is no value",
         {"loss": "MSELoss"},
         ModelError,
-        r"change the model's last layer",
+        r"Change the model's last layer",
         {"model": Line},
     ),
     Advice(

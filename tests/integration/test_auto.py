@@ -124,7 +124,11 @@ def test_goes_on_from_a_checkpoint_of_the_fabric(spark, tmp_path):
         ({"fabric.replica": "true", "fabric.aggregators": "0"}, {}, "but there are only 0"),
         ({"fabric.momentum": "0.9"}, {}, "fabric.momentum=0.9. Set it to 0"),
         ({"compression": "topk:0.1"}, {}, "compression=topk:0.1: it sends whole updates"),
-        ({}, {"precision": "fp16"}, "which strategy fabric, which spark.sparkdl.comm.auto.candidates names, has not"),
+        (
+            {},
+            {"precision": "fp16"},
+            r"Strategy fabric \(named in spark\.sparkdl\.comm\.auto\.candidates\) has no common",
+        ),
     ],
 )
 def test_refused_before_any_executor_is_touched(spark, settings, params, words):

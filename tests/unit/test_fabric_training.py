@@ -237,11 +237,11 @@ def test_what_needs_common_steps_is_refused() -> None:
         return Optimization(lambda params: torch.optim.SGD(params, lr=0.1), **more)
 
     conf = CommConf.from_mapping({}, strategy="fabric")
-    with pytest.raises(ConfError, match="precision='fp16' scales the loss of common steps"):
+    with pytest.raises(ConfError, match="precision='fp16' needs steps common to all ranks"):
         check(conf, make(precision="fp16"))
     with pytest.raises(ConfError, match="lrSchedulerInterval='step'"):
         check(conf, make(scheduler_interval="step"))
-    with pytest.raises(ConfError, match="data.shuffle=global deals rows to common steps"):
+    with pytest.raises(ConfError, match="data.shuffle=global needs steps common to all ranks"):
         check(CommConf.from_mapping({}, strategy="fabric", data_shuffle="global"), make())
     with pytest.raises(ConfError, match="lr_scheduler steps after each step"):
         fit(lr_scheduler=lambda optimizer: torch.optim.lr_scheduler.OneCycleLR(optimizer, 0.1, total_steps=10**6))

@@ -71,7 +71,7 @@ def test_parameters_that_nothing_would_train(strategy: Any, where: str) -> None:
     def arrive(spec: Any, gang: Any, model: Any) -> None:
         before.append(model)
 
-    with pytest.raises(ModelError, match=r"a torch.nn.Parameter of shape \[1\] that is none of the model's"):
+    with pytest.raises(ModelError, match=r"a torch.nn.Parameter of shape \[1\] that the model does not have"):
         train(Net if where == "the loss" else Listed, table().cut(ROWS), strategy=strategy, loss=loss, arrive=arrive)
     torch.manual_seed(5)
     start = nn.utils.parameters_to_vector(Net().parameters())
@@ -117,7 +117,7 @@ def test_an_output_that_torch_would_broadcast(loss: Any) -> None:
         return nn.Linear(6, ROWS)
 
     with pytest.raises(
-        ModelError, match=r"the model's output is \[24\] per row, and the label \[\]; this loss compares"
+        ModelError, match=r"the model's output is \[24\] per row, and the label \[\]. This loss compares"
     ):
         train(wide, table().cut(ROWS), loss=loss)
 

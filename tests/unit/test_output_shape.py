@@ -75,7 +75,7 @@ def test_what_has_no_rows_is_left_out() -> None:
 
 def test_a_model_that_fails_in_eval_mode(capsys: pytest.CaptureFixture[str]) -> None:
     assert shape_in_eval(lambda count: {}["nothing"], torch.nn.Identity()) is None
-    assert "not known: KeyError" in capsys.readouterr().out
+    assert "unknown: KeyError" in capsys.readouterr().out
 
 
 class ModelOutput(OrderedDict):

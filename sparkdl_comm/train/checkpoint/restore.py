@@ -162,7 +162,7 @@ def describe(name: str, spec: TrainSpec, model: FlatModel, rows: list[str]) -> d
 
 
 def _name(factory: Any) -> str | None:
-    """Return the class name, also for ``functools.partial(Adam, …)``: the state fits whatever the arguments."""
+    """Return the class name, also for ``functools.partial(Adam, …)``: the state fits with any arguments."""
     while isinstance(factory, functools.partial):
         factory = factory.func
     return None if factory is None else getattr(factory, "__qualname__", type(factory).__qualname__)
@@ -177,7 +177,7 @@ def check_same(here: Mapping[str, Any], there: Mapping[str, Any], step: int) -> 
     for name, param in _SETTINGS.items():
         if here[name] != there.get(name):
             raise ConfError(
-                f"{param}={here[name]!r}, but {at} was made with {there.get(name)!r}. Resume with that value, or use another"
+                f"{param}={here[name]!r}: {at} was made with {there.get(name)!r}. Resume with that value, or use another"
                 " checkpointDir."
             )
     ours, theirs = here["model"], there["model"]

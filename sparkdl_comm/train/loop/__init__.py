@@ -1,9 +1,12 @@
 """Steps and epochs of one rank.
 
-``training_loop.py`` takes the steps; ``progress.py`` says how many it has taken. Which rows they have: ``dealing.py``, with
-``row_exchange.py`` for those of other ranks; ``step_rows.py`` reads them ahead, and ``augmentation.py`` changes them. What it
-minimises: ``objective.py``, and ``class_mean.py`` for losses over classes. What happens around the steps: ``observer.py`` at
-the end of an epoch, with ``evaluation.py`` and ``metrics.py`` on validation rows, ``early_stopping.py``, and users'
-``callbacks.py``. ``diagnosis.py`` explains what does not fit together; ``rng.py`` holds the random generators,
-``output_shape.py`` what the model returned.
+``training_loop.py`` runs the steps, and ``progress.py`` counts them. ``asynchronous_loop.py`` and ``changing_loop.py``
+are the loops for strategies without common steps. ``dealing.py`` assigns rows to ranks, and ``row_exchange.py`` fetches
+rows from other ranks. ``step_rows.py`` reads the rows of a step ahead, and ``augmentation.py`` changes them.
+``objective.py`` computes the loss, and ``class_mean.py`` the mean of losses over classes.
+
+``observer.py`` runs the end of an epoch: ``evaluation.py`` and ``metrics.py`` on validation rows,
+``early_stopping.py``, and the users' ``callbacks.py``. ``parameter_guard.py`` detects callbacks that change parameters.
+``diagnosis.py`` explains mismatches of model, loss and rows. ``rng.py`` handles the random generators, and
+``output_shape.py`` the shape of the model's output.
 """

@@ -1,15 +1,15 @@
-"""The training loop of one rank under a strategy without common steps: epochs are counted in updates of the model.
+"""Training loop of one rank under a strategy without common steps. Epochs are counted in updates of the model.
 
-1. An epoch has as many updates as the ranks together need to use each row once. A rank whose rows are used up begins with
-   them anew, in another order; a fast one does so sooner. Updates that were dropped do not count: they are made up for.
-2. It is over for a rank that has got a model with so many updates. It waits until its own last one is in the model, or was
-   dropped.
-3. When all ranks have come so far, nothing is under way. They all get the model, which is one version now. The epoch's loss
-   is the mean over all rows that were computed in it, also for updates that were dropped.
-4. Validation, schedulers, early stopping and callbacks as in any epoch.
-5. A checkpoint, if one is due: after every so many updates, or seconds, the next end of an epoch is its moment.
+1. An epoch has as many updates as the ranks together need to use each row once. A rank that has used all its rows
+   starts over with them in another order; a fast rank does so sooner. Dropped updates do not count and are made up for.
+2. The epoch ends for a rank when it has a model with that many updates. The rank then waits until its own last update
+   is applied or dropped.
+3. When all ranks have reached this point, no update is in transit. All ranks fetch the model, which has one version
+   now. The epoch's loss is the mean over all rows computed in it, including rows of dropped updates.
+4. Validation, schedulers, early stopping and callbacks run as in any epoch.
+5. A due checkpoint is written at the end of the epoch.
 
-If ranks do not run free (``bsp``, ``ssp``), a rank's epoch is a pass over its rows.
+If ranks do not run free (``bsp``, ``ssp``), a rank's epoch is one pass over its rows.
 """
 
 from __future__ import annotations
@@ -38,30 +38,30 @@ from sparkdl_comm.train.spec import TrainSpec
 
 
 def check(conf: CommConf, optimization: Optimization) -> None:
-    """What needs steps that are common to all ranks.
+    """Check that the settings do not need steps that are common to all ranks.
 
-    :raises ConfError: it is asked for.
+    :raises ConfError: a setting needs common steps.
     """
     strategy = _named(conf)
     if conf.data_shuffle == "global":
         raise ConfError(
-            f"{PREFIX}data.shuffle=global deals rows to common steps, which strategy {strategy} has not: set local"
+            f"{PREFIX}data.shuffle=global needs steps common to all ranks. Strategy {strategy} has no common steps. Set local."
         )
     if optimization.precision == "fp16":
         raise ConfError(
-            f"precision='fp16' scales the loss of common steps, which strategy {strategy} has not: set fp32 or bf16"
+            f"precision='fp16' needs steps common to all ranks. Strategy {strategy} has no common steps. Set fp32 or bf16."
         )
     if optimization.scheduler_interval == "step":
-        raise ConfError(f"lrSchedulerInterval='step': strategy {strategy} has no common steps; set 'epoch'")
+        raise ConfError(f"lrSchedulerInterval='step': strategy {strategy} has no common steps. Set 'epoch'.")
 
 
 def _named(conf: CommConf) -> str:
-    """The strategy that has no common steps, for messages."""
-    return f"{FABRIC}, which {PREFIX}auto.candidates names," if conf.strategy == AUTO else conf.strategy
+    """Return the name of the strategy without common steps, for messages."""
+    return f"{FABRIC} (named in {PREFIX}auto.candidates)" if conf.strategy == AUTO else conf.strategy
 
 
 class AsynchronousLoop(TrainingLoop):
-    """Trains one rank; see the module. ``after_step`` is called at the end of each epoch."""
+    """Training loop of one rank without common steps; see the module. It calls ``after_step`` at the end of each epoch."""
 
     synchronous = False
 
@@ -77,19 +77,19 @@ class AsynchronousLoop(TrainingLoop):
         validation: RowCache | None = None,
         together: bool = False,
     ) -> None:
-        """As that of :class:`TrainingLoop`.
+        """Create the loop. The parameters are those of :class:`TrainingLoop`.
 
-        :raises ConfError: something needs common steps.
+        :raises ConfError: a setting needs common steps.
         :raises InputError: this rank has no rows.
         """
         check(spec.conf, spec.optimization)
         super().__init__(spec, gang, rows, sampler, model, strategy, progress, validation, together)
         if self._schedule.is_per_step:
-            raise ConfError(f"lr_scheduler steps after each step; strategy {_named(spec.conf)} has no common ones")
+            raise ConfError(f"lr_scheduler steps after each step, but strategy {_named(spec.conf)} has no common steps")
         if not rows.rows:
-            raise InputError(f"rank {gang.rank} got no rows: set num_workers to fewer, or give more rows")
+            raise InputError(f"rank {gang.rank} got no rows. Reduce num_workers, or add rows.")
         self._gang, self._asynchronous = gang, strategy
-        # The ranks' steps are not the same, so neither are there rows of all ranks in a step.
+        # Ranks do not step together, so a rank's share of a step cannot be relative to the other ranks' rows.
         self._common = self._shares
         self._apart = self._shares = Shares(None, rows, self._dealing, sampler, gang, spec.conf.timeout)
         self._pass = 0
@@ -117,7 +117,7 @@ class AsynchronousLoop(TrainingLoop):
             if steps % self._sampler.steps == 0:
                 self._begin_pass()
             count = len(self._steps.of(at.batch))
-            if count or not strategy.free_running:  # others may wait for an update, be it empty
+            if count or not strategy.free_running:  # other ranks may wait for this rank's update, even an empty one
                 share = self._shares.of(self._steps.of(at.batch), at.batch)
                 loss = self._step()[0] / share if share else 0.0
                 total, rows = total + loss * count, rows + count
@@ -127,8 +127,11 @@ class AsynchronousLoop(TrainingLoop):
         self._end_of_epoch(total, rows, begin)
 
     def _goes_on(self, first: int, steps: int) -> bool:
-        """Gets the model, unless the epoch is over for this rank. ``first``: the version with which the epoch began;
-        ``steps``: that this rank has made in it."""
+        """Return whether the epoch continues for this rank. If so, fetch the model.
+
+        :param first: model version at the begin of the epoch.
+        :param steps: steps that this rank has taken in the epoch.
+        """
         strategy = self._asynchronous
         if not strategy.free_running and steps >= self._sampler.steps:
             return False
@@ -165,7 +168,7 @@ class AsynchronousLoop(TrainingLoop):
         strategy.before_forward()
         versions = gather_json(self._gang, strategy.version, timeout)
         if len(set(versions)) > 1:
-            raise GangError(f"the ranks got versions {versions} of the model although no update was under way")
+            raise GangError(f"the ranks got versions {versions} of the model, although no update was in transit")
         row: dict[str, Any] = {
             "epoch": at.epoch + 1,
             "step": self.version,
@@ -180,4 +183,4 @@ class AsynchronousLoop(TrainingLoop):
         if self.after_step is not None:
             at.phase = "after step"
             self.after_step(self)
-            gather_json(self._gang, None, timeout)  # until all have copied what they write, nobody makes an update
+            gather_json(self._gang, None, timeout)  # no rank sends an update before all have copied their state

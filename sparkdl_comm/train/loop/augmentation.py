@@ -1,4 +1,4 @@
-"""What the user's ``augment`` makes of a batch's inputs, in each epoch anew, after the rows were read and kept."""
+"""Augmentation: the user's ``augment`` changes a batch's inputs in every epoch, after the rows were read and cached."""
 
 from __future__ import annotations
 
@@ -14,17 +14,21 @@ from sparkdl_comm.train.loop import rng
 
 
 class Augmentation:
-    """Calls ``augment`` with the inputs of a rank's batches for training. What it draws from the generators of python, numpy
-    and torch depends on the seed, the rank, and the step alone, not on what was drawn before; nor does it change what is
-    drawn afterwards."""
+    """Caller of ``augment`` for the inputs of a rank's training batches.
+
+    What ``augment`` draws from the generators of python, numpy and torch depends only on the seed, the rank and the
+    step. Other random draws are not affected.
+    """
 
     def __init__(self, augment: Callable[..., Any], seed: int, rank: int, device: torch.device) -> None:
         self._augment, self._seed, self._rank, self._device = augment, seed, rank, device
 
     def __call__(self, batch: Batch, epoch: int, step: int, part: int) -> Batch:
-        """The batch with other inputs. ``step``: of the epoch; ``part``: of the step, where it is computed in several.
+        """Return the batch with augmented inputs.
 
-        :raises ModelError: ``augment`` raised, or returned something that cannot be these inputs.
+        :param step: number of the step in the epoch.
+        :param part: number of the part within the step, if a step is computed in several parts.
+        :raises ModelError: ``augment`` raised, or returned something that cannot replace these inputs.
         """
         if not batch.rows:
             return batch
@@ -43,16 +47,16 @@ def _checked(made: Any, batch: Batch) -> tuple[Any, ...]:
     inputs = (made,) if len(batch.inputs) == 1 else made
     if not isinstance(inputs, tuple) or len(inputs) != len(batch.inputs):
         raise ModelError(
-            f"augment returned {type(made).__name__}: with {len(batch.inputs)} feature columns it must return a tuple of as"
-            " many"
+            f"augment returned {type(made).__name__}. With {len(batch.inputs)} feature columns it must return a tuple of as"
+            " many inputs."
         )
     for new, old in zip(inputs, batch.inputs, strict=True):
         if not isinstance(old, torch.Tensor):
-            continue  # what collate_fn made
+            continue  # made by collate_fn
         if not isinstance(new, torch.Tensor):
             raise ModelError(
-                f"augment returned {type(new).__name__} for a tensor of shape {list(old.shape)}; return a tensor"
+                f"augment returned {type(new).__name__} for a tensor of shape {list(old.shape)}. Return a tensor."
             )
         if new.shape[:1] != old.shape[:1]:
-            raise ModelError(f"augment returned shape {list(new.shape)} for {len(old)} rows; return one row for each")
+            raise ModelError(f"augment returned shape {list(new.shape)} for {len(old)} rows. Return one row for each.")
     return inputs

@@ -1,4 +1,4 @@
-"""What users have called while ranks train."""
+"""Callbacks: user code that runs on the ranks during training."""
 
 from __future__ import annotations
 
@@ -14,13 +14,18 @@ from sparkdl_comm.train.loop.parameter_guard import ParameterGuard
 
 @dataclass
 class TrainingState:
-    """What a callback sees, on one rank.
+    """State of training on one rank, as callbacks see it.
 
-    ``epoch``: the current or last one, from 1. ``step``: optimizer steps done, over all epochs. ``loss``: in
-    ``on_step_end`` the mean over this rank's rows in the step (None: it had none); afterwards the epoch's, over all ranks.
-    ``metrics``: the last epoch's row of the history. ``module``: being trained. With strategies ``gloo``, ``nccl`` and
-    collectives that all-reduce, a hook may change its parameters, on all ranks alike; with others that is refused. A hook may
-    freeze and unfreeze parameters (``requires_grad``) that required a gradient when the model was made.
+    With strategies ``gloo``, ``nccl`` and collectives that all-reduce, a hook may change the module's parameters,
+    equally on all ranks. With other strategies such a change raises an error. A hook may freeze and unfreeze parameters
+    (``requires_grad``) that required a gradient when the model was made.
+
+    :param module: the module in training.
+    :param epoch: the current or last epoch, from 1.
+    :param step: optimizer steps done, over all epochs.
+    :param loss: in ``on_step_end`` the mean over this rank's rows of the step (None: it had none); afterwards the
+        epoch's mean over all ranks.
+    :param metrics: the last epoch's row of the history.
     """
 
     rank: int
@@ -33,42 +38,42 @@ class TrainingState:
     stop_requested: bool = False
 
     def stop(self) -> None:
-        """End training with this epoch. It is enough if one rank asks for it."""
+        """End training after this epoch. One rank's request is enough."""
         self.stop_requested = True
 
 
 class Callback:
-    """Base of callbacks; every hook does nothing. Each rank has a copy of its own, and calls it in the order of the list.
+    """Base class of callbacks. Every hook does nothing by default.
 
-    In ``on_step_end`` under strategy ps, or with ``collective.loop`` other than all-reduce, parameters are on their way to the
-    next version: look at them in the other hooks.
-    What a hook keeps is part of a checkpoint if :meth:`state_dict` gives it: numbers, strings, lists, dicts, tensors.
+    Each rank has its own copy of the callbacks, and calls them in the order of the list. In ``on_step_end`` under
+    strategy ps, or with ``collective.loop`` other than all-reduce, the parameters are being exchanged. Look at them in
+    the other hooks. :meth:`state_dict` is saved in checkpoints: numbers, strings, lists, dicts, tensors.
     """
 
     def on_train_begin(self, state: TrainingState) -> None:
-        """Before the first step, and before the first after a restart."""
+        """Run before the first step, and before the first step after a restart."""
 
     def on_epoch_begin(self, state: TrainingState) -> None:
-        """Before the first step of an epoch, and before the first after a restart."""
+        """Run before the first step of an epoch, and before the first step after a restart."""
 
     def on_step_end(self, state: TrainingState) -> None:
-        """After each optimizer step."""
+        """Run after each optimizer step."""
 
     def on_epoch_end(self, state: TrainingState) -> None:
-        """After validation; the module is complete and in train mode."""
+        """Run after validation. All parameters are in place, and the module is in train mode."""
 
     def on_train_end(self, state: TrainingState) -> None:
-        """With the final parameters, the best ones if these are restored."""
+        """Run with the final parameters, or the best ones if early stopping restores them."""
 
     def state_dict(self) -> dict[str, Any]:
         return {}
 
     def load_state_dict(self, state: dict[str, Any]) -> None:
-        """After a restart, before ``on_train_begin``."""
+        """Restore what :meth:`state_dict` returned. Runs after a restart, before ``on_train_begin``."""
 
 
 class Callbacks:
-    """Calls hooks, and names the one that raises. False if there are none."""
+    """List of callbacks. It calls their hooks and names a callback that raises. An empty list is False."""
 
     def __init__(self, callbacks: Sequence[Callback], state: TrainingState, guard: ParameterGuard) -> None:
         self._callbacks, self._guard = callbacks, guard
@@ -78,16 +83,16 @@ class Callbacks:
         return bool(self._callbacks)
 
     def call(self, hook: str, **changes: Any) -> None:
-        """Calls ``hook`` of each with the state, after ``changes`` to it.
+        """Call ``hook`` of each callback with the state, after applying ``changes`` to the state.
 
-        :raises CallbackError: one raises, or changes parameters where it may not.
+        :raises CallbackError: a callback raises, or changes parameters where it must not.
         """
         for name, value in changes.items():
             setattr(self.state, name, value)
         for callback in self.having(hook):
             method: Callable[[TrainingState], None] = getattr(callback, hook)
             called = f"callback {type(callback).__name__}.{hook}"
-            # After a step they are on their way; when training is over the strategy has ended, and all are here.
+            # After a step the parameters may be in transit. After training the strategy has finished, and all are in place.
             where = f"{called} on rank {self.state.rank} at step {self.state.step}"
             with self._guard.around(where, complete=hook != "on_step_end", over=hook == "on_train_end"):
                 try:
@@ -101,7 +106,7 @@ class Callbacks:
                     ) from exc
 
     def having(self, hook: str) -> list[Callback]:
-        """Return the callbacks that do something in ``hook``."""
+        """Return the callbacks that override ``hook``."""
         nothing = getattr(Callback, hook)
         return [each for each in self._callbacks if getattr(getattr(each, hook), "__func__", None) is not nothing]
 

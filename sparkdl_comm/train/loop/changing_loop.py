@@ -1,8 +1,8 @@
-"""The training loop of one rank under a strategy whose steps are common to all ranks in some epochs, and not in others; and
-which loop is for which strategy.
+"""Training loop for strategies that have common steps in some epochs and none in others, and the choice of a strategy's
+loop.
 
-An epoch without common steps counts as many steps as any other, as it has an update for each rank in place of each of them: so
-the history, checkpoints and the summary count alike throughout. Within it, a rank counts those that it makes.
+An epoch without common steps counts as many steps as any other: it has one update per rank for each common step. So the
+history, checkpoints and the summary count alike throughout. Within the epoch, a rank counts its own steps.
 """
 
 from __future__ import annotations
@@ -15,7 +15,9 @@ from sparkdl_comm.train.loop.training_loop import Tell, TrainingLoop
 
 
 class ChangingLoop(AsynchronousLoop):
-    """Trains one rank; see the module. ``after_step`` is called after each common step, and at the end of other epochs."""
+    """Training loop of one rank; see the module. It calls ``after_step`` after each common step, and at the end of
+    other epochs.
+    """
 
     @property
     def version(self) -> int:
@@ -24,12 +26,12 @@ class ChangingLoop(AsynchronousLoop):
     def _epoch(self, tell: Tell) -> None:
         at, chosen = self.progress, self.strategy
         assert isinstance(chosen, ChosenByEpoch)
-        if not at.batch:  # no epoch that a checkpoint has cut
+        if not at.batch:  # not in the middle of an epoch that is resumed from a checkpoint
             seconds = at.history[-1]["seconds"] / self._sampler.steps if at.history else None
             chosen.begin_epoch(at.step + 1, seconds)
         if chosen.runs_apart:
             self._shares, self._begun = self._apart, at.step
-            self._pass = max(self._pass, at.epoch)  # in another order than in any epoch before
+            self._pass = max(self._pass, at.epoch)  # a row order that no earlier epoch used
             super()._epoch(tell)
         else:
             self._shares = self._common
@@ -41,7 +43,7 @@ class ChangingLoop(AsynchronousLoop):
 
 
 def loop_for(strategy: Strategy) -> type[TrainingLoop]:
-    """The loop that is for the strategy."""
+    """Return the class of training loop for the strategy."""
     if isinstance(strategy, ChosenByEpoch):
         return ChangingLoop
     return AsynchronousLoop if isinstance(strategy, Asynchronous) else TrainingLoop

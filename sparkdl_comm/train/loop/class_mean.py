@@ -1,13 +1,13 @@
-"""The mean of torch's losses over classes, over all ranks: with weights of classes, or with labels that are ignored.
+"""Mean over all ranks of torch's losses over classes, with class weights or ignored labels.
 
-There a row does not count as one, but as the sum of its labels' weights, of which an ignored one has none. With ``weightCol``
-it counts as this sum times its own weight. So:
+A row does not count as one here, but as the sum of its labels' class weights; an ignored label weighs 0. With
+``weightCol`` this sum is multiplied by the row's weight. So:
 
-1. each rank computes what its rows count, once;
-2. at the start of an epoch the ranks tell each other what their rows of each step count: 8 bytes per rank and step;
-3. a rank's mean loss in a step then weighs as much as its rows count among those of all ranks.
+1. Each rank computes the counts of its rows once.
+2. At the start of an epoch the ranks exchange the counts of their rows in each step: 8 bytes per rank and step.
+3. A rank's mean loss in a step is weighted by its share of the step's total count.
 
-Where all rows of all ranks count the same, nothing of it is done but the comparison.
+If all rows of all ranks count the same, only the comparison that finds this out is done.
 """
 
 from __future__ import annotations
@@ -31,19 +31,22 @@ from sparkdl_comm.gang.gang import Gang
 from sparkdl_comm.train.loop.dealing import Dealing
 from sparkdl_comm.train.spec import Loss
 
-#: ``(output, target, reduction=…)`` -> the loss, reduced so.
+#: ``(output, target, reduction=…)`` -> the loss with this reduction.
 Reducible: TypeAlias = Callable[..., Any]
 
-_FUNCTIONS = {F.cross_entropy: -100, F.nll_loss: -100}  # with the label that they ignore by default
+_FUNCTIONS = {F.cross_entropy: -100, F.nll_loss: -100}  # function -> label that it ignores by default
 
 
 @dataclass(frozen=True)
 class ClassMean:
-    """A loss: the sum over the rows, divided by the sum of what they count. It is 0 where no row counts, for which torch has
-    NaN.
+    """Loss over classes: the sum over the rows, divided by the sum of their counts. It is 0 if no row counts, where
+    torch returns NaN.
 
-    ``loss``: the user's; takes a keyword ``reduction``. ``weight``: ``[classes]``; None: all weigh 1. ``ignored``: the label
-    that does not count. ``column``, and ``validation``, what chooses the rows for validation: for messages.
+    :param loss: the user's loss; takes a keyword ``reduction``.
+    :param weight: class weights ``[classes]``. None: all are 1.
+    :param ignored: label that does not count.
+    :param column: label column, for messages.
+    :param validation: setting that selects the validation rows, for messages.
     """
 
     loss: Reducible
@@ -54,7 +57,7 @@ class ClassMean:
 
     @classmethod
     def of(cls, loss: Loss, rows: RowFormat) -> ClassMean | None:
-        """None: the mean of ``loss`` is not over labels of one column, or not one of torch's own."""
+        """Return the ClassMean of one of torch's losses over labels of one column; None for any other loss."""
         if [field.dtype for field in rows.targets] != ["int64"]:
             return None
         names = str(rows.targets[0]), rows.validation
@@ -68,7 +71,7 @@ class ClassMean:
         return cls(given, given.keywords.get("weight"), ignored, *names)
 
     def __call__(self, output: Any, target: torch.Tensor, weights: torch.Tensor | None = None) -> torch.Tensor:
-        """``weights``: of the rows, ``[rows]``; None: all weigh 1."""
+        """Return the mean loss. ``weights``: row weights ``[rows]``; None: all are 1."""
         count = self.counts(target, weights).sum()
         if weights is None:
             total = self.loss(output, target, reduction="sum")
@@ -77,8 +80,11 @@ class ClassMean:
         return total / count if count > 0 else total
 
     def counts(self, labels: torch.Tensor, weights: torch.Tensor | None = None) -> torch.Tensor:
-        """What rows count, float64 ``[rows]``. ``labels``: int64 ``[rows, …]``; those that are no classes are found later.
-        ``weights``: of the rows, ``[rows]``; None: all weigh 1."""
+        """Return the counts of rows, float64 ``[rows]``.
+
+        :param labels: int64 ``[rows, …]``. Labels outside the classes are clamped here, and reported elsewhere.
+        :param weights: row weights ``[rows]``. None: all are 1.
+        """
         counts = (labels != self.ignored).double()
         if self.weight is not None:
             counts *= self.weight.to(labels.device)[labels.clamp(0, len(self.weight) - 1)]
@@ -86,10 +92,12 @@ class ClassMean:
         return counts if weights is None else counts * weights
 
     def needed(self, parts: Sequence[RowCache], gang: Gang, timeout: float) -> bool:
-        """Whether rows of any rank count differently by their labels. With weights of rows: whether classes have weights, or
-        labels are ignored. All ranks call it. ``parts``: all rows of this one, for training and perhaps for validation.
+        """Return whether the counts of rows differ on any rank. All ranks call it.
 
-        :raises InputError: no row of all ranks' counts, of those for training or of those for validation.
+        With row weights: whether classes have weights, or labels are ignored.
+
+        :param parts: all rows of this rank, for training and perhaps for validation.
+        :raises InputError: no row of all ranks counts, for training or for validation.
         """
         counts = [self.counts(part.targets[0]) for part in parts]
         weighed = [self.counts(part.targets[0], part.weights).sum().item() for part in parts]
@@ -109,19 +117,19 @@ class ClassMean:
 
 
 def _reduced(module: torch.nn.Module, output: Any, target: torch.Tensor, reduction: str) -> Any:
-    """The module's loss with another reduction than its own."""
+    """Return the module's loss with ``reduction`` instead of its own."""
     reducing: Any = copy.copy(module)
     reducing.reduction = reduction
     return reducing(output, target)
 
 
 def _row_sums(values: torch.Tensor) -> torch.Tensor:
-    """``[rows]`` from ``[rows, …]``."""
+    """Return the sum of each row, ``[rows]``, of values ``[rows, …]``."""
     return values.flatten(1).sum(1) if values.dim() > 1 else values
 
 
 class Shares:
-    """The share of this rank's rows in each step's mean, which is over all ranks' rows of the step."""
+    """Share of this rank's rows in the mean over all ranks' rows of each step."""
 
     def __init__(
         self,
@@ -132,14 +140,18 @@ class Shares:
         gang: Gang,
         timeout: float,
     ) -> None:
-        """All ranks make one. ``mean``: None: all rows count the same. ``rows``: those that this rank has."""
-        #: By the number of the row.
+        """Create the shares. All ranks call it.
+
+        :param mean: the loss that weights rows. None: all rows count the same.
+        :param rows: the rows of this rank.
+        """
+        #: Counts by row number.
         self._counts = None if mean is None else dealing.numbered(mean.counts(rows.targets[0], rows.weights))
         self._sampler, self._gang, self._timeout = sampler, gang, timeout
         self._totals: list[float] = []
 
     def begin_epoch(self, order: torch.Tensor) -> None:
-        """All ranks call it. ``order``: in which this rank uses its rows."""
+        """Exchange the counts of each step. All ranks call it. ``order``: this rank's row numbers in the order of use."""
         if self._counts is None:
             return
         counts, slices = (
@@ -151,8 +163,10 @@ class Shares:
         self._totals = torch.stack([counts for (counts,) in told]).sum(0).tolist()
 
     def of(self, index: torch.Tensor, step: int) -> float:
-        """The share of the rows of the numbers ``index``, some of this rank's in a step of the epoch; 0 if no row of it
-        counts."""
+        """Return the share of some rows in a step of the epoch; 0 if no row of the step counts.
+
+        :param index: numbers of rows that this rank uses in the step.
+        """
         if self._counts is None:
             return len(index) / self._sampler.rows(step)
         total = self._totals[step]

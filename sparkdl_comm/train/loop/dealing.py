@@ -1,9 +1,9 @@
-"""Which rows a rank uses in an epoch, and where it gets them.
+"""Assignment of rows to ranks in each epoch.
 
-With ``data.shuffle=local`` they are its own, in another order in each epoch. With ``global`` all ranks' rows are dealt anew
-in each epoch, by a permutation that all ranks draw alike; each rank uses as many as it has. The rows stay where they are: a
-rank gets those of a step from the ranks that have them, while it computes the step before. So training that goes on from a
-checkpoint needs nothing but the number of the epoch.
+With ``data.shuffle=local`` a rank uses its own rows, in another order in each epoch. With ``global`` all ranks' rows
+are redistributed in each epoch, by a permutation that all ranks compute equally; each rank keeps its number of rows.
+The rows stay where they are: a rank fetches the rows of a step from their owners while it computes the previous step.
+So resuming from a checkpoint needs only the number of the epoch.
 """
 
 from __future__ import annotations
@@ -22,12 +22,14 @@ from sparkdl_comm.train.spec import TrainSpec
 
 
 class Dealing:
-    """Deals out rows for one rank. ``source`` has them, by their numbers. To be closed."""
+    """Assignment of rows to one rank. ``source`` returns rows by their numbers. Call :meth:`close` at the end."""
 
     def __init__(self, spec: TrainSpec, gang: Gang, rows: RowCache, counts: Sequence[int]) -> None:
-        """All ranks make one. ``rows``: those that this rank has; ``counts``: how many each rank has.
+        """Start the row exchange if rows are shuffled globally. All ranks call it.
 
-        :raises InputError: the ranks' rows are not alike, and are to be exchanged.
+        :param rows: the rows of this rank.
+        :param counts: number of rows of each rank.
+        :raises InputError: rows are shuffled globally, but their types or shapes differ between ranks.
         """
         self._gang, self._rows, self._counts = gang, rows, counts
         self._seed, self._timeout = spec.seed, spec.conf.timeout
@@ -37,15 +39,18 @@ class Dealing:
         self.source: RowSource = self._exchange or rows
 
     def order(self, epoch: int) -> torch.Tensor:
-        """The numbers of the rows that this rank uses in the epoch, from 0, in its order: int64 ``[rows]``. Numbers are places
-        among its own rows, or, where rows are exchanged, among those of all ranks."""
+        """Return the numbers of the rows that this rank uses in the epoch, in order of use: int64 ``[rows]``.
+
+        Numbers start at 0. They are positions among this rank's own rows, or among all ranks' rows if rows are
+        exchanged.
+        """
         rank = self._gang.rank
         if self._exchange is None:
             return torch.from_numpy(permutation(self._rows.rows, self._seed, epoch, rank))
         return torch.from_numpy(dealt(self._counts, self._seed, epoch, rank))
 
     def numbered(self, values: torch.Tensor) -> torch.Tensor:
-        """A value of each row by its number, from ``values`` of this rank's own rows, ``[rows]``. All ranks call it."""
+        """Return a value for each row number, from ``values`` of this rank's own rows, ``[rows]``. All ranks call it."""
         if self._exchange is None:
             return values
         return torch.cat([theirs for (theirs,) in gather_tensors(self._gang, [values], self._timeout)])

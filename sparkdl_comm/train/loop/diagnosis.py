@@ -1,4 +1,4 @@
-"""What is wrong where model, loss and rows do not fit together, in terms of what the user set."""
+"""Explanations of mismatches between model, loss and rows, in terms of the user's settings."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ from sparkdl_comm.data.cache import RowCache
 from sparkdl_comm.data.fields import Field
 from sparkdl_comm.errors import InputError, ModelError
 
-#: Losses that compare output and labels one by one: labels are float32 whatever the column's type.
+#: Losses that compare output and labels element by element. Their labels are float32 for any column type.
 _VALUE_LOSSES = (
     nn.L1Loss,
     nn.MSELoss,
@@ -40,7 +40,7 @@ _VALUE_FUNCTIONS = (
 )
 
 
-#: What torch says where an input is of a type that a layer does not take.
+#: Pattern of torch's messages about an input type that a layer does not accept.
 _TYPES = re.compile(
     r"scalar type|dtype|[Ii]nput type|index tensor of type|used as indices must be|not implemented for '(Long|Float)'"
 )
@@ -48,27 +48,30 @@ _TYPES = re.compile(
 
 @dataclass(frozen=True)
 class ClassLabels:
-    """Labels of a loss over classes must be 0 to the number of classes less one, or ``ignored``. ``column``: for messages.
+    """Check of labels for a loss over classes: each is 0 to the number of classes less one, or ``ignored``.
 
-    torch would say which label, but neither how many nor of which column; on a GPU it would end the process.
+    torch names one bad label, but not how many there are nor their column; on a GPU it ends the process.
+
+    :param column: label column, for messages.
     """
 
     column: Field
     ignored: int | None = None
 
     def check(self, output: Any, parts: Sequence[RowCache], rank: int) -> None:
-        """Looks whether the labels are classes of the model.
+        """Check that the labels are classes of the model.
 
-        :param output: the model's for a batch: ``[rows, classes, …]``. ``parts``: all rows of this rank.
-        :raises InputError: some labels are none of the classes; says of how many rows.
-        :raises ModelError: the shapes do not fit.
+        :param output: the model's output for a batch: ``[rows, classes, …]``.
+        :param parts: all rows of this rank.
+        :raises InputError: labels are outside the classes; says in how many rows.
+        :raises ModelError: the shapes do not match.
         """
         shape = parts[0].targets[0].shape[1:]
         if not isinstance(output, torch.Tensor) or output.dim() < 2 or output.shape[2:] != shape:
             given = list(output.shape[1:]) if isinstance(output, torch.Tensor) else f"a {type(output).__name__}"
             raise ModelError(
                 f"a loss over classes takes [classes{''.join(f', {length}' for length in shape)}] per row, for the labels in"
-                f" {self.column}; the model's output is {given}"
+                f" {self.column}. The model's output is {given}."
             )
         classes = output.shape[1]
         rows = bad = 0
@@ -90,33 +93,34 @@ class ClassLabels:
 
 
 def compares_values(loss: Any) -> bool:
-    """Whether this is a loss of torch.nn, or a function of torch.nn.functional, that compares one by one."""
+    """Return whether ``loss`` is a loss of torch.nn or torch.nn.functional that compares element by element."""
     return isinstance(loss, _VALUE_LOSSES) or getattr(loss, "func", loss) in _VALUE_FUNCTIONS
 
 
 def mismatch(loss: Any, output: Any, target: Any) -> str | None:
-    """What is wrong with the output's shape for a loss that compares one by one, where torch would broadcast; or None."""
+    """Return why the output's shape does not fit an element-wise loss, where torch would broadcast. None: it fits."""
     if not compares_values(loss) or not isinstance(output, torch.Tensor) or not isinstance(target, torch.Tensor):
         return None
     if output.shape == target.shape:
         return None
     return (
-        f"the model's output is {list(output.shape[1:])} per row, and the label {list(target.shape[1:])}; this loss compares"
-        " them one by one: change the model's last layer, or the label column"
+        f"the model's output is {list(output.shape[1:])} per row, and the label {list(target.shape[1:])}. This loss compares"
+        " them element by element. Change the model's last layer, or the label column."
     )
 
 
 def problem_of(error: Exception, module: nn.Module, inputs: Sequence[Any], fields: Sequence[Field]) -> str | None:
-    """Return what is wrong with the inputs with which the model raised ``error``; None: nothing that is known."""
+    """Return what is wrong with the inputs for which the model raised ``error``; None if unknown."""
     return (misfit(module, inputs, fields) if isinstance(error, RuntimeError) else None) or mistyped(
         error, inputs, fields
     )
 
 
 def mistyped(error: Exception, inputs: Sequence[Any], fields: Sequence[Field]) -> str | None:
-    """Return what is wrong with the type of an input, where ``error``, which the model raised, is about types; else None.
+    """Return what is wrong with the type of an input. None: the model's ``error`` is not about types.
 
-    :param inputs: what the model was called with; ``fields``: the columns that they were made of.
+    :param inputs: the model's arguments.
+    :param fields: the columns of the inputs.
     """
     if _TYPES.search(str(error)) is None or len(inputs) != len(fields):
         return None
@@ -131,13 +135,13 @@ def mistyped(error: Exception, inputs: Sequence[Any], fields: Sequence[Field]) -
         other = "int64" if wrong.is_floating_point() else "float32"
         advice = f"set inputTypes to {[_name(rows) if rows is not wrong else other for rows in inputs]}"
     return (
-        f"the model does not take {come}. A column comes as float32, or, if the model has an Embedding and the column holds"
-        f" integers, as int64: {advice}"
+        f"the model does not take {come}. A column is passed as float32, or as int64 if it holds integers and the model has"
+        f" an Embedding: {advice}"
     )
 
 
 def _used_by(error: Exception, named: Sequence[tuple[Field, torch.Tensor]]) -> list[tuple[Field, torch.Tensor]]:
-    """The inputs that the innermost function with one of them as a local variable has, itself or a view of it."""
+    """Return the inputs that the innermost function using any of them has as local variables, or views of them."""
     trace = error.__traceback__
     frames = []
     while trace is not None:
@@ -156,17 +160,19 @@ def _storage(tensor: torch.Tensor) -> int:
 
 
 def _name(rows: Any) -> str | None:
-    """Its type, as ``inputTypes`` has it; None: ``collate_fn`` has made something else of the column."""
+    """Return the input's type as ``inputTypes`` spells it. None: ``collate_fn`` made something other than a tensor."""
     return str(rows.dtype).removeprefix("torch.") if isinstance(rows, torch.Tensor) else None
 
 
 def misfit(module: nn.Module, inputs: Sequence[Any], fields: Sequence[Field]) -> str | None:
-    """What is wrong with the shape of the one input of a model whose first layer is linear or a convolution; None: nothing
-    that can be said without running the model."""
+    """Return what is wrong with the shape of the only input of a model whose first layer is linear or a convolution.
+
+    None: nothing can be said without running the model.
+    """
     if len(inputs) != 1:
         return None
     (rows,), (field,) = inputs, fields
-    if not isinstance(rows, torch.Tensor):  # what collate_fn made
+    if not isinstance(rows, torch.Tensor):  # made by collate_fn
         return None
     named = ((name, layer) for name, layer in module.named_modules() if next(layer.children(), None) is None)
     name, first = next(named)

@@ -1,4 +1,4 @@
-"""Stopping when a value no longer improves, and going back to the best epoch."""
+"""Early stopping: end training when a value no longer improves, and restore the best epoch."""
 
 from __future__ import annotations
 
@@ -14,8 +14,11 @@ from sparkdl_comm.train.spec import Stopping
 
 
 class EarlyStopping:
-    """Decides whether an epoch was the last. Keeps, if asked to, a copy of the best epoch's parameters and ``untrained``
-    state, on the CPU: as large as the model. All ranks see the same values, so all decide the same."""
+    """Decision whether an epoch was the last. All ranks see the same values, so all decide the same.
+
+    If asked to restore, it keeps a copy of the best epoch's parameters and ``untrained`` state on the CPU, as large as
+    the model.
+    """
 
     def __init__(self, stopping: Stopping, model: FlatModel, untrained: UntrainedState) -> None:
         self._stopping, self._model, self._untrained = stopping, model, untrained
@@ -29,12 +32,15 @@ class EarlyStopping:
         return self._stopping.patience is not None
 
     def over(self, value: float) -> bool:
-        """``value``: of the epoch that has ended, whose parameters the model has. True if that was one too many."""
+        """Return whether training should stop.
+
+        :param value: monitored value of the epoch that has ended. The model has this epoch's parameters.
+        """
         assert self._stopping.patience is not None
         if self._improved(value):
             self._best, self._waited = value, 0
             if self._stopping.restore:
-                # Other tensors have names, and none of them is empty.
+                # The key "" is free: all other tensors have names that are not empty.
                 self._kept = {"": self._model.values.detach().cpu().clone()}
                 for name, tensor in self._untrained.tensors().items():
                     self._kept[name] = tensor.detach().cpu().clone()
@@ -44,7 +50,7 @@ class EarlyStopping:
         return self._waited >= self._stopping.patience
 
     def restore(self) -> None:
-        """Gives the model the best epoch's parameters and untrained state, if they were kept."""
+        """Load the best epoch's parameters and untrained state into the model, if they were kept."""
         if self._kept is None:
             return
         with torch.no_grad():

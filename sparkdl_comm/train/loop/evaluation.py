@@ -1,4 +1,4 @@
-"""The validation rows at the end of an epoch: their loss and metrics, each rank on its own rows, together on all."""
+"""Validation at the end of an epoch: loss and metrics over the validation rows of all ranks."""
 
 from __future__ import annotations
 
@@ -14,17 +14,20 @@ from sparkdl_comm.train.loop.objective import Objective, target_of
 
 
 class Evaluation:
-    """Evaluates the model on the validation rows. ``rows``: those of this rank, perhaps none. ``batch``: rows per forward
-    pass."""
+    """Evaluation of the model on the validation rows.
+
+    :param rows: validation rows of this rank, perhaps none.
+    :param batch: rows per forward pass.
+    """
 
     def __init__(self, rows: RowCache, batch: int, objective: Objective, metrics: Metrics) -> None:
         self._rows, self._batch = rows, batch
         self._objective, self._metrics = objective, metrics
 
     def run(self, module: torch.nn.Module, gang: Gang, timeout: float) -> dict[str, Any]:
-        """``val_loss``, the weighted mean over the rows of all ranks, and metrics by name; equal on all ranks.
+        """Return ``val_loss``, the weighted mean over the rows of all ranks, and metrics by name; equal on all ranks.
 
-        In eval mode, without gradients; the module is in train mode afterwards. All ranks call it.
+        All ranks call it. It runs in eval mode without gradients, and leaves the module in train mode.
         """
         self._metrics.reset()
         total = weight = 0.0
@@ -46,6 +49,6 @@ class Evaluation:
 
 
 def _as_float32(output: Any) -> Any:
-    """Metrics need not know that the forward pass ran in 16 bits."""
+    """Return a 16-bit output as float32, so that metrics do not depend on the precision of the forward pass."""
     half = isinstance(output, torch.Tensor) and output.dtype in (torch.bfloat16, torch.float16)
     return output.float() if half else output

@@ -16,10 +16,10 @@ from sparkdl_comm.gang.gang import Gang
 
 
 class Metrics:
-    """Computes each metric over the rows of all ranks.
+    """Metrics over the rows of all ranks.
 
-    The value of a callable is the mean over the rows of its values for the batches. A torchmetrics.Metric has the value that
-    it would have in one process which sees all rows: its states travel, and are merged as torchmetrics does it.
+    A callable's value is the mean over the rows of its values for the batches. A torchmetrics.Metric has the value that
+    it would have in one process with all rows: the ranks exchange its states and merge them as torchmetrics does.
     """
 
     def __init__(self, metrics: Mapping[str, Any], device: torch.device) -> None:
@@ -36,9 +36,9 @@ class Metrics:
             metric.reset()
 
     def update(self, output: Any, target: Any, rows: int) -> None:
-        """Takes a batch.
+        """Add a batch.
 
-        :raises ModelError: a callable returns no scalar.
+        :raises ModelError: a callable does not return a scalar.
         """
         self._rows += rows
         for metric in self._states.values():
@@ -50,7 +50,7 @@ class Metrics:
             self._sums[name] += float(value) * rows
 
     def result(self, gang: Gang, timeout: float) -> dict[str, Any]:
-        """By name, equal on all ranks: numbers, or lists of them where a torchmetrics.Metric gives a vector."""
+        """Return the metrics by name, equal on all ranks: numbers, or lists if a torchmetrics.Metric computes a vector."""
         result: dict[str, Any] = {}
         if self._functions:
             told = gather_json(gang, {"rows": self._rows, "sums": self._sums}, timeout)
@@ -64,10 +64,10 @@ class Metrics:
 def _compute(name: str, metric: Any, gang: Gang, timeout: float) -> Any:
     def gather(tensor: torch.Tensor, group: Any = None) -> list[torch.Tensor]:
         parts = [given[0].to(tensor.device) for given in gather_tensors(gang, [tensor], timeout)]
-        # A rank without rows gives an empty float tensor, which would make floats of integers.
+        # A rank without rows sends an empty float tensor, which would turn integers into floats.
         return [part for part in parts if part.numel()] or parts
 
-    # compute() merges the states with these, and undoes it afterwards.
+    # compute() merges the ranks' states by these functions, and restores its own state afterwards.
     metric.dist_sync_fn, metric.distributed_available_fn = gather, lambda: True
     with warnings.catch_warnings():
         warnings.simplefilter("ignore")  # "compute was called before update", on a rank without rows
@@ -78,6 +78,6 @@ def _compute(name: str, metric: Any, gang: Gang, timeout: float) -> Any:
 
 
 def _of_torchmetrics(metric: Any) -> bool:
-    """Without importing it: it is optional, and whoever has such a metric has it imported."""
+    """Return whether ``metric`` is a torchmetrics.Metric, without importing torchmetrics, which is optional."""
     module = sys.modules.get("torchmetrics")
     return module is not None and isinstance(metric, module.Metric)

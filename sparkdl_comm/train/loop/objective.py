@@ -1,4 +1,4 @@
-"""What is minimised: the loss of a batch, in the chosen precision, with the weights of its rows."""
+"""Training objective: the loss of a batch, in the chosen precision, with the weights of its rows."""
 
 from __future__ import annotations
 
@@ -17,10 +17,10 @@ from sparkdl_comm.train.loop.diagnosis import mismatch, problem_of
 from sparkdl_comm.train.loop.output_shape import members
 from sparkdl_comm.train.spec import Loss
 
-#: What to do with a loss that has parameters.
+#: Advice for a loss that has parameters of its own.
 MAKE_THEM_THE_MODELS = (
-    "Make them parameters of the model and return them beside its output, for each row: `return output,"
-    " self.scale.expand(len(output))`, so that the loss gets them as `(output, scale), target`. Or freeze them"
+    "Make them parameters of the model and return them with its output, one per row: `return output,"
+    " self.scale.expand(len(output))`. The loss then gets `(output, scale), target`. Or freeze them"
     " (requires_grad_(False))"
 )
 
@@ -28,11 +28,14 @@ _AUTOCAST = {"bf16": torch.bfloat16, "fp16": torch.float16}
 
 
 class Objective:
-    """Computes the loss that training minimises.
+    """Loss that training minimizes.
 
-    ``loss``: (output, target) -> mean over the rows, a scalar; one loss per row, ``[rows]`` or ``[rows, …]``, where the
-    batch has weights. ``precision``: ``fp32``, ``bf16`` or ``fp16``: forward and loss run under torch.autocast. ``fields``:
-    the inputs, for messages. ``look_at``: is called with the first output, and its number of rows, before the loss."""
+    :param loss: (output, target) -> mean over the rows, a scalar. If the batch has weights: one loss per row,
+        ``[rows]`` or ``[rows, …]``.
+    :param precision: ``fp32``, ``bf16`` or ``fp16``. Forward and loss run under torch.autocast.
+    :param fields: feature columns, for messages.
+    :param look_at: called once, before the loss, with the first output and its number of rows.
+    """
 
     def __init__(
         self,
@@ -54,10 +57,12 @@ class Objective:
         return torch.autocast(self.device.type, self._dtype)
 
     def __call__(self, module: torch.nn.Module, batch: Batch) -> tuple[Any, torch.Tensor]:
-        """The module's output, matched to the target's shape, and the mean over the rows of weight x loss, a scalar (see
-        :class:`ClassMean` for its own mean); 0 for a batch without rows.
+        """Return the module's output, matched to the target's shape, and the loss.
 
-        :raises ModelError: the loss is none, or rows, model and labels do not fit together.
+        The loss is a scalar: the mean over the rows of weight x loss, or 0 for a batch without rows. :class:`ClassMean`
+        defines its own mean.
+
+        :raises ModelError: the loss returns no valid tensor, or rows, model and labels do not match.
         """
         with self.autocast():
             output = self.output(module, batch)
@@ -83,7 +88,7 @@ class Objective:
 
     @contextlib.contextmanager
     def evaluating(self) -> Iterator[None]:
-        """A context in which a loss that is a module is in eval mode, so that rows for validation leave its state as it is."""
+        """Return a context that puts a loss module into eval mode, so that validation rows do not change its state."""
         loss = self._loss
         if not isinstance(loss, torch.nn.Module) or not loss.training:
             yield
@@ -97,12 +102,12 @@ class Objective:
     def output(self, module: torch.nn.Module, batch: Batch) -> Any:
         """Return the module's output, matched to the target's shape.
 
-        :raises ModelError: the rows do not fit the model's first layer.
+        :raises ModelError: the rows do not match the model's first layer.
         """
         return matched(self._forward(module, batch), batch.targets)
 
     def sizes(self, batch: Batch) -> tuple[float, float]:
-        """By what this batch's sum of losses was divided, and by what it counts in the mean of several batches."""
+        """Return the divisor of this batch's mean loss, and the batch's weight in a mean over several batches."""
         if isinstance(self._loss, ClassMean):
             count = self._loss.counts(batch.targets[0], batch.weights).sum().item()
             return count, count
@@ -120,17 +125,17 @@ class Objective:
 
 
 def on_device(loss: Loss, device: torch.device) -> Loss:
-    """The loss, its weights of classes and the like on ``device``."""
+    """Return the loss with its tensors, such as class weights, on ``device``."""
     return loss.to(device) if isinstance(loss, torch.nn.Module) else loss
 
 
 def target_of(batch: Batch) -> Any:
-    """The target as losses and metrics take it: a tensor, or a tuple where there are several label columns."""
+    """Return the target as losses and metrics take it: a tensor, or a tuple if there are several label columns."""
     return batch.targets[0] if len(batch.targets) == 1 else batch.targets
 
 
 def matched(output: Any, targets: tuple[torch.Tensor, ...]) -> Any:
-    """A column of values, [rows, 1], as [rows] like its float labels: they would broadcast to [rows, rows]."""
+    """Reshape a one-column output [rows, 1] to [rows] like its float labels; torch would broadcast to [rows, rows]."""
     if len(targets) == 1 and isinstance(output, torch.Tensor) and targets[0].is_floating_point():
         (target,) = targets
         if target.dim() == 1 and output.shape == (len(target), 1):
@@ -139,23 +144,30 @@ def matched(output: Any, targets: tuple[torch.Tensor, ...]) -> Any:
 
 
 def _nothing(output: Any) -> torch.Tensor:
-    """0, with a gradient of 0 for all of an output without rows: collectives in the model have a backward pass too."""
+    """Return 0, with gradient 0 for every tensor of an output without rows.
+
+    Collectives in the model have a backward pass too, which must run on this rank.
+    """
     if isinstance(output, torch.Tensor):
         return output.float().sum()
     return torch.stack([torch.zeros(()), *map(_nothing, members(output).values())]).sum()
 
 
 def _check_parameters(node: Any, module: torch.nn.Module) -> None:
-    """ModelError if what was computed up to ``node`` depends on parameters to train that are not the module's."""
+    """Check that the loss depends only on the module's trainable parameters.
+
+    :param node: autograd node of the loss.
+    :raises ModelError: the loss depends on another torch.nn.Parameter.
+    """
     known = {id(parameter) for parameter in module.parameters()}
     seen, ahead = {node}, [node]
     while ahead:
         node = ahead.pop()
-        leaf = getattr(node, "variable", None)  # of a leaf's node
+        leaf = getattr(node, "variable", None)  # only nodes of leaf tensors have it
         if isinstance(leaf, torch.nn.Parameter) and id(leaf) not in known:
             raise ModelError(
-                f"the loss depends on a torch.nn.Parameter of shape {list(leaf.shape)} that is none of the model's, so nothing"
-                f" trains it. {MAKE_THEM_THE_MODELS}"
+                f"the loss depends on a torch.nn.Parameter of shape {list(leaf.shape)} that the model does not have, so"
+                f" nothing trains it. {MAKE_THEM_THE_MODELS}"
             )
         new = {before for before, _ in node.next_functions if before is not None} - seen
         seen |= new
@@ -164,14 +176,14 @@ def _check_parameters(node: Any, module: torch.nn.Module) -> None:
 
 def _check_scalar(loss: Any) -> None:
     if not isinstance(loss, torch.Tensor) or loss.numel() != 1:
-        raise ModelError(f"loss: must return a scalar tensor (the mean over the rows), not {_shape(loss)}")
+        raise ModelError(f"loss: must return a scalar tensor (the mean over the rows), not {_shape(loss)}.")
 
 
 def _per_row(loss: Any, rows: int) -> torch.Tensor:
     if not isinstance(loss, torch.Tensor) or loss.dim() == 0 or loss.shape[0] != rows:
         raise ModelError(
-            f"loss: with weightCol it must return one loss per row, [{rows}], not {_shape(loss)}; a loss of torch.nn is made"
-            " to (reduction='none')"
+            f"loss: with weightCol it must return one loss per row, [{rows}], not {_shape(loss)}. For a loss of torch.nn, set"
+            " reduction='none'."
         )
     return loss.flatten(1).mean(1) if loss.dim() > 1 else loss
 

@@ -1,14 +1,14 @@
-"""What happens around the steps of an epoch: callbacks, validation, the scheduler's and early stopping's decisions.
+"""Work around the steps of an epoch: callbacks, validation, learning-rate scheduler and early stopping.
 
-At the end of an epoch, in this order, everything but 1 only where somebody wants it:
+At the end of an epoch, in this order. Steps 2 to 5 run only if the settings need them:
 
-1. buffers and frozen parameters become the same on all ranks (see :mod:`sparkdl_comm.space.replicas`);
-2. the parameters of the next step are fetched, so that the module is complete;
-3. validation; the epoch's loss over all ranks;
-4. the scheduler, then early stopping, by the value they watch;
-5. ``on_epoch_end``; whether any rank asked to stop.
+1. Buffers and frozen parameters become equal on all ranks (see :mod:`sparkdl_comm.space.replicas`).
+2. The parameters of the next step are fetched, so that the module is complete.
+3. Validation runs, and the ranks add up the epoch's loss.
+4. The scheduler steps, then early stopping decides, by the monitored value.
+5. ``on_epoch_end`` runs, and the ranks check whether any of them asked to stop.
 
-Ranks talk here only per epoch, never per step.
+Ranks communicate here once per epoch, not per step. The exception is a check after the first ``on_step_end``.
 """
 
 from __future__ import annotations
@@ -35,8 +35,10 @@ from sparkdl_comm.train.spec import TrainSpec
 
 
 class Observer:
-    """Runs what surrounds the steps of an epoch, in the same order on all ranks. ``validation``: this rank's rows, perhaps
-    none; None if no rank has any."""
+    """Runner of the work around an epoch's steps, in the same order on all ranks.
+
+    :param validation: this rank's validation rows, perhaps none. None: no rank has any.
+    """
 
     def __init__(
         self,
@@ -64,7 +66,7 @@ class Observer:
             metrics = Metrics(observed.metrics, objective.device)
             batch = -(-spec.batch_size // spec.world)
             self._evaluation = Evaluation(validation, batch, objective, metrics)
-        # Every rank has its own, also where the process was forked or is used again.
+        # A copy for each rank, even if the process was forked or is reused.
         self.callbacks = Callbacks(
             copy.deepcopy(observed.callbacks),
             TrainingState(gang.rank, gang.world, model.module),
@@ -83,11 +85,12 @@ class Observer:
             self._compare("on_step_end")
 
     def epoch_end(self, row: dict[str, Any], rows: int) -> bool:
-        """``row``: of the history, with this rank's part of the loss; gets what validation finds. ``rows``: of this rank.
-        Returns whether training is to stop, the same on all ranks.
+        """Run the end of an epoch. Return whether training should stop, the same on all ranks.
 
+        :param row: row of the history with this rank's part of the loss. Validation adds its values to the row.
+        :param rows: number of this rank's rows.
         :raises CallbackError: a callback raises.
-        :raises ConfError: the monitored value is none of the history's.
+        :raises ConfError: the history has no column for the monitored value.
         """
         replicas.average(self._untrained, rows, self._gang, self._timeout)
         if not (self._evaluation or self.stopping.active or self.callbacks or self._schedule.watches):
@@ -107,19 +110,19 @@ class Observer:
         return over
 
     def train_end(self) -> None:
-        """All ranks have the final parameters: goes back to the best ones if asked to, and calls ``on_train_end``."""
+        """Restore the best parameters if asked to, and call ``on_train_end``. All ranks have the final parameters."""
         if self.stopping.active:
             self.stopping.restore()
         self.callbacks.call("on_train_end")
 
     def _compare(self, hook: str) -> None:
-        """Check that callbacks, which may change parameters, have changed them alike on all ranks."""
+        """Check that callbacks have changed the parameters equally on all ranks."""
         hashes = gather_json(self._gang, digests({"": self._model.values})[""], self._timeout)
         if len(set(hashes)) > 1:
             names = ", ".join(type(callback).__name__ for callback in self.callbacks.having(hook))
             raise CallbackError(
-                f"after {hook} of callbacks {names} at step {self.callbacks.state.step} the ranks have other parameters than"
-                " rank 0: a callback may change them on all ranks alike only (no `if state.rank == 0`, no random numbers)",
+                f"after {hook} of callbacks {names} at step {self.callbacks.state.step} some ranks have other parameters than"
+                " rank 0. A callback must change them equally on all ranks (no `if state.rank == 0`, no random numbers).",
                 step=self.callbacks.state.step,
                 phase="callback",
             )

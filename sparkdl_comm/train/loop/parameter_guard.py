@@ -1,7 +1,8 @@
-"""Callbacks that change trained parameters: taken over where every rank updates all of them, else refused at once.
+"""Guard against callbacks that change trained parameters. Changes are kept if every rank updates all parameters, else
+refused.
 
-A rank of another strategy has the exact values of its own part only, and others read its memory or send into it. So a change
-there would be lost, or be in the model of some ranks and not of others.
+With other strategies a rank has exact values only for its own part of the parameters, and other ranks read its memory
+or write to it. A change would be lost, or reach only some ranks.
 """
 
 from __future__ import annotations
@@ -18,20 +19,23 @@ from sparkdl_comm.space.flat import FlatModel
 
 
 class ParameterGuard:
-    """Guard over the parameters of ``model`` while callbacks run. ``strict``: changes are refused, else taken over."""
+    """Guard of the parameters of ``model`` while callbacks run.
+
+    :param strict: True: refuse changes. False: keep them.
+    """
 
     def __init__(self, model: FlatModel, *, strict: bool) -> None:
         self._model, self._strict = model, strict
 
     @contextlib.contextmanager
     def around(self, called: str, *, complete: bool, over: bool) -> Iterator[None]:
-        """Watch, as a context, the hook ``called`` of a callback.
+        """Watch a callback's hook, as a context.
 
-        ``complete``: all parameters are in place. The hook may change them if it changes them back, as to look at averaged
-        ones. Where parameters are on their way, any write is a change. ``over``: there are no more steps, so all changes
-        are taken over.
-
-        :raises CallbackError: the hook has changed a parameter that it may not change; or a parameter's shape.
+        :param called: name of the hook, for messages.
+        :param complete: all parameters are in place. The hook may change them temporarily, for example to look at
+            averaged ones. If False, any write counts as a change.
+        :param over: there are no more steps, so all changes are kept.
+        :raises CallbackError: the hook has changed a parameter that it must not change; or a parameter's shape.
         """
         if over or not self._strict:
             yield
@@ -44,8 +48,8 @@ class ParameterGuard:
         changed = replaced or (writes.seen and not (complete and torch.equal(self._model.values, writes.before)))
         if changed:
             raise CallbackError(
-                f"{called} changes trained parameters, such as {(replaced or [writes.seen])[0]}: with this strategy each rank"
-                " updates a part of them only, and the change would be lost. Set strategy='ring' or 'gloo' and"
+                f"{called} changes trained parameters, such as {(replaced or [writes.seen])[0]}. With this strategy each rank"
+                " updates only a part of them, and the change would be lost. Set strategy='ring' or 'gloo' and"
                 " spark.sparkdl.comm.collective.loop=all-reduce, or bound weights in the model"
                 " (torch.nn.utils.parametrize)",
                 phase="callback",
@@ -60,10 +64,10 @@ class ParameterGuard:
 
 
 class _Writes(TorchDispatchMode):
-    """A context that sees which of the parameters is first written, by whatever operation of torch, ``.data`` included."""
+    """Context that finds the first parameter written by any operation of torch, including writes through ``.data``."""
 
     def __init__(self, model: FlatModel, *, keep: bool) -> None:
-        """``keep``: copy all values before the first write."""
+        """Create the context. ``keep``: copy all values before the first write."""
         super().__init__()
         self._model, self._keep = model, keep
         self.seen = ""

@@ -1,4 +1,4 @@
-"""How far a rank has come with its training."""
+"""Progress of one rank's training."""
 
 from __future__ import annotations
 
@@ -12,12 +12,17 @@ _OF_A_STEP = ("pull", "forward", "backward", "push", "update")
 
 @dataclass
 class Progress:
-    """How far a rank has come.
+    """Progress of one rank.
 
-    ``step``: optimizer steps done, through all epochs. ``epoch``: the current one, from 0; ``batch``: steps done in it;
-    ``skipped``: how many of these the optimizer left out; ``epoch_loss``: sum of this rank's parts of the others' losses.
-    ``history``: a row per finished epoch, with this rank's part of the loss. ``stopped``: there are to be no more steps.
-    ``phase`` is for messages about a failure.
+    :param step: optimizer steps done, through all epochs.
+    :param epoch: the current epoch, from 0.
+    :param batch: steps done in the current epoch.
+    :param skipped: how many of these steps the optimizer skipped.
+    :param epoch_loss: sum of this rank's parts of the losses of the steps that were not skipped.
+    :param history: a row per finished epoch, with this rank's part of the loss.
+    :param stopped: training has ended early; there are no more steps.
+    :param output_shape: shape of the model's output for one row.
+    :param phase: current phase of the training, for messages about a failure.
     """
 
     step: int = 0
@@ -32,5 +37,5 @@ class Progress:
 
     @property
     def number(self) -> int | None:
-        """Of the step that is being done, or else of the last one, from 1; None before the first."""
+        """Number of the current step, or of the last one between steps, from 1. None before the first step."""
         return self.step + 1 if self.phase in _OF_A_STEP else self.step or None

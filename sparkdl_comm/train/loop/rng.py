@@ -1,4 +1,4 @@
-"""The random generators that a rank's training may draw from: python's, numpy's, and torch's of CPU and GPU."""
+"""Random generators that a rank's training may draw from: python's, numpy's, and torch's on CPU and GPU."""
 
 from __future__ import annotations
 
@@ -10,7 +10,10 @@ import torch
 
 
 def seed(value: int, rank: int, *more: int) -> None:
-    """Ranks differ in what they draw (dropout), but not from run to run; ``more`` numbers, at least 0, may differ too."""
+    """Seed all generators, so that ranks draw different numbers (dropout), but equal ones in every run.
+
+    :param more: further numbers to vary the seed, at least 0.
+    """
     numbers = np.random.SeedSequence([value % 2**64, rank, *more]).generate_state(3, np.uint32)
     random.seed(int(numbers[0]))
     np.random.seed(int(numbers[1]))
@@ -18,7 +21,7 @@ def seed(value: int, rank: int, *more: int) -> None:
 
 
 def state(device: torch.device) -> dict[str, Any]:
-    """All of them: numbers, strings, lists of these, and uint8 tensors."""
+    """Return the state of all generators: numbers, strings, lists of these, and uint8 tensors."""
     version, words, gauss = random.getstate()
     legacy: Any = np.random.get_state(legacy=True)
     kind, keys, position, has_gauss, cached = legacy
@@ -33,7 +36,7 @@ def state(device: torch.device) -> dict[str, Any]:
 
 
 def load_state(taken: dict[str, Any], device: torch.device) -> None:
-    """Inverse of :func:`state`."""
+    """Restore what :func:`state` returned."""
     version, words, gauss = taken["python"]
     random.setstate((version, tuple(words), gauss))
     kind, keys, *rest = taken["numpy"]

@@ -1,9 +1,10 @@
-"""Rows of other ranks: each rank serves its own, and fetches those of others that it needs, piece by piece.
+"""Row exchange between ranks: each rank serves its own rows, and fetches rows of other ranks in pieces.
 
-A rank that needs rows of another one connects to it, which proves the gang's secret, and sends over the connection a frame
-with how many it asks for, and their places among the other's rows (int64). Back come, column by column, the lengths of rows
-that differ in length (int64), then the elements. Types and shapes are those of the rows that the rank has itself. A piece is a
-few megabytes, and one at a time is on its way from each rank, so a rank that serves others needs little memory for it.
+A rank connects to the owner of the rows with a proof of the gang's secret. Its request is a frame with the number of
+rows, then their positions among the owner's rows (int64). The reply comes column by column: the lengths of the rows if
+they differ (int64), then the elements. Types and shapes are those of the requesting rank's own rows.
+
+A piece is a few megabytes, and each rank sends one piece at a time to a peer. So serving others needs little memory.
 """
 
 from __future__ import annotations
@@ -30,26 +31,32 @@ from sparkdl_comm.gang.gang import Gang
 from sparkdl_comm.gang.tensors import pieces, raw
 
 _KIND = "rows"
-#: Bytes of rows that are asked for at once, about; and rows, at most.
+#: Approximate bytes of rows per request.
 _PIECE = 4 << 20
+#: Most rows per request.
 _MOST_ROWS = 1 << 16
-#: Of a request's JSON.
+#: Most bytes of a request's JSON.
 _MAX_HEADER = 256
-#: How long a connection may be idle before its thread looks again.
+#: Seconds that a serving thread waits for a request before it waits again.
 _IDLE_SECONDS = 3600.0
 
 
 class RowExchange:
-    """One rank's end. To be closed when no rank needs rows any more. Thread-safe; picks wait for each other."""
+    """End of the row exchange on one rank. Thread-safe: concurrent picks wait for each other.
+
+    Close it when no rank needs rows any more.
+    """
 
     slow = True
 
     def __init__(
         self, gang: Gang, rows: RowCache, counts: Sequence[int], timeout: float, clock: Clock = time.monotonic
     ) -> None:
-        """Returns when all ranks serve their rows. ``rows``: this rank's own; ``counts``: how many each rank has.
+        """Start serving this rank's rows. Return when all ranks serve theirs.
 
-        :raises InputError: the ranks' rows are of different types or shapes.
+        :param rows: the rows of this rank.
+        :param counts: number of rows of each rank.
+        :raises InputError: the ranks' rows have different types or shapes.
         """
         self._gang, self._rows, self._timeout, self._clock = gang, rows, timeout, clock
         self._starts = torch.from_numpy(offsets_of(np.array(counts)))
@@ -63,10 +70,12 @@ class RowExchange:
         told = gather_json(gang, [_kinds(rows), _sizes(rows)], timeout)
         for rank, (kinds, _) in enumerate(told):
             if kinds != told[0][0]:
-                raise InputError(f"rows of rank {rank} are {kinds}, those of rank 0 {told[0][0]}: not to be exchanged")
-        #: Rows that are asked for at once, of each rank.
+                raise InputError(
+                    f"rows of rank {rank} are {kinds}, rows of rank 0 are {told[0][0]}: cannot exchange them"
+                )
+        #: Rows per request to each rank.
         self._at_once = []
-        #: Elements of the longest row of any rank, of each column.
+        #: Elements of the longest row of any rank, by column.
         self._longest = [0 for _ in rows.columns]
         for _, sizes in told:
             mean = sum(size for size, _ in sizes)
@@ -74,10 +83,10 @@ class RowExchange:
             self._longest = [max(longest, own) for longest, (_, own) in zip(self._longest, sizes, strict=True)]
 
     def pick(self, index: torch.Tensor) -> RowCache:
-        """The rows at ``index`` (int64 ``[n]``, places among the rows of all ranks), in its order.
+        """Return the rows at ``index`` (int64 ``[n]``, positions among the rows of all ranks), in its order.
 
-        :raises RankLostError: a rank that has some of them is gone.
-        :raises DeadlineError: it does not send them in time.
+        :raises RankLostError: a rank that owns some of them has ended.
+        :raises DeadlineError: a rank does not send them in time.
         :raises SparkdlCommError: the gang's failure.
         """
         with self._picking:
@@ -85,7 +94,7 @@ class RowExchange:
             return self._pick(index)
 
     def close(self) -> None:
-        """Ends all connections, and with them what another thread still picks. May be repeated."""
+        """End all connections, and a pick that another thread is waiting in. May be called more than once."""
         self._hang_up()
         with self._picking:
             for sock in self._dialled.values():
@@ -97,7 +106,7 @@ class RowExchange:
         owners = torch.bucketize(index, self._starts[1:], right=True)
         mine = (owners == rank).nonzero().flatten()
         places, parts = [mine], [self._rows.pick(index[mine] - self._starts[rank])]
-        order = [(rank + each) % world for each in range(1, world)]  # so that not all of them ask the same one first
+        order = [(rank + each) % world for each in range(1, world)]  # ranks begin with different peers
         wanted = [(owners == peer).nonzero().flatten().split(self._at_once[peer]) for peer in order]
         for turn in itertools.zip_longest(*wanted, fillvalue=mine[:0]):
             asked = [(peer, where) for peer, where in zip(order, turn, strict=True) if len(where)]
@@ -128,7 +137,7 @@ class RowExchange:
                 continue
             lengths = self._filled(sock, torch.empty(count, dtype=torch.int64))
             if int(lengths.min()) < 0 or int(lengths.max()) > longest:
-                raise ProtocolError(f"peer announced rows of {lengths.tolist()!s:.60} elements: {longest} at most")
+                raise ProtocolError(f"peer announced rows of {lengths.tolist()!s:.60} elements: at most {longest}")
             values = column.values.new_empty(int(lengths.sum()), *column.values.shape[1:])
             columns.append(
                 Ragged(column.field, self._filled(sock, values), torch.from_numpy(offsets_of(lengths.numpy())))
@@ -141,7 +150,7 @@ class RowExchange:
         return tensor
 
     def _serve(self, sock: socket.socket, rank: int) -> None:
-        """Gives ``rank`` the rows that it asks for, until it goes away. Runs in the connection's thread."""
+        """Send ``rank`` the rows that it requests, until it closes. Runs in the connection's thread."""
         with self._lock:
             self._served.add(sock)
         try:
@@ -160,10 +169,10 @@ class RowExchange:
     def _answer(self, sock: socket.socket, request: dict[str, Any]) -> None:
         count = request.get("rows")
         if type(count) is not int or not 0 < count <= _MOST_ROWS:
-            raise ProtocolError(f"peer asks for {count!r:.40} rows: from 1 to {_MOST_ROWS}")
+            raise ProtocolError(f"peer asks for {count!r:.40} rows: must be 1 to {_MOST_ROWS}")
         index = self._filled(sock, torch.empty(count, dtype=torch.int64))
         if int(index.min()) < 0 or int(index.max()) >= self._rows.rows:
-            raise ProtocolError(f"peer asks for others than the {self._rows.rows} rows of rank {self._gang.rank}")
+            raise ProtocolError(f"peer asks for rows outside the {self._rows.rows} rows of rank {self._gang.rank}")
         for column in self._rows.pick(index).columns:
             for tensor in [column.lengths, column.values] if isinstance(column, Ragged) else [column]:
                 for piece in pieces(raw(tensor)):
@@ -171,7 +180,7 @@ class RowExchange:
 
     @contextlib.contextmanager
     def _talking_to(self, peer: int) -> Iterator[None]:
-        """Errors of a connection as they are to be told."""
+        """Turn connection errors into typed errors that name the peer, as a context."""
         me = self._gang.rank
         try:
             yield
@@ -182,7 +191,7 @@ class RowExchange:
             raise
         except OSError as exc:
             self._gang.check(VERDICT_SECONDS)
-            raise RankLostError(f"rank {me} lost rank {peer}, which has rows for it: {exc}", rank=peer) from exc
+            raise RankLostError(f"rank {me} lost rank {peer}, which serves rows to it: {exc}", rank=peer) from exc
 
     def _deadline(self) -> float:
         return self._clock() + self._timeout
@@ -190,7 +199,7 @@ class RowExchange:
     def _end_if_over(self) -> None:
         if self._over:
             self._gang.check()
-            raise GangError(f"rank {self._gang.rank} exchanges no rows any more")
+            raise GangError(f"rank {self._gang.rank} no longer exchanges rows")
 
     def _hang_up(self) -> None:
         with self._lock:
@@ -203,7 +212,9 @@ class RowExchange:
 
 
 def _kinds(rows: RowCache) -> list[Any]:
-    """Of each column: type, shape of a row or of its elements, whether rows differ in length; JSON-able."""
+    """Return a JSON-able description of each column: type, shape of a row or of its elements, whether rows differ in
+    length.
+    """
     return [
         [str(_values(column).dtype), list(_values(column).shape[1:]), isinstance(column, Ragged)]
         for column in rows.columns
@@ -211,7 +222,7 @@ def _kinds(rows: RowCache) -> list[Any]:
 
 
 def _sizes(rows: RowCache) -> list[tuple[float, int]]:
-    """Of each column: bytes of a row in the mean, and elements of the longest row; JSON-able."""
+    """Return for each column the mean bytes of a row, and the elements of the longest row; JSON-able."""
     found = []
     for column in rows.columns:
         lengths = column.lengths if isinstance(column, Ragged) else torch.ones(len(column), dtype=torch.int64)

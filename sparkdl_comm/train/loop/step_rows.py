@@ -1,4 +1,4 @@
-"""Which of a rank's rows are computed in which step of an epoch, and their batches: read while others are computed."""
+"""Rows of each step of an epoch on one rank, and their batches. Slow rows are read while other rows are computed."""
 
 from __future__ import annotations
 
@@ -12,20 +12,22 @@ from sparkdl_comm.data.partitions import BatchSampler
 
 
 class RowSource(Protocol):
-    """Rows by their numbers. ``slow``: whether :meth:`pick` may have to wait, so that others are computed meanwhile."""
+    """Source of rows by their numbers. ``slow``: :meth:`pick` may wait, so rows should be read ahead."""
 
     @property
     def slow(self) -> bool: ...
 
     def pick(self, index: torch.Tensor) -> RowCache:
-        """The rows of the numbers ``index`` (int64 ``[n]``), in its order, in memory."""
+        """Return the rows with the numbers ``index`` (int64 ``[n]``), in its order, in memory."""
 
 
 class StepRows:
-    """The rows of one rank. Where it takes time to get them, a thread gets those of the next step; ``collate_fn``, which is
-    the user's, is called when they are taken. To be closed.
+    """Rows of one rank, step by step. If the source is slow, a thread reads the next step's rows ahead.
 
-    ``count``: parts in which a step is computed. ``empty``: parts without rows are, too.
+    The user's ``collate_fn`` runs when a batch is taken. Call :meth:`close` at the end.
+
+    :param count: parts in which a step is computed.
+    :param empty: also compute parts without rows.
     """
 
     def __init__(
@@ -38,22 +40,22 @@ class StepRows:
         self._pool = ThreadPoolExecutor(1, "sparkdl-read-ahead") if source.slow else None
 
     def begin_epoch(self, order: torch.Tensor) -> None:
-        """``order``: in which this rank uses its rows, int64 ``[rows]``."""
+        """Start an epoch. ``order``: this rank's row numbers in the order of use, int64 ``[rows]``."""
         self._order = order
         self._ahead.clear()
 
     def of(self, step: int) -> torch.Tensor:
-        """The numbers of the rows of a step, int64 ``[n]``."""
+        """Return the row numbers of a step, int64 ``[n]``."""
         return self._order[slice(*self._sampler.slice(self._rank, step))]
 
     def parts(self, step: int) -> list[torch.Tensor]:
-        """The same, in parts as they are computed."""
+        """Return the row numbers of a step, split into the parts in which it is computed."""
         return [part for part in self.of(step).tensor_split(self._count) if len(part) or self._empty]
 
     def take(self, step: int, number: int) -> Batch:
-        """The batch of part ``number`` of :meth:`parts`. After the last one, those of the next step are read.
+        """Return the batch of part ``number`` of :meth:`parts`. The last part starts the read-ahead of the next step.
 
-        :raises GangError: rows of other ranks do not come.
+        :raises GangError: rows of other ranks cannot be fetched.
         """
         parts = self.parts(step)
         if self._pool is None:

@@ -1,4 +1,4 @@
-"""The training loop of one rank. What travels between ranks, and how, is the strategy's business."""
+"""Training loop of one rank. The strategy decides what ranks exchange, and how."""
 
 from __future__ import annotations
 
@@ -36,18 +36,19 @@ Tell = Callable[[dict[str, Any]], None]
 
 
 class TrainingLoop:
-    """Runs the steps of all epochs: this rank's slice of each batch goes through forward, backward and the strategy.
+    """Training loop that runs the steps of all epochs. This rank's slice of each batch goes through forward, backward
+    and the strategy.
 
-    A step's loss is the mean over the rows that all ranks have in it. So a rank scales its own mean by its share of
-    these rows (see :mod:`sparkdl_comm.train.loop.class_mean`), unless the strategy wants it as it is, and a rank
-    without a row in the step takes part with gradient zero. With ``accumulation_steps`` k the slice is computed in k
-    parts, whose gradients add up to those of the whole.
+    A step's loss is the mean over all ranks' rows of the step. So a rank scales its own mean by its share of these rows
+    (see :mod:`sparkdl_comm.train.loop.class_mean`), unless the strategy weights the ranks itself. A rank without rows
+    in the step takes part with gradient zero. With ``accumulation_steps`` k the slice is computed in k parts, whose
+    gradients add up to those of the whole slice.
 
-    ``after_step``, if set, is called after every optimizer step that all ranks have in common, when :meth:`state` is what the
-    next step begins with.
+    ``after_step``, if set, is called after every common optimizer step, when :meth:`state` is the state that the next
+    step begins with.
     """
 
-    #: Whether it is for strategies whose steps are common to all ranks.
+    #: True for strategies whose steps are common to all ranks.
     synchronous = True
 
     def __init__(
@@ -62,14 +63,16 @@ class TrainingLoop:
         validation: RowCache | None = None,
         together: bool = False,
     ) -> None:
-        """``strategy`` has joined; ``sampler`` cuts epochs into optimizer steps. ``validation``: this rank's rows; None if no
-        rank has any. ``together``: the model has collectives, so ranks without rows run it too.
+        """Create the loop. ``strategy`` has joined.
 
+        :param sampler: divides epochs into optimizer steps.
+        :param validation: this rank's validation rows. None: no rank has any.
+        :param together: the model has collectives, so ranks without rows run it too.
         :raises ConfError: the strategy has no steps that are common to all ranks, which this loop needs.
         """
         if strategy.synchronous != self.synchronous:
             raise ConfError(
-                f"strategy {spec.conf.strategy} has no common steps, which fit needs: set another spark.sparkdl.comm.strategy"
+                f"strategy {spec.conf.strategy} has no common steps, which fit needs. Set another spark.sparkdl.comm.strategy."
             )
         self.model, self.strategy, self.progress = model, strategy, progress
         self.after_step: Callable[[TrainingLoop], None] | None = None
@@ -78,7 +81,7 @@ class TrainingLoop:
         self._validation, self._together = validation, together
         how, timeout = spec.optimization, spec.conf.timeout
         parts = [rows] if validation is None else [rows, validation]
-        # Every rank has its own, also where the process was forked or is used again.
+        # A copy for each rank, even if the process was forked or is reused.
         loss = on_device(copy.deepcopy(spec.loss), self._device)
         self._untrained = UntrainedState(model, loss)
         mean = ClassMean.of(loss, spec.rows)
@@ -98,9 +101,10 @@ class TrainingLoop:
         )
 
     def run(self, tell: Tell) -> float:
-        """Trains all epochs that are left. ``tell`` gets a progress dict after each step. Returns seconds.
+        """Train the remaining epochs. Return the seconds that it took.
 
-        :raises NonFiniteLossError: this rank's loss is NaN or infinite, but for fp16, which skips such a step; or a trained
+        :param tell: gets a progress dict after each step.
+        :raises NonFiniteLossError: this rank's loss is NaN or infinite (fp16 skips such a step instead); or a trained
             parameter is.
         :raises ModelError: model or loss cannot be trained.
         """
@@ -112,35 +116,38 @@ class TrainingLoop:
             while at.epoch < self._spec.epochs and not at.stopped:
                 self._epoch(tell)
             at.phase = "finish"
-            self.strategy.finish()  # then all ranks have computed their last step, and need no rows of this one any more
+            self.strategy.finish()  # all ranks have computed their last step now, and need no more rows of this rank
         self._observer.train_end()
         self.check_finite([(0, self.model.values)])
         return time.perf_counter() - begin
 
     def check_finite(self, stretches: Iterable[tuple[int, torch.Tensor]]) -> None:
-        """Checks that training has made no parameter NaN or infinite.
+        """Check that training has made no parameter NaN or infinite.
 
-        :param stretches: (first element, values) of the flat vector.
-        :raises NonFiniteLossError: it has.
+        :param stretches: (first element, values) of ranges of the flat vector.
+        :raises NonFiniteLossError: a parameter has become NaN or infinite.
         """
         for start, values in stretches:
             spoilt = sorted(self.model.not_finite(start, values) - self._not_finite_from_the_start)
             if spoilt:
                 raise NonFiniteLossError(
                     f"after step {self.progress.step} parameter {spoilt[0]} has values that are NaN or infinite, as have"
-                    f" {len(spoilt) - 1} others: lower the learning rate, or clip gradients (maxGradNorm)",
+                    f" {len(spoilt) - 1} others. Lower the learning rate, or clip gradients (maxGradNorm).",
                     rank=self._rank,
                     step=self.progress.step,
                 )
 
     @property
     def version(self) -> int:
-        """How many updates the model has had, the same on all ranks."""
+        """Number of updates that the model has had, the same on all ranks."""
         return self.progress.step
 
     def state(self) -> dict[str, dict[str, Any]]:
-        """Everything, but for parameters and optimizer, that decides how training goes on: numbers, strings, lists and dicts
-        of them, and tensors, which are not copied. ``own`` is this rank's, ``common`` the same on all."""
+        """Return the state that decides how training continues, except for parameters and optimizer.
+
+        ``own`` is this rank's state, ``common`` is equal on all ranks. They hold numbers, strings, tensors, and lists
+        and dicts of these. Tensors are not copied.
+        """
         progress = asdict(self.progress)
         del progress["phase"]
         own = {
@@ -157,8 +164,9 @@ class TrainingLoop:
         return {"own": own, "common": {"stopping": self._observer.stopping.state()}}
 
     def load_state(self, state: dict[str, dict[str, Any]]) -> None:
-        """Go on from ``state`` of the same rank in a gang of the same size, instead of from the beginning. Before ``run``, and
-        after the optimizer has its state."""
+        """Continue from ``state`` of the same rank in a gang of the same size. Call it before ``run``, after the
+        optimizer has its state.
+        """
         own = state["own"]
         for name, value in own["progress"].items():
             setattr(self.progress, name, value)
@@ -173,7 +181,7 @@ class TrainingLoop:
         rng.load_state(own["rng"], self._device)
 
     def _epoch(self, tell: Tell) -> None:
-        """The steps of the current epoch that are left, and its end."""
+        """Run the remaining steps of the current epoch, and its end."""
         at, sampler = self.progress, self._sampler
         order = self._dealing.order(at.epoch)
         self._shares.begin_epoch(order)
@@ -225,7 +233,7 @@ class TrainingLoop:
         at.skipped = 0
 
     def _step(self) -> tuple[float, bool]:
-        """One optimizer step; returns this rank's part of its mean loss, and whether the step was taken."""
+        """Run one optimizer step. Return this rank's part of its mean loss, and whether the update was applied."""
         at, strategy = self.progress, self.strategy
         if strategy.trace is not None:
             strategy.trace.iteration(at.step + 1)
@@ -238,7 +246,7 @@ class TrainingLoop:
             weight = 1 / (self._shares.of(self._steps.of(at.batch), at.batch) or math.inf)
         parts = self._steps.parts(at.batch)
         if not parts:
-            strategy.before_forward()  # the last step's gradients may still be read, until this step's parameters are here
+            strategy.before_forward()  # peers may read the last step's gradients until this step's parameters are here
         for number, part in enumerate(parts):
             value += self._compute(number, self._shares.of(part, at.batch), weight, last=number == len(parts) - 1)
         self.model.complete_gradients()
@@ -251,8 +259,12 @@ class TrainingLoop:
         return value, apply
 
     def _compute(self, number: int, share: float, weight: float, last: bool) -> float:
-        """Forward and backward of part ``number``, the ``last`` one of the step or not; returns what its rows add to the
-        step's mean loss: their own by ``share``. ``weight``: of that in the gradient."""
+        """Run forward and backward of one part of the step. Return the part's contribution to the step's mean loss.
+
+        :param number: number of the part; ``last``: it is the step's last.
+        :param share: share of the part's rows in the step's mean.
+        :param weight: factor of the loss for the gradient.
+        """
         at, watch, module = self.progress, self.strategy.watch, self.model.module
         at.phase = "forward"
         with watch.phase("forward"):
@@ -263,7 +275,7 @@ class TrainingLoop:
             with self.strategy.forward():
                 _, loss = self._objective(module, batch)
             if self.model.versions() != versions:
-                # Only the rank that owns them would keep the change, and others may be reading them right now.
+                # Only the owner would keep the change, and other ranks may be reading the parameters right now.
                 raise ModelError(
                     "forward changes trainable parameters in place, or their .data (Embedding with max_norm?): only the"
                     " optimizer may"
@@ -283,9 +295,10 @@ class TrainingLoop:
         return value * share
 
     def see_output(self) -> None:
-        """Learn the shape of the model's output in eval mode, after training: it may return other things than in training.
+        """Record the shape of the model's output in eval mode, after training: it may differ from training mode.
 
-        A rank without rows learns nothing, nor does one whose model has collectives, which all ranks would have to run.
+        A rank without rows does nothing. Neither does a rank whose model has collectives, since all ranks would have to
+        run it.
         """
         if not self._rows.rows or self._together:
             return
@@ -301,7 +314,7 @@ class TrainingLoop:
             self.progress.output_shape = shape
 
     def _look_at(self, output: Any, rows: int) -> None:
-        """``output``: of the first batch."""
+        """Record the shape of the first batch's output, and check the labels."""
         self.progress.output_shape = shape_of(output, rows)
         if self._spec.labels is not None:
             parts = [self._rows] if self._validation is None else [self._rows, self._validation]
