@@ -1,9 +1,12 @@
-"""The user's optimizer and learning-rate scheduler, over what a rank updates: ``optimizer.py`` makes it, over whole
-parameters or over the stripes of a ``shard.py``; ``elementwise.py`` tries out whether it may update stripes;
-``schedule.py`` steps the scheduler; ``optimization.py`` is what the user said of it all.
+"""The user's optimizer and learning-rate scheduler, applied to the parameters that a rank updates.
 
-Optimizers for large batches, ``lars.py`` and ``lamb.py``, are ``layerwise.py``: they need norms of whole parameters, which
-ranks compute in parts (``norms.py``). ``parallel.py`` deals such work out over the ranks.
+``optimization.py`` holds the user's settings. ``optimizer.py`` creates the optimizer, over whole parameters or over the
+stripes of a ``shard.py``. ``elementwise.py`` tests whether an optimizer may update stripes. ``whole_state.py`` converts
+an optimizer's state between partitions. ``stand_in.py`` is a proxy for an optimizer that is replaced during training.
+``schedule.py`` steps the scheduler.
+
+The optimizers for large batches, ``lars.py`` and ``lamb.py``, share ``layerwise.py``: they need norms of whole
+parameters (``norms.py``), which ranks compute in parts. ``parallel.py`` distributes such work over the ranks.
 """
 
 from __future__ import annotations

@@ -1,14 +1,16 @@
-"""Whether an optimizer may update stripes of tensors: it may if it is elementwise, so that what becomes of an element depends
-on nothing but that element, its gradients and the options of its group. One may know norms of whole tensors if it asks for
-them (``layerwise.py``): whoever has stripes of its tensors then gives it these.
+"""Test whether an optimizer may update stripes of tensors.
 
-Classes of torch.optim and of this package are known. Anything else is tried out, on a few small tensors shaped like the
-model's:
+It may if it is elementwise: the update of an element depends only on that element, its gradients and the options of its
+group. Layer-wise optimizers (``layerwise.py``) are accepted too: the owner of the stripes gives them the norms of the
+whole tensors.
 
-1. one optimizer takes some steps on the whole tensors;
-2. two take the same steps on stripes of them, cut as two ranks have them: flat, and not where tensors end; norms that they
-   ask for are those of the whole tensors;
-3. both ways must lead to the same values.
+Classes of torch.optim and of this package are known. Any other optimizer is tested on a few small tensors shaped like
+the model's:
+
+1. One optimizer takes some steps on the whole tensors.
+2. Two optimizers take the same steps on stripes of the tensors, cut as two ranks would have them: flat, and not at the
+   ends of tensors. Norms that they request are those of the whole tensors.
+3. Both ways must lead to the same values.
 """
 
 from __future__ import annotations
@@ -35,22 +37,25 @@ _ELEMENTWISE = (
     *(torch.optim.SGD, torch.optim.Adam, torch.optim.AdamW, torch.optim.Adamax, torch.optim.NAdam, torch.optim.RAdam),
     *(torch.optim.RMSprop, torch.optim.Adagrad, torch.optim.Adadelta, torch.optim.ASGD, torch.optim.Rprop),
 )
-#: They are, but for norms that they ask for.
+#: Elementwise except for the norms that they request.
 _LAYERWISE = (LARS, LAMB)
 
-#: Enough for what begins after a few steps, and for what happens every tenth.
+#: Steps of the test: enough for behavior that starts after a few steps, or occurs every tenth step.
 _STEPS = 12
-#: Most elements of a tensor: matrices of 128 x 128, from which on some optimizers factor their state.
+#: Most elements of a test tensor: a matrix of 128 x 128, the size from which some optimizers factor their state.
 _ELEMENTS = 1 << 14
-#: Where stripes end, as parts of a tensor.
+#: Ends of the stripes, as fractions of a tensor.
 _CUTS = (0.0, 0.4, 1.0)
-#: Shapes of tensors where the model is not there to look at: a number, a bias, a matrix, a convolution.
+#: Test shapes if only the ranks know the model: a scalar, a bias, a matrix, a convolution.
 _SHAPES = ((), (96,), (128, 112), (24, 16, 3, 3))
 
 
 def check_on_driver(model: ModelLike, optimization: Optimization) -> None:
-    """ModelError if it is known here that the optimizer is not elementwise. Else the ranks will find out, which know the
-    model that a factory makes, and its groups of parameters."""
+    """Refuse an optimizer that is known on the driver not to be elementwise. Otherwise the ranks check, which know the
+    model and its parameter groups.
+
+    :raises ModelError: the optimizer is not elementwise.
+    """
     if _known(optimization.optimizer):
         return
     if isinstance(model, nn.Module):
@@ -62,8 +67,11 @@ def check_on_driver(model: ModelLike, optimization: Optimization) -> None:
 
 
 def check(model: FlatModel, make_optimizer: OptimizerMaker, *, certain: bool = True) -> None:
-    """ModelError if the optimizer is not elementwise. ``certain``: also if it fails on whole tensors already, so that there is
-    nothing to compare."""
+    """Check that the optimizer is elementwise.
+
+    :param certain: also raise if the optimizer fails on whole tensors, so that there is nothing to compare.
+    :raises ModelError: the optimizer is not elementwise, or the test is not possible.
+    """
     if _known(make_optimizer.factory):
         return
     samples = [_Sample.like(owner, seed) for seed, owner in enumerate(_representatives(model, make_optimizer))]
@@ -80,13 +88,13 @@ def check(model: FlatModel, make_optimizer: OptimizerMaker, *, certain: bool = T
     except Exception as error:  # whatever a user's optimizer raises
         if certain:
             raise ModelError(
-                f"{name} fails on a few small tensors, on which it is tried out, as ranks are to update stripes of tensors:"
+                f"{name} fails on a few small tensors, which test whether ranks may update stripes of tensors."
                 f" {type(error).__name__}: {error}"
             ) from error
         return
     if not any(bool((after != sample.values.flatten()).any()) for after, sample in zip(whole, samples, strict=True)):
         raise ModelError(
-            f"{name} changed nothing in {_STEPS} steps, so it is not known whether it is elementwise. {HINT}"
+            f"{name} changed nothing in {_STEPS} steps, so it is unknown whether it is elementwise. {HINT}"
         )
     try:
         with torch.random.fork_rng(devices=[]):
@@ -97,21 +105,24 @@ def check(model: FlatModel, make_optimizer: OptimizerMaker, *, certain: bool = T
         far = (expected - sample.values.flatten()).abs().max()
         if not torch.allclose(torch.cat(parts), expected, rtol=0.0, atol=1e-6 * float(far), equal_nan=True):
             raise ModelError(
-                f"{name} is not elementwise: a tensor of shape {list(sample.values.shape)} ends with other values when its"
-                f" stripes are updated apart. {HINT}"
+                f"{name} is not elementwise: a tensor of shape {list(sample.values.shape)} gets other values when its"
+                f" stripes are updated separately. {HINT}"
             )
 
 
-#: What to do if it is not.
+#: Advice if the optimizer is not elementwise.
 HINT = (
-    "Strategy ps, and others with collective.loop=decoupled, have each rank update stripes of the tensors; use one that gives"
-    " an optimizer whole tensors, such as gloo or ring without that loop (strategy, or spark.sparkdl.comm.strategy)"
+    "With strategy ps, and with collective.loop=decoupled, each rank updates stripes of the tensors. Use a strategy that gives"
+    " the optimizer whole tensors, such as gloo or ring without that loop (strategy, or spark.sparkdl.comm.strategy)"
 )
 
 
 def _known(factory: Any) -> bool:
-    """Whether it is a class that is elementwise, perhaps with arguments. A function that makes one may look at its tensors.
-    ModelError if it is a class that is not."""
+    """Return whether ``factory`` is an elementwise class, perhaps with arguments. A function may look at its tensors,
+    so it is not known.
+
+    :raises ModelError: it is a class that is not elementwise.
+    """
     while isinstance(factory, functools.partial):
         factory = factory.func
     if isinstance(factory, type):
@@ -120,7 +131,10 @@ def _known(factory: Any) -> bool:
 
 
 def _refuse(kind: type) -> None:
-    """ModelError if it is a class, or a subclass of one, that is known not to be elementwise."""
+    """Refuse a class, or a subclass of one, that is known not to be elementwise.
+
+    :raises ModelError: it is such a class.
+    """
     ancestors = {base.__name__ for base in kind.__mro__ if base.__module__.split(".")[:2] == ["torch", "optim"]}
     if "SparseAdam" in ancestors:
         raise ModelError(f"optimizer {kind.__name__} takes sparse gradients only. {HINT}")
@@ -130,7 +144,7 @@ def _refuse(kind: type) -> None:
 
 @dataclass(frozen=True)
 class _Sample:
-    """A tensor to try the optimizer out on, in place of the parameter ``owner``. float64, so that small steps count."""
+    """Test tensor in place of the parameter ``owner``. It is float64, so that small steps count."""
 
     owner: nn.Parameter
     values: torch.Tensor
@@ -144,13 +158,13 @@ class _Sample:
             shape[longest] = -(-shape[longest] // 2)
         random = torch.Generator().manual_seed(seed)
         values, *gradients = torch.randn(_STEPS + 1, *shape, generator=random, dtype=torch.float64).to(owner.device)
-        # Stripes are to differ in size and norm.
+        # Stripes must differ in size and norm.
         slope = torch.linspace(0.5, 2.0, values.numel(), dtype=torch.float64, device=owner.device).view(shape)
         return cls(owner, values * slope, torch.stack(gradients) * slope)
 
     def whole(self) -> nn.Parameter:
         tensor = nn.Parameter(self.values.clone())
-        tensor.__dict__.update(self.owner.__dict__)  # marks that an optimizer may look for
+        tensor.__dict__.update(self.owner.__dict__)  # attributes that an optimizer may look for
         return tensor
 
     def stripe(self, begin: float, end: float) -> slice:
@@ -159,7 +173,7 @@ class _Sample:
 
 
 def _representatives(model: FlatModel, make_optimizer: OptimizerMaker) -> list[nn.Parameter]:
-    """The smallest and the largest parameter with so many dimensions, of each group."""
+    """Return the smallest and the largest parameter of each group and number of dimensions."""
     kinds: dict[tuple[int, int], list[nn.Parameter]] = {}
     for parameter in model.parameters:
         kinds.setdefault((make_optimizer.group_of(parameter), parameter.dim()), []).append(parameter)
@@ -167,12 +181,12 @@ def _representatives(model: FlatModel, make_optimizer: OptimizerMaker) -> list[n
     return list({id(parameter): parameter for both in ends for parameter in both}.values())
 
 
-#: Norms that an optimizer asked for in a call, by the numbers of the samples.
+#: Norms that an optimizer requested in a call, by the numbers of the samples.
 _Pairs = dict[int, tuple[float, float]]
 
 
 class _Recorded(Norms):
-    """Norms of whole samples, kept on ``tape``, call by call."""
+    """Norms of whole samples, recorded on ``tape`` call by call."""
 
     def __init__(self, numbers: dict[int, int], tape: list[_Pairs]) -> None:
         self._numbers, self._tape = numbers, tape
@@ -184,7 +198,7 @@ class _Recorded(Norms):
 
 
 class _Replayed(Norms):
-    """For stripes of samples, what was recorded of the whole ones; NaN if nothing was."""
+    """Norms for stripes of samples: the recorded norms of the whole samples, or NaN if there are none."""
 
     def __init__(self, numbers: dict[int, int], tape: list[_Pairs]) -> None:
         self._numbers, self._calls = numbers, iter(tape)
@@ -197,8 +211,12 @@ class _Replayed(Norms):
 def _trained(
     make_optimizer: OptimizerMaker, samples: Sequence[_Sample], cut: tuple[float, float] | None, tape: list[_Pairs]
 ) -> list[torch.Tensor]:
-    """What becomes of each sample's values, flat: of a stripe of them, or of the whole tensors if ``cut`` is None, whose norms
-    are then kept on ``tape``."""
+    """Return the flat values of each sample after the test's steps.
+
+    :param cut: begin and end of the stripe to update. None: the whole tensors are updated, and their norms are
+        recorded.
+    :param tape: record of the norms that the optimizer requests.
+    """
     torch.manual_seed(0)
     tensors, places = [], []
     for sample in samples:
@@ -212,7 +230,7 @@ def _trained(
         optimizer.norms = (_Recorded if cut is None else _Replayed)(numbers, tape)
     for group in optimizer.param_groups:
         if "lr" in group:
-            group["lr"] = group["lr"] or 0.1  # a schedule may begin with 0
+            group["lr"] = group["lr"] or 0.1  # a schedule may start at 0
     for step in range(_STEPS):
         for sample, place, tensor in zip(samples, places, tensors, strict=True):
             tensor.grad = sample.gradients[step].flatten()[place].clone().view(tensor.shape)

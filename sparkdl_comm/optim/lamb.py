@@ -12,18 +12,18 @@ from sparkdl_comm.optim.parallel import Ranks
 
 
 class LAMB(Layerwise):
-    """AdamW, in which the step of each parameter ``w``, decay and all, is as long as ``lr`` times the parameter.
+    """AdamW in which the step of each parameter ``w``, including decay, is as long as ``lr`` times the parameter.
 
-    A step is ``lr * ratio * u``. ``u = m / (sqrt(v) + eps) + weight_decay * w``, with Adam's moments ``m`` and ``v``,
-    corrected for their bias (the paper's Algorithm 2). ``ratio = |w| / |u|``, or 1 if one of the two norms is 0, or the group
-    has ``adapt=False``: then this is torch.optim.AdamW.
+    A step is ``lr * ratio * u``. ``u = m / (sqrt(v) + eps) + weight_decay * w``, with Adam's bias-corrected moments
+    ``m`` and ``v`` (the paper's Algorithm 2). ``ratio = |w| / |u|``. It is 1 if one of the norms is 0 or the group has
+    ``adapt=False``; the step is then that of torch.optim.AdamW.
 
-    All options but ``parallel`` may be different in each group. In a step, ``u`` of all parameters takes as much memory as
-    they do.
+    All options but ``parallel`` may differ between groups. In a step, ``u`` of all parameters takes as much memory as
+    the parameters.
 
     :param params: parameters or groups of them, as torch.optim takes them.
-    :param betas: of the mean of the gradients, and of that of their squares.
-    :param adapt: whether the ratio counts; give biases and the layers of normalization a group with False.
+    :param betas: decay rates of the mean of the gradients, and of the mean of their squares.
+    :param adapt: whether to apply the ratio. Put biases and normalization layers into a group with False.
     :param parallel: see :class:`~sparkdl_comm.optim.layerwise.Layerwise`.
     :raises ConfError: an option is out of its range.
     """
@@ -50,7 +50,7 @@ class LAMB(Layerwise):
         state = self.state[parameter]
         if not state:
             moments = {name: torch.zeros_like(parameter) for name in ("exp_avg", "exp_avg_sq")}
-            state.update(moments, step=torch.tensor(0.0))  # as torch.optim.Adam
+            state.update(moments, step=torch.tensor(0.0))  # the same names as in torch.optim.Adam
         state["step"] += 1
         steps = state["step"].item()
         first, second = group["betas"]

@@ -12,19 +12,21 @@ from sparkdl_comm.optim.parallel import Ranks
 
 
 class LARS(Layerwise):
-    """SGD with momentum, in which the gradient ``g`` of each parameter ``w``, decay and all, is scaled by the ratio ::
+    """SGD with momentum that scales each parameter's gradient, including decay, by a trust ratio.
+
+    The ratio for a parameter ``w`` with gradient ``g`` is ::
 
         trust_coefficient * |w| / (|g| + weight_decay * |w| + eps)
 
-    or by 1 if one of the two norms is 0, or the group has ``adapt=False``: then this is torch.optim.SGD. As there, the
-    learning rate is not in the momentum, so that a schedule changes all of a step at once; in the paper it is, which is the
-    same as long as the rate is.
+    It is 1 if one of the norms is 0 or the group has ``adapt=False``; this is then torch.optim.SGD. As in
+    torch.optim.SGD, the learning rate is not part of the momentum, so a schedule changes the whole step at once. In the
+    paper it is part of the momentum, which is equal while the rate is constant.
 
-    All options but ``parallel`` may be different in each group.
+    All options but ``parallel`` may differ between groups.
 
     :param params: parameters or groups of them, as torch.optim takes them.
-    :param nesterov: as torch.optim.SGD has it.
-    :param adapt: whether parameters are scaled; give biases and the layers of normalization a group with False.
+    :param nesterov: as in torch.optim.SGD.
+    :param adapt: whether to apply the ratio. Put biases and normalization layers into a group with False.
     :param parallel: see :class:`~sparkdl_comm.optim.layerwise.Layerwise`.
     :raises ConfError: an option is out of its range.
     """

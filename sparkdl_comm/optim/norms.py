@@ -1,4 +1,4 @@
-"""L2 norms of whole parameters, for optimizers that need them (``layerwise.py``): who computes them, and of what."""
+"""L2 norms of whole parameters, for optimizers that need them (``layerwise.py``)."""
 
 from __future__ import annotations
 
@@ -9,15 +9,15 @@ import torch
 
 from sparkdl_comm.optim.parallel import Alone, Ranks, parallel
 
-#: Elements of a row. A float32 sum of more loses digits, and torch splits a longer one between its threads.
+#: Elements per partial norm. A longer float32 sum loses digits, and torch splits it between its threads.
 _ROW = 1 << 14
 
 
 def norm(tensor: torch.Tensor) -> torch.Tensor:
-    """The L2 norm, ``[]``, float32 or float64, of a tensor of any shape.
+    """Return the L2 norm of a tensor of any shape: a scalar, float32 or float64.
 
-    The bits do not depend on how many threads torch has. Of two million float32 it is right to 1e-7, where torch's, one sum
-    on the CPU, is to 4e-5.
+    Its bits do not depend on torch's number of threads. For two million float32 values its relative error is 1e-7;
+    torch's norm, a single sum on the CPU, has 4e-5.
     """
     flat, dtype = tensor.reshape(-1), torch.promote_types(tensor.dtype, torch.float32)
     if flat.numel() <= _ROW:
@@ -29,19 +29,21 @@ def norm(tensor: torch.Tensor) -> torch.Tensor:
 
 
 class Norms(ABC):
-    """All ranks call it once per step of their optimizers, also those that have nothing to ask for."""
+    """Source of norms of whole parameters. All ranks call it once per optimizer step, even if they request none."""
 
     @abstractmethod
     def __call__(self, parameters: Sequence[torch.Tensor], others: Sequence[torch.Tensor]) -> list[tuple[float, float]]:
-        """The L2 norms of each parameter as a whole, and of what of the same form belongs to it, such as its gradient.
+        """Return two L2 norms per parameter: of the whole parameter, and of its other tensor, such as the gradient.
 
-        ``parameters``: of the optimizer, each once. ``others``: one for each. The same bits on all ranks, if they have the
-        same parameters.
+        All ranks get the same bits if they have the same parameters.
+
+        :param parameters: parameters of the optimizer, each once.
+        :param others: one tensor per parameter.
         """
 
 
 class DealtNorms(Norms):
-    """Every rank has all parameters whole: each computes its part of the norms (:func:`~.parallel.parallel`)."""
+    """Norms for ranks that all have whole parameters: each rank computes a part of them (:func:`~.parallel.parallel`)."""
 
     def __init__(self, ranks: Ranks) -> None:
         self._ranks = ranks
@@ -51,16 +53,18 @@ class DealtNorms(Norms):
         return list(zip(found[: len(parameters)], found[len(parameters) :], strict=True))
 
 
-#: A rank computes all norms itself.
+#: Norms that a rank computes by itself.
 LOCAL: Norms = DealtNorms(Alone())
 
 
 class StripedNorms(Norms):
-    """Parameters lie in stripes over the ranks: the squares of their norms are added up, in the order of the ranks. One
-    all-gather of 16 bytes for each parameter of the model.
+    """Norms for parameters that are striped over the ranks.
 
-    :param numbers: of the whole parameter that each of the optimizer's, by ``id``, is a stripe of.
-    :param count: of the model's parameters.
+    The ranks' squared norms are added up in the order of the ranks. This takes one all-gather of 16 bytes per parameter
+    of the model.
+
+    :param numbers: ``id`` of an optimizer's parameter -> number of the whole parameter that it is a stripe of.
+    :param count: number of the model's parameters.
     """
 
     def __init__(self, numbers: Mapping[int, int], count: int, ranks: Ranks) -> None:

@@ -1,4 +1,4 @@
-"""What the user says of how gradients become an update."""
+"""Optimization settings of the user: how gradients become an update."""
 
 from __future__ import annotations
 
@@ -8,24 +8,26 @@ from typing import Any, TypeAlias
 
 import torch
 
-#: A module, or anything that returns one when called without arguments (a class, a function).
+#: A module, or a callable without arguments that returns one (a class, a function).
 ModelLike: TypeAlias = "torch.nn.Module | Callable[[], torch.nn.Module]"
-#: ``parameters`` -> optimizer. In strategy ps, the parameters are those of one shard.
+#: ``parameters`` -> optimizer. With strategy ps, the parameters are those of one shard.
 OptimizerFactory: TypeAlias = Callable[[Any], torch.optim.Optimizer]
-#: ``optimizer`` -> a scheduler of torch.optim.lr_scheduler. One that takes ``total_steps`` or
-#: ``num_training_steps`` gets them.
+#: ``optimizer`` -> a scheduler of torch.optim.lr_scheduler. A parameter ``total_steps`` or ``num_training_steps`` is
+#: filled in.
 SchedulerFactory: TypeAlias = Callable[..., Any]
-#: ``module`` -> groups, as torch.optim takes them.
+#: ``module`` -> parameter groups, as torch.optim takes them.
 ParamGroups: TypeAlias = Callable[[torch.nn.Module], list[dict[str, Any]]]
 
 
 @dataclass(frozen=True)
 class Optimization:
-    """How gradients become an update.
+    """Settings of how gradients become an update.
 
-    ``accumulation_steps``: batches per optimizer step. ``max_grad_norm``: L2 norm over all parameters above which the
-    gradient is scaled down to it; None: never. ``scheduler_interval``: ``epoch`` or ``step``; None: as the scheduler
-    needs it. ``precision``: of torch.autocast: ``fp32`` (off), ``bf16`` or ``fp16``.
+    :param accumulation_steps: batches per optimizer step.
+    :param max_grad_norm: the gradient is scaled down to this L2 norm over all parameters if its norm is larger. None:
+        never.
+    :param scheduler_interval: ``epoch`` or ``step``. None: as the scheduler needs it.
+    :param precision: precision of torch.autocast: ``fp32`` (off), ``bf16`` or ``fp16``.
     """
 
     optimizer: OptimizerFactory
@@ -38,5 +40,5 @@ class Optimization:
 
     @property
     def judges_gradients(self) -> bool:
-        """Whether the update of any parameter depends on the gradients of all."""
+        """True if the update of any parameter depends on the gradients of all parameters."""
         return self.max_grad_norm is not None or self.precision == "fp16"

@@ -1,4 +1,6 @@
-"""The user's optimizer over what a rank updates: whole parameters, or stripes of them that inherit their options."""
+"""Creation of the user's optimizer over what a rank updates: whole parameters, or stripes of them with the same
+options.
+"""
 
 from __future__ import annotations
 
@@ -15,16 +17,17 @@ from sparkdl_comm.space.flat import FlatModel
 
 
 class OptimizerMaker:
-    """Makes the optimizer of one rank; all ranks' have the same groups, so that a scheduler may treat them apart.
+    """Factory of one rank's optimizer. All ranks' optimizers have the same groups, so a scheduler may treat groups
+    differently.
 
-    :raises ModelError: the factory makes something else, or ``param_groups`` gives something else than groups of the module's
-        trainable parameters, each of them once.
+    :raises ModelError: the user's factory does not return an optimizer, or ``param_groups`` does not return groups that
+        hold each trainable parameter of the module once.
     """
 
     def __init__(self, model: FlatModel, optimization: Optimization) -> None:
-        #: The user's.
+        #: The user's optimizer factory.
         self.factory = optimization.optimizer
-        #: Whether :meth:`step` may only be called once all gradients are there.
+        #: True if the optimizer may step only when all gradients are complete.
         self.judges_gradients = optimization.judges_gradients
         self._sparse = {id(model.parameters[number]) for number in model.sparse}
         self._groups: list[tuple[dict[str, Any], set[int]]] | None = None
@@ -32,7 +35,9 @@ class OptimizerMaker:
             self._groups = _groups(model, optimization.param_groups(model.module))
 
     def __call__(self, tensors: Sequence[tuple[nn.Parameter, nn.Parameter]]) -> torch.optim.Optimizer:
-        """``tensors``: a parameter of the module, and what is to be updated of it, itself or a stripe."""
+        """Return the optimizer. ``tensors``: pairs of a module's parameter and what this rank updates of it, itself or
+        a stripe.
+        """
         if self._groups is None:
             params: list[Any] = _some([tensor for _, tensor in tensors])
         else:
@@ -49,9 +54,11 @@ class OptimizerMaker:
         return optimizer
 
     def wants_sparse(self, optimizer: torch.optim.Optimizer) -> bool:
-        """Whether the parameters with sparse gradients must have them: torch's SGD and Adagrad do the same with dense ones.
+        """Return whether parameters with sparse gradients must keep them sparse.
 
-        :raises ModelError: ``optimizer`` takes no sparse gradients, as torch's Adam.
+        False for torch's SGD and Adagrad, which do the same with dense gradients.
+
+        :raises ModelError: ``optimizer`` takes no sparse gradients, like torch's Adam.
         """
         options = (
             [{}] if self._groups is None else [options for options, members in self._groups if members & self._sparse]
@@ -64,33 +71,33 @@ class OptimizerMaker:
             except RuntimeError as exc:
                 raise ModelError(
                     f"optimizer {type(optimizer).__name__} takes no sparse gradients ({exc}), and the model has an Embedding"
-                    " with sparse=True: set sparse=False, or take torch.optim.SparseAdam with strategy gloo or ring"
-                    " (spark.sparkdl.comm.strategy)"
+                    " with sparse=True. Set sparse=False, or use torch.optim.SparseAdam with strategy gloo or ring"
+                    " (spark.sparkdl.comm.strategy)."
                 ) from exc
         return bool(self._sparse) and type(optimizer) not in (torch.optim.SGD, torch.optim.Adagrad)
 
     def group_of(self, parameter: nn.Parameter) -> int:
-        """The number of its group."""
+        """Return the number of the parameter's group."""
         groups = self._groups or []
         return next((number for number, (_, members) in enumerate(groups) if id(parameter) in members), 0)
 
 
 def check_steps(optimizer: torch.optim.Optimizer) -> None:
-    """Tries whether the optimizer steps without a closure.
+    """Check that the optimizer steps without a closure.
 
-    :raises ModelError: it does not.
+    :raises ModelError: its ``step`` needs a closure.
     """
     try:
         inspect.signature(optimizer.step).bind()
     except TypeError as error:
         raise ModelError(
-            f"optimizer {type(optimizer).__name__}: its step wants a closure that computes the loss again ({error}), and no"
-            " strategy gives it one, as ranks compute a step once: use another, such as torch.optim.Adam, or one process"
+            f"optimizer {type(optimizer).__name__}: its step wants a closure that computes the loss again ({error}). No"
+            " strategy supports that. Use another optimizer, such as torch.optim.Adam, or train in one process."
         ) from None
 
 
 def _some(tensors: list[nn.Parameter]) -> list[nn.Parameter]:
-    """torch refuses an optimizer without parameters; a rank that owns nothing updates an empty one."""
+    """Return ``tensors``, or an empty parameter if there are none: torch refuses an optimizer without parameters."""
     if tensors:
         return tensors
     return [nn.Parameter(torch.empty(0))]
@@ -99,7 +106,7 @@ def _some(tensors: list[nn.Parameter]) -> list[nn.Parameter]:
 def _groups(model: FlatModel, given: Any) -> list[tuple[dict[str, Any], set[int]]]:
     if not isinstance(given, list) or not all(isinstance(group, dict) and "params" in group for group in given):
         raise ModelError(
-            f"param_groups must return a list of dicts with 'params', as torch.optim takes it: not {given!r:.200}"
+            f"param_groups must return a list of dicts with 'params', as torch.optim takes it, not {given!r:.200}."
         )
     trainable = {id(parameter) for parameter in model.parameters}
     names = {id(parameter): name for name, parameter in model.module.named_parameters()}
@@ -118,8 +125,8 @@ def _groups(model: FlatModel, given: Any) -> list[tuple[dict[str, Any], set[int]
     left_out = sorted(names[key] for key in trainable - seen)
     if left_out:
         raise ModelError(
-            f"param_groups leaves out trainable parameters: {', '.join(left_out)}; put them into a group, or freeze them"
-            " (requires_grad_(False))"
+            f"param_groups leaves out trainable parameters: {', '.join(left_out)}. Put them into a group, or freeze them"
+            " (requires_grad_(False))."
         )
     return groups
 

@@ -1,7 +1,7 @@
-"""The parallel tensor operator (PTO) of the CommLib paper, section 4.2: what all ranks would compute alike, of tensors that
-all of them have, is dealt out over the ranks, and the results, small, are all-gathered.
+"""Parallel tensor operator (PTO), section 4.2 of the CommLib paper.
 
-It pays where an all-gather of the results takes less time than a rank saves.
+It distributes work that all ranks would otherwise repeat on the same tensors, and all-gathers the small results. It
+pays off if the all-gather takes less time than a rank saves.
 """
 
 from __future__ import annotations
@@ -21,17 +21,17 @@ from sparkdl_comm.gang.tensors import raw
 
 
 class Ranks(Protocol):
-    """Those among whom something is dealt; a :class:`sparkdl_comm.Communicator` is one."""
+    """Group of ranks that share work; a :class:`sparkdl_comm.Communicator` is one."""
 
     rank: int
     world: int
 
     def all_gather(self, tensor: torch.Tensor) -> torch.Tensor:
-        """New tensor ``[world, *tensor.shape]`` of the ranks' tensors, which are alike in shape and dtype."""
+        """Return a new tensor ``[world, *tensor.shape]`` with the ranks' tensors, which have equal shapes and dtypes."""
 
 
 class Alone:
-    """A rank without others."""
+    """Group of one rank."""
 
     rank, world = 0, 1
 
@@ -40,16 +40,16 @@ class Alone:
 
 
 class GangRanks:
-    """The ranks of a gang, which gather through rank 0, in one trip: for kilobytes. ``timeout``: seconds it may take."""
+    """Ranks of a gang, which gather through rank 0 in one round trip: for kilobytes. ``timeout``: seconds for a gather."""
 
     def __init__(self, gang: Gang, timeout: float) -> None:
         self.rank, self.world = gang.rank, gang.world
         self._gang, self._timeout = gang, timeout
 
     def all_gather(self, tensor: torch.Tensor) -> torch.Tensor:
-        """As :meth:`Ranks.all_gather`; up to 4 MiB per rank.
+        """Return the tensors of all ranks like :meth:`Ranks.all_gather`, up to 4 MiB per rank.
 
-        Its errors are those of :meth:`sparkdl_comm.gang.gang.Gang.all_gather`.
+        It raises the errors of :meth:`sparkdl_comm.gang.gang.Gang.all_gather`.
         """
         result = torch.empty((self.world, *tensor.shape), dtype=tensor.dtype)
         raw(result)[:] = b"".join(self._gang.all_gather(bytes(raw(tensor)), self._timeout))
@@ -64,18 +64,19 @@ def parallel(
     shape: Sequence[int] = (),
     dtype: torch.dtype = torch.float32,
 ) -> torch.Tensor:
-    """``op`` of each of the tensors: ``[len(tensors), *shape]`` of ``dtype``, in their order, on the first one's device.
+    """Apply ``op`` to each tensor. Return ``[len(tensors), *shape]`` of ``dtype``, in order, on the first tensor's
+    device.
 
-    All ranks call it, with tensors of the same values in the same order. Each calls ``op`` for its part of them, with about
-    as many elements as the others', then there is one all-gather. All ranks have the same bits, those of the rank that
-    computed them, also where ranks' processors do not round alike.
+    All ranks call it, with equal tensors in the same order. Each calls ``op`` for its part of them, with about the same
+    number of elements per rank, then there is one all-gather. All ranks have the same bits, even if their processors
+    round differently.
 
     :param ranks: a :class:`sparkdl_comm.Communicator`, in a function that CommDistributor runs.
-    :param shape: of each result; of a number, ``()``.
-    :raises InputError: ``op`` returned something of another shape. Raised on the rank that called it.
+    :param shape: shape of each result; ``()`` for a number.
+    :raises InputError: ``op`` returned a tensor of another shape. Raised on the rank that called it.
 
-    Other errors are those of ``op`` and of the all-gather. Where ``op`` raises on one rank, the others wait for it until
-    they hear that it failed.
+    Errors of ``op`` and of the all-gather are passed on. If ``op`` raises on one rank, the others wait until they learn
+    that it failed.
     """
     if not tensors:
         return torch.empty((0, *shape), dtype=dtype)
@@ -85,7 +86,7 @@ def parallel(
     for result in results:
         if result.shape != mine.shape[1:]:
             raise InputError(
-                f"parallel: op returned a tensor of shape {list(result.shape)}, and shape={list(shape)} was announced"
+                f"parallel: op returned a tensor of shape {list(result.shape)}, but the call says shape={list(shape)}"
             )
     if results:
         mine[: len(results)] = torch.stack(results)
@@ -93,9 +94,10 @@ def parallel(
 
 
 def deal(loads: Sequence[int], world: int) -> list[int]:
-    """Which of ``world`` ranks each thing is dealt to, so that the largest sum of a rank's loads is small: the largest things
-    first, each to the rank that has the least (longest processing time first; at most 4/3 - 1/(3 world) times the least
-    possible). The same on all ranks.
+    """Return the rank of each item, so that the largest sum of a rank's loads is small. All ranks get the same result.
+
+    It uses longest processing time first: the largest items first, each to the rank with the least load. The largest
+    sum is at most 4/3 - 1/(3 world) times the optimum.
     """
     owners = [0] * len(loads)
     heap = [(0, rank) for rank in range(world)]
@@ -106,9 +108,9 @@ def deal(loads: Sequence[int], world: int) -> list[int]:
     return owners
 
 
-@functools.lru_cache(maxsize=16)  # a step's tensors are those of the last one
+@functools.lru_cache(maxsize=16)  # every step has the same tensors
 def _layout(loads: tuple[int, ...], world: int) -> tuple[list[int], int, torch.Tensor]:
-    """The owners, the most things that one has, and the row of each thing where all ranks have so many, in their order."""
+    """Return the owner of each item, the most items of any rank, and each item's row in the gathered results."""
     owners = deal(loads, world)
     most = max(Counter(owners).values())
     free = [itertools.count(rank * most) for rank in range(world)]

@@ -1,4 +1,4 @@
-"""The user's learning-rate scheduler, stepped per optimizer step or per epoch. Every rank has one over its optimizer."""
+"""Learning-rate schedule: the user's scheduler, stepped per optimizer step or per epoch. Every rank has its own."""
 
 from __future__ import annotations
 
@@ -12,32 +12,35 @@ from torch.optim.lr_scheduler import CyclicLR, OneCycleLR, ReduceLROnPlateau
 from sparkdl_comm.errors import ConfError, ModelError
 from sparkdl_comm.optim.optimization import Optimization
 
-#: What to do where validation rows are missing.
+#: Advice if validation rows are missing.
 VALIDATE = "set validationIndicatorCol or validationFraction"
 
-#: Made for steps: by epochs they would do next to nothing.
+#: Schedulers made for steps: per epoch they would change next to nothing.
 _PER_STEP = (OneCycleLR, CyclicLR)
 
 
 def watches(factory: Any) -> bool:
-    """Whether it is ReduceLROnPlateau, perhaps with arguments; of a function that makes one that is not known."""
+    """Return whether ``factory`` is ReduceLROnPlateau, perhaps with arguments. It returns False for a function that
+    creates one.
+    """
     while isinstance(factory, functools.partial):
         factory = factory.func
     return isinstance(factory, type) and issubclass(factory, ReduceLROnPlateau)
 
 
-#: Names by which factories take how often their scheduler will step: torch's, and that of Hugging Face.
+#: Parameter names for the total number of steps: torch's, and Hugging Face's.
 _TOTALS = ("total_steps", "num_training_steps")
 
 
 def _total_parameter(factory: Any) -> str | None:
-    """Return the parameter that takes the total of steps; None if there is none, or the user has set it.
+    """Return the name of the parameter that takes the total number of steps. None: there is none, or the user has set
+    it.
 
     OneCycleLR's ``epochs`` and ``steps_per_epoch`` together set it, too.
     """
     try:
         parameters = inspect.signature(factory).parameters
-    except ValueError:  # of something that is not written in Python
+    except ValueError:  # the factory is not written in Python
         return None
     given = {name for name, of in parameters.items() if of.default is not None and of.default is not of.empty}
     if {"epochs", "steps_per_epoch"} <= given:
@@ -46,12 +49,15 @@ def _total_parameter(factory: Any) -> str | None:
 
 
 class Schedule:
-    """Steps the learning-rate scheduler. ``steps``: optimizer steps of an epoch. A factory that takes ``total_steps`` or
-    ``num_training_steps`` gets how often its scheduler will step.
+    """Runner of the learning-rate scheduler.
 
-    :raises ModelError: the factory makes no scheduler.
-    :raises ConfError: it makes ReduceLROnPlateau per step, though no rank knows the loss of a step over all ranks; or a
-        OneCycleLR that would end before training does.
+    A factory with a parameter ``total_steps`` or ``num_training_steps`` gets the number of steps that its scheduler
+    will take.
+
+    :param steps: optimizer steps per epoch.
+    :raises ModelError: the factory does not return a scheduler.
+    :raises ConfError: ReduceLROnPlateau is to step per step, when no rank knows the loss over all ranks; or a
+        OneCycleLR would end before training does.
     """
 
     def __init__(self, optimization: Optimization, optimizer: torch.optim.Optimizer, steps: int, epochs: int) -> None:
@@ -72,8 +78,8 @@ class Schedule:
             self._per_step = wants_total is not None or any(isinstance(one, _PER_STEP) for one in each)
         if isinstance(self._scheduler, OneCycleLR) and self._scheduler.total_steps < total:
             raise ConfError(
-                f"lr_scheduler: OneCycleLR has total_steps={self._scheduler.total_steps}, and training takes {total}:"
-                " leave out total_steps, epochs and steps_per_epoch, and it gets them"
+                f"lr_scheduler: OneCycleLR has total_steps={self._scheduler.total_steps}, and training takes {total}."
+                " Leave out total_steps, epochs and steps_per_epoch; fit fills them in."
             )
         if not all(
             callable(getattr(self._scheduler, name, None)) for name in ("step", "state_dict", "load_state_dict")
@@ -81,12 +87,12 @@ class Schedule:
             raise ModelError(f"lr_scheduler made a {type(self._scheduler).__name__}, not a scheduler of torch.optim")
         if self.watches and self._per_step:
             raise ConfError(
-                "lrSchedulerInterval='step': ReduceLROnPlateau needs 'epoch', at whose end its value is known"
+                "lrSchedulerInterval='step': ReduceLROnPlateau needs 'epoch', since its value is known only then"
             )
 
     @property
     def watches(self) -> bool:
-        """Whether :meth:`after_epoch` needs the value."""
+        """True if :meth:`after_epoch` needs the monitored value."""
         return isinstance(self._scheduler, ReduceLROnPlateau)
 
     @property
@@ -94,7 +100,7 @@ class Schedule:
         return self._scheduler is not None and self._per_step
 
     def rate(self) -> float:
-        """Learning rate of the first group."""
+        """Return the learning rate of the first group."""
         return float(self._optimizer.param_groups[0]["lr"])
 
     def after_step(self) -> None:
@@ -102,7 +108,10 @@ class Schedule:
             self._scheduler.step()
 
     def after_epoch(self, value: float | None = None) -> None:
-        """``value``: what ReduceLROnPlateau watches, equal on all ranks; others need none."""
+        """Step the scheduler if it steps per epoch.
+
+        :param value: monitored value for ReduceLROnPlateau, equal on all ranks. Other schedulers need none.
+        """
         if self._scheduler is None or self._per_step:
             return
         if self.watches:

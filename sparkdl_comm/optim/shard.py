@@ -1,4 +1,4 @@
-"""What one rank of a sharded strategy updates: its stripes of the parameters, with the user's optimizer."""
+"""Shard of a sharded strategy: the stripes of the parameters that one rank updates, with the user's optimizer."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ from sparkdl_comm.space.flat import FlatModel
 
 @dataclass(frozen=True)
 class _Stripe:
-    """A part of the parameter with the number ``owner``, from element ``start`` of the flat vector on."""
+    """Part of the parameter with the number ``owner``, from element ``start`` of the flat vector on."""
 
     owner: int
     start: int
@@ -27,14 +27,15 @@ class _Stripe:
 
 
 class Shard:
-    """Ranges of the flat vector, and the optimizer over them. One that needs norms of whole parameters gets them, by an
-    all-gather in each of its steps.
+    """Ranges of the flat vector, and the optimizer over them.
 
-    ``owned``: (first element, exact values, float32 ``[n]``); ``gradients``: of the same ranges.
-    ``in_parts``: :meth:`step_stretch` may be used. Optimizers of torch keep all of their state per parameter; others may
-    count their steps.
+    An optimizer that needs norms of whole parameters gets them by an all-gather in each step.
 
-    :raises ModelError: the optimizer is not elementwise, but for norms.
+    ``owned``: (first element, exact values, float32 ``[n]``). ``gradients``: gradients of the same ranges.
+    ``in_parts``: True if :meth:`step_stretch` may be used. It is for torch's optimizers, which keep all state per
+    parameter; others may count their steps.
+
+    :raises ModelError: the optimizer is neither elementwise nor layer-wise.
     """
 
     def __init__(
@@ -45,8 +46,11 @@ class Shard:
         make_optimizer: OptimizerMaker,
         ranks: Ranks,
     ) -> None:
-        """``gradients``: flat, of the whole model, where the sums for the shard's ranges will be. ``ranks``: those whose
-        shards make the whole vector."""
+        """Create the optimizer over the ranges.
+
+        :param gradients: flat gradients of the whole model. The sums for the shard's ranges are written there.
+        :param ranks: ranks whose shards make up the whole vector.
+        """
         self._model = model
         elementwise.check(model, make_optimizer)
         self.owned = list(owned)
@@ -65,23 +69,25 @@ class Shard:
             self.optimizer.norms = StripedNorms(numbers, len(model.parameters), ranks)
         if make_optimizer.wants_sparse(self.optimizer):
             raise ModelError(
-                f"optimizer {type(self.optimizer).__name__} treats the rows of an Embedding with sparse=True apart, and ranks"
-                f" update stripes that cut through rows: set sparse=False. {elementwise.HINT}"
+                f"optimizer {type(self.optimizer).__name__} updates single rows of an Embedding with sparse=True, but ranks"
+                f" update stripes that cut through rows. Set sparse=False. {elementwise.HINT}"
             )
         self.in_parts = type(self.optimizer).__module__.startswith("torch.optim.")
 
     @property
     def stripes(self) -> list[tuple[int, torch.nn.Parameter]]:
-        """What the optimizer has: (first element in the flat vector, flat stripe of a parameter)."""
+        """Stripes that the optimizer updates: (first element in the flat vector, flat stripe of a parameter)."""
         return [(stripe.start, stripe.values) for stripe in self._stripes]
 
     def step(self) -> None:
-        """The optimizer's step on all of it."""
+        """Run the optimizer's step on all stripes."""
         self.step_stretch(slice(0, self._model.count))
 
     def step_stretch(self, stretch: slice) -> None:
-        """The optimizer's step on what lies in this stretch of the flat vector, which ends where parameters do and whose
-        gradients are summed. Stretches that cover the vector make a whole step."""
+        """Run the optimizer's step on a range of the flat vector, whose gradients are summed already.
+
+        The range ends at the end of a parameter. Ranges that cover the whole vector make up a whole step.
+        """
         for stripe in self._stripes:
             here = stretch.start <= stripe.start < stretch.stop
             due = here and not self._model.is_unused(stripe.owner, stripe.gradient)

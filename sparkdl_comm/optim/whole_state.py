@@ -1,7 +1,7 @@
-"""An optimizer's state of whole parameters, so that it can go on where other ranks update other parts of them.
+"""Optimizer state of whole parameters, so that training can continue with other stripes per rank.
 
-What an elementwise optimizer keeps of a parameter are tensors of the parameter's form, here parts of flat vectors, and
-numbers, such as how many steps it took, which all of a parameter's stripes have alike.
+Per parameter, an elementwise optimizer keeps tensors of the parameter's shape, stored here in flat vectors, and
+numbers, such as its step count. All stripes of a parameter have the same numbers.
 """
 
 from __future__ import annotations
@@ -18,16 +18,20 @@ from sparkdl_comm.gang.exchange import gather_json
 from sparkdl_comm.gang.gang import Gang
 from sparkdl_comm.space.flat import FlatModel
 
-#: What an optimizer has: (first element in the flat vector, whole parameter or flat stripe of one).
+#: Parameters of an optimizer: (first element in the flat vector, whole parameter or flat stripe of one).
 Stripes = Sequence[tuple[int, torch.nn.Parameter]]
-#: Adds a float32 vector of the model's length up over all ranks, in place.
+#: All-reduces (sums) a float32 vector of the model's length over all ranks, in place.
 Add = Callable[[torch.Tensor], None]
 
 
 @dataclass(frozen=True)
 class WholeState:
-    """``options`` of the optimizer's groups. ``vectors`` by name, float32 ``[count]`` each, -0.0 where this rank has none.
-    ``parameters``: by number, what an optimizer keeps of it: the names of its ``vectors``, and ``numbers`` by name; JSON-able.
+    """State of an optimizer.
+
+    :param options: options of the optimizer's groups.
+    :param vectors: by name, float32 ``[count]`` each; -0.0 where this rank has no values.
+    :param parameters: by number, the state of a parameter: the names of its ``vectors``, and ``numbers`` by name;
+        JSON-able.
     """
 
     options: list[dict[str, Any]]
@@ -36,9 +40,9 @@ class WholeState:
 
     @classmethod
     def of(cls, model: FlatModel, stripes: Stripes, optimizer: torch.optim.Optimizer) -> WholeState:
-        """What this rank has of it.
+        """Return this rank's part of the state.
 
-        :raises ModelError: the optimizer keeps something else.
+        :raises ModelError: the optimizer keeps state of another form.
         """
         vectors: dict[str, torch.Tensor] = {}
         parameters: dict[int, dict[str, Any]] = {}
@@ -62,7 +66,7 @@ class WholeState:
 
     @classmethod
     def from_stored(cls, model: FlatModel, stored: dict[str, Any]) -> WholeState:
-        """What :meth:`stored` returned, of a rank with the same stripes or with others."""
+        """Return the state from what :meth:`stored` returned, on a rank with the same or other stripes."""
         vectors = {}
         for name, packed in stored["vectors"].items():
             vectors[name], at = model.values.new_full((model.count,), -0.0), 0
@@ -72,7 +76,7 @@ class WholeState:
         return cls(stored["options"], vectors, {int(number): kept for number, kept in stored["parameters"].items()})
 
     def stored(self, stripes: Stripes) -> dict[str, Any]:
-        """For a checkpoint: numbers, strings, lists and dicts of them, and tensors."""
+        """Return the state for a checkpoint: numbers, strings, tensors, and lists and dicts of these."""
         ranges = [(start, stripe.numel()) for start, stripe in stripes]
         empty = torch.empty(0)
         vectors = {
@@ -83,9 +87,10 @@ class WholeState:
         return {"options": self.options, "stripes": ranges, "vectors": vectors, "parameters": parameters}
 
     def gathered(self, gang: Gang, model: FlatModel, add: Add, timeout: float) -> WholeState:
-        """That of all ranks, each of which has other stripes. All of them call it.
+        """Return the combined state of all ranks, which have different stripes. All ranks call it.
 
-        Steps: an all-gather of a few numbers per parameter; an all-reduce for each vector, to which -0.0 adds no bit.
+        It takes an all-gather of a few numbers per parameter, and an all-reduce per vector, in which -0.0 changes no
+        bit.
         """
         parameters: dict[int, dict[str, Any]] = {}
         for told in gather_json(gang, {str(number): kept for number, kept in self.parameters.items()}, timeout):
@@ -97,7 +102,7 @@ class WholeState:
         return WholeState(self.options, vectors, parameters)
 
     def give(self, model: FlatModel, stripes: Stripes, optimizer: torch.optim.Optimizer) -> None:
-        """``optimizer``, which has made no step, goes on from here with these stripes."""
+        """Load this state into ``optimizer``, which has made no step, for these stripes."""
         set_options(optimizer, self.options)
         for start, stripe in stripes:
             kept = self.parameters.get(_owner(model, start))
@@ -111,18 +116,18 @@ class WholeState:
 
 
 def options_of(optimizer: torch.optim.Optimizer) -> list[dict[str, Any]]:
-    """Those of its groups, such as learning rates."""
+    """Return the options of the optimizer's groups, such as learning rates."""
     return [{key: value for key, value in group.items() if key != "params"} for group in optimizer.param_groups]
 
 
 def set_options(optimizer: torch.optim.Optimizer, options: Sequence[dict[str, Any]]) -> None:
-    """Those of :func:`options_of`, of an optimizer with as many groups."""
+    """Set the options of the optimizer's groups to what :func:`options_of` returned, for as many groups."""
     for group, given in zip(optimizer.param_groups, options, strict=True):
         group.update(given)
 
 
 def _owner(model: FlatModel, start: int) -> int:
-    """The number of the parameter in which an element lies."""
+    """Return the number of the parameter that contains element ``start``."""
     return bisect.bisect_right(model.entries, start, key=lambda entry: entry.start) - 1
 
 
@@ -145,6 +150,6 @@ def _value(told: dict[str, Any], stripe: torch.Tensor) -> Any:
 def _other(optimizer: torch.optim.Optimizer, name: str, value: Any) -> ModelError:
     what = f"{value.dtype} {list(value.shape)}" if isinstance(value, torch.Tensor) else type(value).__name__
     return ModelError(
-        f"optimizer {type(optimizer).__name__} keeps {name!r} of a parameter, {what}: not a number, nor float32 of the"
-        " parameter's form"
+        f"optimizer {type(optimizer).__name__} keeps {name!r} of a parameter, {what}. It must be a number, or float32 of the"
+        " parameter's shape."
     )

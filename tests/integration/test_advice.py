@@ -52,7 +52,7 @@ CASES = [
         "an optimizer that wants a closure",
         {"optimizer": torch.optim.LBFGS},
         ModelError,
-        r"LBFGS.*use another, such as torch\.optim\.(\w+)",
+        r"LBFGS.*Use another optimizer, such as torch\.optim\.(\w+)",
         lambda said: {"optimizer": getattr(torch.optim, said[1])},
     ),
     *(
@@ -122,7 +122,7 @@ CASES = [
         "parameters that no group has",
         {"param_groups": lambda module: [{"params": module[0].parameters()}]},
         ModelError,
-        r"put them into a group",
+        r"Put them into a group",
         {"param_groups": lambda module: [{"params": module.parameters()}]},
     ),
     Advice(

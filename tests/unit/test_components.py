@@ -98,7 +98,7 @@ def test_optimizer() -> None:
             optimizer_factory(functools.partial(torch.optim.SGD, **arguments))
     assert optimizer_factory(torch.optim.Muon) is torch.optim.Muon
     for lbfgs in (torch.optim.LBFGS, functools.partial(torch.optim.LBFGS, lr=0.1)):
-        with pytest.raises(ModelError, match=r"LBFGS: its step wants a closure .*no strategy .*torch\.optim\.Adam"):
+        with pytest.raises(ModelError, match=r"LBFGS: its step wants a closure .*No strategy .*torch\.optim\.Adam"):
             optimizer_factory(lbfgs)
 
 

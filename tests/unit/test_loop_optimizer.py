@@ -118,7 +118,7 @@ def test_schedules_by_epochs_if_so_set() -> None:
 def test_a_cycle_that_would_end_too_early() -> None:
     too_short = functools.partial(torch.optim.lr_scheduler.OneCycleLR, max_lr=0.2, total_steps=11)
     seen = []
-    with pytest.raises(ConfError, match="OneCycleLR has total_steps=11, and training takes 12: leave out total_steps"):
+    with pytest.raises(ConfError, match="OneCycleLR has total_steps=11, and training takes 12. Leave out total_steps"):
         train(Net, table().cut(ROWS), epochs=3, batch=6, lr_scheduler=too_short, prepare=seen.append)
     assert not seen, "before the first step"
 

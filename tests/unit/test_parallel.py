@@ -68,5 +68,5 @@ def test_nothing_to_do() -> None:
 
 
 def test_results_of_another_shape_are_refused() -> None:
-    with pytest.raises(InputError, match=r"op returned a tensor of shape \[2\], and shape=\[\] was announced"):
+    with pytest.raises(InputError, match=r"op returned a tensor of shape \[2\], but the call says shape=\[\]"):
         parallel(ends, TENSORS, Alone())
