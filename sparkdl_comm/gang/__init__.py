@@ -1,12 +1,12 @@
-"""The ranks of one fit: how they meet, talk, and learn that one of them failed.
+"""The gang: the ranks of one fit, how they connect, communicate, and learn of failures.
 
-``gang.py`` is what a rank has of it all. ``members.py``: who the others are. ``credentials.py``: what it shows them.
-``listen.py``: on which NIC and port;
-``acceptor.py`` lets in whoever proves the gang's secret by the ``handshake.py``; ``frames.py``: what is said
-afterwards. ``control.py`` settles which failure was first, ``failure.py`` is how it travels; its thread, as that of a
-collectives' engine, runs ``posted_work.py``. ``store.py`` is
-torch.distributed's store, on the ``key_value_store.py`` at rank 0, reached by ``store_messages.py``; ``exchange.py`` and
-``process_group.py`` use it.
-What travels is made of ``tensors.py`` and ``values.py``, without pickle; ``torch_errors.py`` reads torch's errors;
-``fork.py`` keeps forked children from holding connections open.
+- ``gang.py`` is a rank's interface to all of it. ``members.py`` describes the other ranks.
+- ``listen.py`` chooses NIC and port. ``acceptor.py`` admits peers that prove the gang's secret by ``handshake.py``,
+  with ``credentials.py`` on the connecting side. ``frames.py`` defines the messages on these connections.
+- ``control.py`` decides which failure was first; ``failure.py`` is its serialized form. ``posted_work.py`` is the work
+  queue of the control thread and of the collectives' engine.
+- ``store.py`` is a torch.distributed store on ``key_value_store.py`` at rank 0, with ``store_messages.py`` as the wire
+  format. ``exchange.py`` and ``process_group.py`` use it.
+- ``tensors.py`` and ``values.py`` serialize without pickle. ``torch_errors.py`` classifies torch's errors.
+  ``user_traceback.py`` shortens tracebacks. ``fork.py`` closes connections in forked children.
 """

@@ -1,4 +1,4 @@
-"""The authenticated acceptor: takes connections, and hands over only those of peers who proved the gang's secret."""
+"""Authenticated acceptor: accepts connections, and passes on only peers that proved the gang's secret."""
 
 from __future__ import annotations
 
@@ -14,12 +14,12 @@ from sparkdl_comm.gang import frames, handshake, listen
 from sparkdl_comm.gang.frames import Clock
 from sparkdl_comm.gang.handshake import Address
 
-#: Bytes of a peer's first frame, which says who it is and what it comes for.
+#: Most bytes of a peer's first frame, which names its rank and the requested service.
 MAX_HELLO = 4096
 #: Seconds that a connection has for handshake and hello.
 HANDSHAKE_SECONDS = 10.0
-#: Connections that are authenticated at once, beside those of the peers that are expected; more are refused, so that strangers
-#: cannot make us start threads forever.
+#: Most connections in authentication at once, in addition to the expected peers. More are refused, which bounds the number
+#: of threads that strangers can start.
 MAX_HANDSHAKES = 256
 
 _log = logging.getLogger(__name__)
@@ -28,9 +28,11 @@ OnPeer = Callable[[socket.socket, dict[str, Any]], None]
 
 
 class Acceptor:
-    """A listening socket that hands over only authenticated peers: those who proved that they know the secret, and said hello
-    (one JSON frame of at most 4 KiB). Each connection is authenticated in a thread of its own, so that a stranger delays
-    nobody."""
+    """Listening socket that passes on only authenticated peers.
+
+    A peer proves that it knows the secret, then sends a hello: one JSON frame of at most 4 KiB. Each connection is
+    authenticated in its own thread, so a stranger delays nobody.
+    """
 
     def __init__(
         self,
@@ -43,9 +45,11 @@ class Acceptor:
         *,
         peers: int = 0,
     ) -> None:
-        """Binds at once. ``on_peer(sock, hello)`` runs in the connection's thread, and owns ``sock`` from then on; if it
-        raises a SparkdlCommError or OSError, ``sock`` is closed. ``peers``: how many are expected, perhaps all at once.
+        """Bind the socket.
 
+        :param on_peer: ``on_peer(sock, hello)`` runs in the connection's thread and owns ``sock`` from then on. If it
+            raises a SparkdlCommError or OSError, ``sock`` is closed.
+        :param peers: number of expected peers, which may connect all at once.
         :raises ConfError: see :func:`~sparkdl_comm.gang.listen.bind`.
         """
         self._secret = secret
@@ -59,13 +63,13 @@ class Acceptor:
         self.address: Address = (name[0], name[1])
 
     def accept(self) -> None:
-        """To be called when the socket is readable: accepts one connection, and does not wait for what it says."""
+        """Accept one connection without waiting for its data. Call it when the socket is readable."""
         try:
             sock, _ = self.sock.accept()
         except BlockingIOError:
-            return  # it went away again
+            return  # the peer has disconnected already
         except OSError as exc:
-            # Out of file descriptors: the connection stays in the queue, so without a pause we would spin.
+            # Out of file descriptors: the connection stays in the queue, so without a pause this would be a busy loop.
             _log.warning("cannot accept on %s port %d: %s", *self.address, exc)
             time.sleep(0.05)
             return
@@ -90,14 +94,14 @@ class Acceptor:
             _log.info("refused a connection on %s port %d: %s", *self.address, exc)
             sock.close()
         except Exception:  # noqa: BLE001 - a bug must not leave the peer hanging
-            _log.exception("a connection on %s port %d brought out a bug", *self.address)
+            _log.exception("unexpected error on a connection on %s port %d", *self.address)
             sock.close()
 
     def close(self) -> None:
         self.sock.close()
 
     def join(self, seconds: float) -> None:
-        """Waits until the threads of all connections have ended, ``seconds`` at most; to be called after :meth:`close`."""
+        """Wait until the threads of all connections have ended, at most ``seconds``. Call it after :meth:`close`."""
         deadline = self._clock() + seconds
         for thread in self._threads:
             if thread is not threading.current_thread():

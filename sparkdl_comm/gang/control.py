@@ -1,12 +1,15 @@
-"""The control plane of a gang: one thread per rank that watches its connections and settles which failure was
-first.
+"""Control plane of a gang: one thread per rank that watches its connections and settles which failure was first.
 
-A star around rank 0. Frames: ``go`` (0 -> all: everybody is in), ``failure`` (a rank -> 0: a report; 0 -> all: the verdict),
-``leave`` (I close on purpose; the EOF that follows is no failure), ``refused`` (0 -> a peer that it does not take in).
+The connections form a star around rank 0. Frames:
 
-Rank 0 decides, so that all ranks name the same failure: the first report that is not secondary. A secondary
-one ("my peer vanished") is held back for HOLD_SECONDS, because it often arrives before the EOF of the rank
-that caused it. Only this thread touches the connections; others hand it work with ``post``.
+- ``go`` (0 -> all): all ranks have joined.
+- ``failure`` (a rank -> 0): a report. ``failure`` (0 -> all): the verdict.
+- ``leave``: the sender closes on purpose; the EOF that follows is no failure.
+- ``refused`` (0 -> a peer): rank 0 does not admit the peer.
+
+Rank 0 decides, so that all ranks name the same failure: the first report that is not secondary. A secondary report ("my
+peer vanished") is held back for HOLD_SECONDS, because it often arrives before the EOF of the rank that caused it. Only
+this thread uses the connections; other threads pass it work with ``post``.
 """
 
 from __future__ import annotations
@@ -27,11 +30,13 @@ from sparkdl_comm.gang.frames import Clock, FrameBuffer, encode_frame
 from sparkdl_comm.gang.posted_work import PostedWork
 
 MAX_FRAME = MAX_JSON + 1024
+#: Seconds that rank 0 holds back a secondary report.
 HOLD_SECONDS = 1.0
-#: How long ``announce`` waits for rank 0's verdict, and ``stop`` for the last bytes to go out.
+#: Seconds that ``announce`` waits for rank 0's verdict.
 ANNOUNCE_SECONDS = 2.0
+#: Seconds that ``stop`` waits for the last bytes to be sent.
 LINGER_SECONDS = 1.0
-#: How long to wait for the verdict when a connection breaks, before that is reported as what it looks like.
+#: Seconds to wait for the verdict when a connection breaks, before the broken connection itself is reported.
 VERDICT_SECONDS = 1.0
 
 _log = logging.getLogger(__name__)
@@ -43,12 +48,15 @@ class _Peer:
         self.sock = sock
         self.frames = FrameBuffer(MAX_FRAME)
         self.out = bytearray()
-        self.said_why = False  # it left, or reported a failure: its EOF is no news
+        self.said_why = False  # it left, or reported a failure: its EOF adds no information
         self.left = False
 
 
 class Control:
-    """The control thread of one rank. ``failure`` is written once; ``changed`` is notified then, and on ``go``."""
+    """Control thread of one rank.
+
+    ``failure`` is set once. ``changed`` is notified then, and on ``go``.
+    """
 
     def __init__(self, rank: int, world: int, acceptors: Sequence[Acceptor], clock: Clock = time.monotonic) -> None:
         self.rank = rank
@@ -56,13 +64,15 @@ class Control:
         self.changed = threading.Condition()
         self.failure: Failure | None = None
         self.go = False
-        self.on_lost: Callable[[int], None] | None = None  # rank 0: what a lost rank is told to, if it is no failure
+        self.on_lost: Callable[[int], None] | None = None  # rank 0: called for a lost rank if that is no failure
         self._acceptors = acceptors
         self._clock = clock
         self._callbacks: list[Callable[[Failure], None]] = []
         self._peers: dict[int, _Peer] = {}
-        self._held: tuple[float, Failure] | None = None  # rank 0: a secondary report, and until when
-        self._pending: Failure | None = None  # other ranks: our report, which rank 0 has not answered
+        self._held: tuple[float, Failure] | None = (
+            None  # rank 0: until when a secondary report is held back, the report
+        )
+        self._pending: Failure | None = None  # other ranks: own report that rank 0 has not answered
         self._posted = PostedWork()
         self._stop_by: float | None = None
         self._selector = selectors.DefaultSelector()
@@ -83,24 +93,25 @@ class Control:
         self.post(lambda: self._add(rank, sock))
 
     def everybody_is_in(self) -> None:
-        """Rank 0: tell all ranks that the gang is complete."""
+        """Tell all ranks that the gang is complete. Called on rank 0."""
         self.post(lambda: self._send_all({"type": "go"}))
 
     def announce(self, failure: Failure) -> None:
-        """Report ``failure`` and wait, at most ANNOUNCE_SECONDS, until the gang has settled on one (maybe
-        another)."""
+        """Report ``failure`` and wait until the gang has settled on a failure, perhaps another one, at most
+        ANNOUNCE_SECONDS.
+        """
         if not self._thread.is_alive():
             return  # the gang is closed
 
         def settled() -> bool:
-            # At rank 0 also sent, as the process may be about to end.
+            # At rank 0 the verdict must also be sent, as the process may be about to end.
             return self.failure is not None and not any(peer.out for peer in list(self._peers.values()))
 
         self.post(lambda: self._report(failure))
         with self.changed:
             if self.changed.wait_for(settled, ANNOUNCE_SECONDS) or self.failure is not None:
                 return
-            # Rank 0 does not answer; our own is all we know.
+            # Rank 0 does not answer. The own failure is the only one known.
             self.post(lambda: self._record(failure))
             self.changed.wait_for(lambda: self.failure is not None, ANNOUNCE_SECONDS / 4)
 
@@ -112,7 +123,7 @@ class Control:
         callback(self.failure)
 
     def stop(self, leave: bool) -> None:
-        """Close everything. ``leave``: tell the peers first that this is on purpose."""
+        """Close everything. ``leave``: first tell the peers that this is on purpose."""
         if not self._thread.is_alive():
             return
 
@@ -129,16 +140,18 @@ class Control:
             self._thread.join(LINGER_SECONDS + 1.0)
 
     def join_connections(self, seconds: float) -> None:
-        """After :meth:`stop`, and when all that connections are for has ended: waits for their threads."""
+        """Wait for the connections' threads, at most ``seconds``. Call it after :meth:`stop`, when all users of
+        connections have ended.
+        """
         for acceptor in self._acceptors:
             acceptor.join(seconds)
 
     def alone(self) -> bool:
-        """All peers have left, or never came."""
+        """Return whether all peers have left or never joined."""
         return all(peer.left for peer in list(self._peers.values()))
 
     def sockets(self) -> list[Any]:
-        """Everything with a file descriptor, for a forked child to close."""
+        """Return everything with a file descriptor, for a forked child to close."""
         peers = [peer.sock for peer in list(self._peers.values())]
         return [*peers, *(acceptor.sock for acceptor in self._acceptors), *self._posted.sockets(), self._selector]
 
@@ -152,7 +165,7 @@ class Control:
                 self._posted.run()
                 if self._held is not None and self._clock() >= self._held[0]:
                     self._record(self._held[1])
-        except Exception as exc:  # noqa: BLE001 - without this thread the gang would notice nothing any more
+        except Exception as exc:  # noqa: BLE001 - without this thread the gang would notice no failure
             _log.exception("the control thread of rank %d failed", self.rank)
             self._record(Failure.of(exc, self.rank, None, "gang control"))
         finally:
@@ -198,7 +211,7 @@ class Control:
         except BlockingIOError:
             pass
         except OSError:
-            peer.out.clear()  # reading will tell why
+            peer.out.clear()  # the next read raises the cause
         if not peer.out:
             with self.changed:
                 self.changed.notify_all()
@@ -209,7 +222,7 @@ class Control:
             self._half_close(peer)
 
     def _half_close(self, peer: _Peer) -> None:
-        # Not close(): with bytes of the peer's unread, that would reset the connection and drop our last frame.
+        # Not close(): if bytes of the peer are unread, that would reset the connection and drop the last frame.
         if not peer.out:
             try:
                 peer.sock.shutdown(socket.SHUT_WR)
@@ -246,7 +259,7 @@ class Control:
             try:
                 failure = Failure.from_dict(message.get("failure"))
             except ProtocolError as exc:
-                raise ProtocolError(f"sent a failure that is none: {exc.message}") from exc
+                raise ProtocolError(f"sent a malformed failure: {exc.message}") from exc
             peer.said_why = True
             self._report(failure) if self.rank == 0 else self._record(failure)
         elif kind == "go" and self.rank != 0:
@@ -261,7 +274,7 @@ class Control:
 
     def _lost(self, rank: int, why: str) -> None:
         if self.rank != 0 and self._pending is not None and not self._pending.secondary:
-            self._record(self._pending)  # it was first; rank 0 went away before it could say so
+            self._record(self._pending)  # the own failure was first; rank 0 was lost before it could confirm that
             return
         if rank != 0 and self.on_lost is not None:
             _log.warning("rank %d was lost (%s); the gang goes on without it", rank, why)
@@ -285,7 +298,7 @@ class Control:
         if self.failure is not None:
             return
         self._held = None
-        if self.rank == 0:  # before the callbacks, which may take their time, and before `announce` looks if it is out
+        if self.rank == 0:  # before the callbacks, which may be slow, and before `announce` checks whether it was sent
             self._send_all({"type": "failure", "failure": asdict(failure)})
         with self.changed:
             self.failure = failure
@@ -294,5 +307,5 @@ class Control:
         for callback in callbacks:
             try:
                 callback(failure)
-            except Exception:  # noqa: BLE001 - it is the caller's
+            except Exception:  # noqa: BLE001 - the callback belongs to the caller
                 _log.exception("a failure callback of rank %d failed", self.rank)

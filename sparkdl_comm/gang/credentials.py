@@ -1,7 +1,7 @@
-"""What a process shows to be taken for a rank of a gang: the gang's secret, its attempt, and the number of the rank.
+"""Credentials of a rank: the gang's secret, its attempt, and the rank's number.
 
-A process that a rank has started, such as an aggregator of strategy ``fabric``, gets the rank's over a pipe, and then reaches
-the services of other ranks as the rank itself does.
+A process that a rank has started, such as an aggregator of strategy ``fabric``, receives the rank's credentials over a
+pipe. It can then use the services of other ranks like the rank itself.
 """
 
 from __future__ import annotations
@@ -18,7 +18,11 @@ from sparkdl_comm.gang.handshake import Address
 
 @dataclass(frozen=True)
 class Credentials:
-    """``rank`` of the gang's ``attempt``, who knows its ``secret`` (32 bytes)."""
+    """Identity of a rank towards its peers.
+
+    :param attempt: identifier of the gang's attempt.
+    :param secret: the gang's secret, 32 bytes.
+    """
 
     rank: int
     attempt: str
@@ -27,15 +31,15 @@ class Credentials:
     def dial(
         self, address: Address, kind: str, deadline: float, bind_ip: str | None = None, clock: Clock = time.monotonic
     ) -> socket.socket:
-        """An authenticated, non-blocking connection to who listens at ``address``, for its service ``kind``; from the NIC with
-        the address ``bind_ip`` if given.
+        """Return an authenticated, non-blocking connection to the service ``kind`` at ``address``.
 
-        :raises ConnectionError: the peer goes away before it has heard for what we come.
+        :param bind_ip: local address to connect from, that of a NIC. None: the system chooses.
+        :raises ConnectionError: the peer disconnects before it has received the hello.
 
-        Its other errors are those of :func:`~sparkdl_comm.gang.handshake.connect`.
+        It also raises the errors of :func:`~sparkdl_comm.gang.handshake.connect`.
         """
         sock = handshake.connect(address, self.secret, deadline, bind_ip, clock)
-        hello = {"kind": kind, "rank": self.rank, "epoch": self.attempt}  # the wire's word for an attempt
+        hello = {"kind": kind, "rank": self.rank, "epoch": self.attempt}  # on the wire an attempt is called epoch
         try:
             frames.send_frame(sock, hello, MAX_HELLO, deadline, clock)
         except BaseException:

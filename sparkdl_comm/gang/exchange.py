@@ -1,4 +1,4 @@
-"""Small things that all ranks tell each other between steps: JSON values and tensors, through the gang's store."""
+"""Exchange of small JSON values and tensors between all ranks, through the gang's store, between steps."""
 
 from __future__ import annotations
 
@@ -11,22 +11,22 @@ import torch
 from sparkdl_comm.gang.gang import Gang
 from sparkdl_comm.gang.tensors import allocate, describe, raw
 
-#: Bytes that each rank gives per round, and at most all of them: rank 0 keeps them.
+#: Most bytes per round, of each rank and of all ranks together: rank 0 holds them in memory.
 _ROUND, _ROUND_OF_ALL = 1 << 20, 64 << 20
 
 
 def gather_json(gang: Gang, value: Any, timeout: float) -> list[Any]:
-    """What each rank gave, by rank.
+    """Return the values of all ranks, by rank.
 
-    :raises DeadlineError: as ``Gang.all_gather`` does.
+    :raises DeadlineError: a rank is late, see ``Gang.all_gather``.
     """
     return [json.loads(given) for given in gang.all_gather(json.dumps(value).encode(), timeout)]
 
 
 def decide_json(gang: Gang, value: Any, decide: Callable[[list[Any]], Any], timeout: float) -> Any:
-    """What ``decide``, which rank 0 alone calls, makes of what each rank gave, by rank; one trip to rank 0.
+    """Return ``decide(values of all ranks, by rank)``, which runs on rank 0 only. It takes one trip to rank 0.
 
-    :raises DeadlineError: as ``Gang.all_gather`` does.
+    :raises DeadlineError: a rank is late, see ``Gang.all_gather``.
     """
 
     def decided(others: list[bytes]) -> bytes:
@@ -36,9 +36,10 @@ def decide_json(gang: Gang, value: Any, decide: Callable[[list[Any]], Any], time
 
 
 def gather_tensors(gang: Gang, tensors: list[torch.Tensor], timeout: float) -> list[list[torch.Tensor]]:
-    """What each rank gave, by rank, on the CPU; ranks may give tensors of different shapes, and different numbers of them.
+    """Return the tensors of all ranks, by rank, on the CPU. Ranks may send different numbers of tensors, of different
+    shapes.
 
-    All of it goes to and from rank 0, up to 1 MiB per rank at a time: for megabytes, not for models.
+    Everything passes through rank 0, up to 1 MiB per rank at a time: suitable for megabytes, not for models.
     """
     named = {str(index): tensor for index, tensor in enumerate(tensors)}
     headers = gather_json(gang, describe(named), timeout)

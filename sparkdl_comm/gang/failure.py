@@ -1,5 +1,8 @@
-"""What a rank says when it fails, small enough to travel: over the gang's connections, and inside the text of
-the exception that a Spark task raises (Spark passes on nothing but text)."""
+"""Failure report of a rank, small enough to send over the gang's connections and inside the text of a Spark task's
+exception.
+
+Spark passes on nothing but the exception's text.
+"""
 
 from __future__ import annotations
 
@@ -24,13 +27,13 @@ from sparkdl_comm.gang.user_traceback import user_traceback
 MAX_JSON = 64 * 1024
 MARKER = "SPARKDL-FAILURE "
 
-# Bytes of JSON for each text, quotes not counted; their sum and the rest of the object stay below MAX_JSON.
+# Most bytes of JSON for each text, without quotes. Their sum and the rest of the object stay below MAX_JSON.
 _BUDGET = {"error": 256, "phase": 128, "message": 12 * 1024, "traceback": 30 * 1024, "log": 20 * 1024}
 _MAX_INT = 2**31 - 1
 
 
 def _width(char: str) -> int:
-    """Bytes that ``char`` takes in ASCII JSON."""
+    """Return the bytes that ``char`` takes in ASCII JSON."""
     if char in '"\\\n\r\t\b\f':
         return 2
     if " " <= char <= "~":
@@ -39,7 +42,7 @@ def _width(char: str) -> int:
 
 
 def _take(text: str, budget: int) -> int:
-    """How many leading characters of ``text`` fit into ``budget`` bytes of JSON."""
+    """Return how many leading characters of ``text`` fit into ``budget`` bytes of JSON."""
     for count, char in enumerate(text):
         budget -= _width(char)
         if budget < 0:
@@ -48,8 +51,8 @@ def _take(text: str, budget: int) -> int:
 
 
 def _clip(text: str, budget: int) -> str:
-    """``text``, its middle cut out if it takes more than ``budget`` bytes of JSON: the ends say most."""
-    # A lone surrogate cannot be encoded, so nobody could print what we pass on.
+    """Return ``text``, with its middle cut out if it takes more than ``budget`` bytes of JSON: the ends say most."""
+    # A lone surrogate cannot be encoded, so the receiver could not print the text.
     text = text.encode("utf-8", "backslashreplace").decode("utf-8")
     if _take(text, budget) == len(text):
         return text
@@ -60,8 +63,7 @@ def _clip(text: str, budget: int) -> str:
 
 
 def is_secondary(exc: BaseException) -> bool:
-    """True if ``exc`` (or what caused it) says "I failed because of someone else": a vanished peer, a time
-    limit."""
+    """Return whether ``exc`` or one of its causes says that another rank failed: a vanished peer, or a time limit."""
     seen: set[int] = set()
     cause: BaseException | None = exc
     while cause is not None and id(cause) not in seen:
@@ -79,20 +81,22 @@ def is_secondary(exc: BaseException) -> bool:
 
 
 def _is_plain(exc: BaseException) -> bool:
-    """Whether its message says all: one of our own checks, with nothing behind it but a system call that failed."""
+    """Return whether the message says all: one of the package's own errors, caused by nothing or by a failed system
+    call.
+    """
     ours = isinstance(exc, SparkdlCommError) and exc.explains_itself
     return ours and (exc.__cause__ is None or isinstance(exc.__cause__, OSError))
 
 
 @dataclass(frozen=True)
 class Failure:
-    """One rank's failure. Texts are cut in the middle, at construction, so that its JSON is never over 64
-    KiB.
+    """Failure of one rank. Texts are cut in the middle at construction, so that the JSON is at most 64 KiB.
 
-    rank: the rank it is about (not always the one that reports it). step: of training, None before it.
-    error: the class, by its bare name for ours and the builtin ones, else ``module.Class``.
-    secondary: the reporter thinks that some other rank's failure caused this one.
-    log: the last lines that the rank printed.
+    :param rank: rank that the failure is about, not always the rank that reports it.
+    :param step: training step. None: before the first step.
+    :param error: class name; bare for this package's and builtin classes, else ``module.Class``.
+    :param secondary: the reporter believes that another rank's failure caused this one.
+    :param log: last lines that the rank printed.
     """
 
     rank: int
@@ -117,15 +121,19 @@ class Failure:
         phase: str = "",
         secondary: bool | None = None,
     ) -> Failure:
-        """The failure that ``exc`` means. An exception that came from another rank (see ``to_exception``) keeps
-        that rank, step, phase and traceback. ``secondary`` None: ``is_secondary(exc)`` decides."""
+        """Return the failure for an exception.
+
+        An exception from another rank (see ``to_exception``) keeps that rank, step, phase and traceback.
+
+        :param secondary: None: ``is_secondary(exc)`` decides.
+        """
         kind, traceback, log = type(exc), None, ""
         error = kind.__qualname__
         if BY_NAME.get(error) is not kind and kind.__module__ != "builtins":
             error = f"{kind.__module__}.{error}"
         try:
             message = str(exc)
-        except Exception as broken:  # noqa: BLE001 - a user's class may have any __str__; it must not hide this
+        except Exception as broken:  # noqa: BLE001 - a user's __str__ may raise; that must not hide the failure
             message = f"<no message: {type(broken).__name__} in __str__>"
         if isinstance(exc, SparkdlCommError):
             message, traceback, log = exc.message, exc.remote_traceback, exc.log_tail
@@ -150,14 +158,14 @@ class Failure:
         )
 
     def to_json(self) -> str:
-        """ASCII JSON on one line, at most 64 KiB."""
+        """Return ASCII JSON on one line, at most 64 KiB."""
         return json.dumps(asdict(self))
 
     @classmethod
     def from_json(cls, text: str | bytes) -> Failure:
-        """Inverse of ``to_json``.
+        """Return the failure that :meth:`to_json` wrote.
 
-        :raises ProtocolError: ``text`` is not just that.
+        :raises ProtocolError: ``text`` is anything else.
         """
         if len(text) > MAX_JSON:
             raise ProtocolError(f"a failure of {len(text)} bytes: more than {MAX_JSON}")
@@ -168,7 +176,7 @@ class Failure:
 
     @classmethod
     def from_dict(cls, value: Any) -> Failure:
-        """From the dict that ``dataclasses.asdict`` makes.
+        """Return the failure from the dict that ``dataclasses.asdict`` made.
 
         :raises ProtocolError: a name, type or length is wrong.
         """
@@ -176,7 +184,7 @@ class Failure:
             raise ProtocolError("not a failure: wrong fields")
         for name, limit in _BUDGET.items():
             if not isinstance(value[name], str) or len(value[name]) > limit:
-                raise ProtocolError(f"not a failure: {name} is no string of at most {limit} characters")
+                raise ProtocolError(f"not a failure: {name} is not a string of at most {limit} characters")
         for name in ("rank", "step"):
             number = value[name]
             if name == "step" and number is None:
@@ -184,20 +192,19 @@ class Failure:
             if type(number) is not int or not 0 <= number <= _MAX_INT:
                 raise ProtocolError(f"not a failure: {name} is {number!r:.40}")
         if not isinstance(value["secondary"], bool):
-            raise ProtocolError("not a failure: secondary is no boolean")
+            raise ProtocolError("not a failure: secondary is not a boolean")
         return cls(**value)
 
     def embed(self) -> str:
-        """One line of ASCII to put into an exception's message, for ``find``."""
+        """Return one line of ASCII for an exception's message, which ``find`` recognizes."""
         return MARKER + self.to_json()
 
     @staticmethod
     def find(text: str) -> Failure | None:
-        """The failure embedded in ``text``: of several the first that is not secondary, else the first. None
-        without.
+        """Return the failure embedded in ``text``, or None. Of several, return the first that is not secondary, else
+        the first.
 
-        Spark nests exceptions, repeats their texts and appends stack traces; what is cut or garbled is
-        skipped.
+        Spark nests exceptions, repeats their texts and appends stack traces. Truncated or damaged failures are skipped.
         """
         first = None
         decoder = json.JSONDecoder()
@@ -213,8 +220,9 @@ class Failure:
         return first
 
     def to_exception(self) -> SparkdlCommError:
-        """Our own typed errors as their own class, anything else as RankFailedError; with the remote
-        traceback."""
+        """Return a typed error of the package's own class, or RankFailedError for other classes, with the remote
+        traceback.
+        """
         kind = BY_NAME.get(self.error)
         if kind is None:
             return RankFailedError(

@@ -1,5 +1,7 @@
-"""Forked children of a rank, such as a DataLoader's workers, close the connections that they inherit: a child that outlives a
-killed rank would keep them open, and nobody would see an EOF."""
+"""Closing of inherited connections in a rank's forked children, such as a DataLoader's workers.
+
+A child that outlives a killed rank would keep its connections open, and no peer would see an EOF.
+"""
 
 from __future__ import annotations
 
@@ -16,7 +18,9 @@ _owners: weakref.WeakSet[_Owner] = weakref.WeakSet()
 
 
 def close_in_children(owner: _Owner) -> None:
-    """Have a forked child close all ``owner.sockets()``, everything with a file descriptor, as long as the owner lives."""
+    """Make forked children close all ``owner.sockets()``, everything with a file descriptor, as long as the owner
+    lives.
+    """
     if not _owners:
         os.register_at_fork(after_in_child=_close)
     _owners.add(owner)

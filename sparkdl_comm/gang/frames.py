@@ -1,14 +1,14 @@
 """Sending and receiving on authenticated sockets: bytes with a deadline, and frames, which are JSON objects.
 
-A frame is the length and the CRC-32 of its body, 4 bytes each (big-endian), and the body: the UTF-8 JSON of the object. Its
-length is compared with what the receiver allows before anything is allocated for it.
+A frame is the length and the CRC-32 of its body, 4 bytes each (big-endian), then the body: the object's JSON in UTF-8.
+The receiver checks the length against its limit before it allocates memory.
 
-Sockets are non-blocking and waited for with poll(2), never ``settimeout``: a timeout belongs to the socket, so a reading and a
-writing thread would change each other's deadline. A deadline is a value of ``clock``, in seconds, and covers the whole of a
-call: a peer that sends one byte now and then does not extend it.
+Sockets are non-blocking and waited for with poll(2), never ``settimeout``: a timeout belongs to the socket, so a
+reading and a writing thread would change each other's deadline. A deadline is a value of ``clock``, in seconds. It
+covers a whole call: a peer that sends one byte now and then does not extend it.
 
-Errors: DeadlineError; ConnectionError (the builtin one) when the peer goes away, for the caller to say which rank that was;
-ProtocolError for a frame that is too long, damaged, or no JSON object.
+Errors: DeadlineError. ConnectionError (the builtin one) if the peer disconnects; the caller adds which rank it was.
+ProtocolError for a frame that is too long, damaged, or not a JSON object.
 """
 
 from __future__ import annotations
@@ -31,14 +31,15 @@ from sparkdl_comm.errors import DeadlineError, InputError, ProtocolError
 Clock = Callable[[], float]
 
 TIMEOUT_KEY = "spark.sparkdl.comm.timeout"
-#: Before each frame: length and CRC-32 of its body.
+#: Header of each frame: length and CRC-32 of its body.
 _HEAD = struct.Struct("!II")
 
 
 def await_ready(sock: socket.socket, event: int, deadline: float, clock: Clock, what: str) -> None:
-    """Returns when poll(2) reports ``event`` on the socket. ``what``: what the caller is doing, for the error.
+    """Wait until poll(2) reports ``event`` on the socket.
 
-    :raises DeadlineError: it does not until ``deadline``.
+    :param what: current action of the caller, for the error.
+    :raises DeadlineError: the deadline passes first.
     """
     poll = select.poll()
     poll.register(sock, event)
@@ -46,25 +47,25 @@ def await_ready(sock: socket.socket, event: int, deadline: float, clock: Clock, 
         left = deadline - clock()
         if left <= 0:
             raise DeadlineError(f"deadline passed while {what} (conf {TIMEOUT_KEY})")
-        # A minute at most, so that a clock that is not the kernel's is looked at again.
+        # At most a minute, so that a clock other than the kernel's is read again.
         if poll.poll(math.ceil(min(left, 60.0) * 1000)):
             return
 
 
 def _gone(exc: OSError) -> ConnectionError:
-    # ETIMEDOUT and EHOSTUNREACH are no ConnectionErrors in Python, but mean the same here.
+    # ETIMEDOUT and EHOSTUNREACH are not ConnectionErrors in Python, but mean the same here.
     return ConnectionAbortedError(exc.errno, f"connection lost: {exc.strerror or exc}")
 
 
 def recv_into(sock: socket.socket, view: memoryview, deadline: float, clock: Clock = time.monotonic) -> None:
     """Fill ``view`` (bytes).
 
-    :raises DeadlineError: not all of it comes in time.
-    :raises ConnectionError: the peer closes before.
+    :raises DeadlineError: not all bytes arrive in time.
+    :raises ConnectionError: the peer closes first.
     """
     done = 0
     while done < len(view):
-        # Looked at before each read: a peer that always has one more byte ready must not extend it either.
+        # Checked before each read, so that a peer that always has one more byte ready cannot extend the deadline.
         if clock() >= deadline:
             raise DeadlineError(f"deadline passed after {done} of {len(view)} bytes (conf {TIMEOUT_KEY})")
         try:
@@ -80,7 +81,7 @@ def recv_into(sock: socket.socket, view: memoryview, deadline: float, clock: Clo
 
 
 def recv_exact(sock: socket.socket, size: int, deadline: float, clock: Clock = time.monotonic) -> bytes:
-    """Receives exactly ``size`` bytes. Errors are those of :func:`recv_into`."""
+    """Receive exactly ``size`` bytes. Raises the errors of :func:`recv_into`."""
     data = bytearray(size)
     recv_into(sock, memoryview(data), deadline, clock)
     return bytes(data)
@@ -89,8 +90,8 @@ def recv_exact(sock: socket.socket, size: int, deadline: float, clock: Clock = t
 def send_all(sock: socket.socket, data: bytes | memoryview, deadline: float, clock: Clock = time.monotonic) -> None:
     """Send all of ``data``.
 
-    :raises DeadlineError: the peer does not take all of it in time.
-    :raises ConnectionError: the peer is gone.
+    :raises DeadlineError: the peer does not accept all of it in time.
+    :raises ConnectionError: the peer has disconnected.
     """
     view = memoryview(data)
     done = 0
@@ -104,9 +105,9 @@ def send_all(sock: socket.socket, data: bytes | memoryview, deadline: float, clo
 
 
 def encode_frame(value: dict[str, Any], maximum: int) -> bytes:
-    """``value`` as a frame, length and checksum included.
+    """Return ``value`` as a frame, with length and checksum.
 
-    :raises InputError: its body has more than ``maximum`` bytes, or it cannot be written as JSON.
+    :raises InputError: the body has more than ``maximum`` bytes, or ``value`` cannot be written as JSON.
     """
     try:
         body = json.dumps(value).encode()
@@ -119,11 +120,11 @@ def encode_frame(value: dict[str, Any], maximum: int) -> bytes:
 
 def _decode(head: bytes | bytearray, body: bytes | bytearray) -> dict[str, Any]:
     if _HEAD.unpack_from(head)[1] != zlib.crc32(body):
-        raise ProtocolError("peer sent a frame with another checksum than its bytes have")
+        raise ProtocolError("peer sent a frame with a wrong checksum")
     try:
         value = json.loads(body)
     except (ValueError, RecursionError) as exc:
-        raise ProtocolError(f"peer sent a frame that is no JSON: {exc}") from exc
+        raise ProtocolError(f"peer sent a frame that is not JSON: {exc}") from exc
     if not isinstance(value, dict):
         raise ProtocolError(f"peer sent a frame that is a JSON {type(value).__name__}, not an object")
     return value
@@ -145,36 +146,35 @@ def send_frame(
 ) -> None:
     """Send ``value`` as one frame.
 
-    :raises InputError: it has more than ``maximum`` bytes, or cannot be written as JSON.
-    :raises DeadlineError: the peer does not take it in time.
-    :raises ConnectionError: the peer is gone.
+    :raises InputError: the frame has more than ``maximum`` bytes, or ``value`` cannot be written as JSON.
+    :raises DeadlineError: the peer does not accept it in time.
+    :raises ConnectionError: the peer has disconnected.
     """
     send_all(sock, encode_frame(value, maximum), deadline, clock)
 
 
 def recv_frame(sock: socket.socket, maximum: int, deadline: float, clock: Clock = time.monotonic) -> dict[str, Any]:
-    """One frame; its length is compared with ``maximum`` before anything is allocated for it.
+    """Receive one frame. Its length is checked against ``maximum`` before memory is allocated.
 
-    :raises ProtocolError: it is too long, damaged, or no JSON object.
-    :raises DeadlineError: it does not come in time.
-    :raises ConnectionError: the peer is gone.
+    :raises ProtocolError: the frame is too long, damaged, or not a JSON object.
+    :raises DeadlineError: it does not arrive in time.
+    :raises ConnectionError: the peer has disconnected.
     """
     head = recv_exact(sock, _HEAD.size, deadline, clock)
     return _decode(head, recv_exact(sock, _check_length(head, maximum), deadline, clock))
 
 
 class FrameBuffer:
-    """Cuts a stream that arrives in pieces into frames, for a thread that must not wait for the rest of
-    one."""
+    """Splitter of a byte stream into frames, for a thread that must not wait for the rest of a frame."""
 
     def __init__(self, maximum: int) -> None:
         self._maximum = maximum
         self._data = bytearray()
 
     def feed(self, data: bytes) -> list[dict[str, Any]]:
-        """The frames that ``data`` completes, in order.
+        """Return the frames that ``data`` completes, in order.
 
-        :raises ProtocolError: as :func:`recv_frame` does.
+        :raises ProtocolError: see :func:`recv_frame`.
         """
         self._data += data
         frames = []
@@ -188,11 +188,11 @@ class FrameBuffer:
 
 
 def tune(sock: socket.socket) -> None:
-    """Non-blocking, no Nagle; a peer host that falls silent (no FIN, no RST) is noticed after 11 s."""
+    """Make the socket non-blocking without Nagle's algorithm. Detect a silent peer host (no FIN, no RST) after 11 s."""
     sock.setblocking(False)
     sock.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
     sock.setsockopt(socket.SOL_SOCKET, socket.SO_KEEPALIVE, 1)
-    # Not every system has these; there its own, slower, defaults hold.
+    # Systems without these options use their own, slower, defaults.
     for name, value in (
         ("TCP_KEEPIDLE", 5),
         ("TCP_KEEPINTVL", 2),
@@ -204,14 +204,17 @@ def tune(sock: socket.socket) -> None:
 
 
 def hang_up(sock: socket.socket) -> None:
-    """End a connection that another thread reads from: that one sees an EOF, and closes it (close() would not
-    wake it). With a reset then, as a peer that waits for room to send would not notice a FIN."""
+    """End a connection from which another thread reads. That thread sees an EOF and closes it; close() would not wake
+    it.
+
+    The later close sends a reset: a peer that waits for buffer space would not notice a FIN.
+    """
     with contextlib.suppress(OSError):
         sock.setsockopt(socket.SOL_SOCKET, socket.SO_LINGER, struct.pack("ii", 1, 0))
         sock.shutdown(socket.SHUT_RD)
 
 
 def unacknowledged(sock: socket.socket) -> int:
-    """Bytes that were given to the kernel and that the peer's kernel has not acknowledged."""
+    """Return the bytes passed to the kernel that the peer's kernel has not acknowledged."""
     [held] = struct.unpack("i", fcntl.ioctl(sock, termios.TIOCOUTQ, bytes(4)))
     return int(held)

@@ -1,13 +1,13 @@
-"""The gang: the ranks of one fit, how they meet, and how all of them learn that one has failed.
+"""Membership in the gang, the ranks of one fit: joining, connections between ranks, and failure detection.
 
-1. Every rank binds its listening socket and keeps it; only then is the port announced.
-2. One exchange tells everybody's addresses and payload: ranks in Spark meet at the driver's listener (``rendezvous``).
-3. Every rank but 0 connects to rank 0, proves the secret, says rank and attempt; rank 0 says ``go`` when all are
-   in.
+1. Every rank binds and keeps its listening socket. Only then is the port announced.
+2. One exchange distributes all ranks' addresses and payloads. Ranks in Spark meet at the driver's listener
+   (``rendezvous``).
+3. Every other rank connects to rank 0, proves the secret, and sends its rank and attempt. Rank 0 sends ``go`` when all
+   have joined.
 
-Gradients do not travel here: it is a star of N - 1 idle connections whose EOF means that a rank died. Further
-connections between ranks (the store, peers of a collective) use the same listening sockets: ``serve`` and
-``dial``.
+Gradients do not travel here. It is a star of N - 1 idle connections, whose EOF means that a rank died. Further
+connections between ranks (the store, peers of a collective) use the same listening sockets: ``serve`` and ``dial``.
 """
 
 from __future__ import annotations
@@ -28,22 +28,22 @@ from sparkdl_comm.gang.listen import RAILS_KEY
 from sparkdl_comm.gang.members import Exchange, Member, Rail, gather_members, listed
 from sparkdl_comm.gang.store import GangStore, StoreService
 
-#: How much longer than rank 0 the others wait, for rank 0's word on who is missing.
+#: Seconds that other ranks wait longer than rank 0, so that rank 0 can name the missing ranks.
 GRACE_SECONDS = 3.0
-#: How long closing waits for threads of connections; only those of strangers take as long.
+#: Most seconds that closing waits for connection threads. Only threads of strangers take that long.
 CONNECTION_SECONDS = 1.0
 CONTROL = "control"
 
 
 class Gang:
-    """One rank's membership in its gang. Thread-safe.
+    """Membership of one rank in its gang. Thread-safe.
 
-    It must be closed, as Spark may keep the process for other tasks. As a context manager it closes itself, and announces the
+    Close it, as Spark may keep the process for other tasks. As a context manager it closes itself, and announces an
     exception that ends the context.
     """
 
     def __init__(self, rank: int, world: int, secret: bytes, attempt: str, clock: Clock) -> None:
-        """Not to be called directly: see ``join``."""
+        """Create an unconnected gang. Call :meth:`join` instead."""
         self.rank = rank
         self.world = world
         self.attempt = attempt
@@ -76,20 +76,20 @@ class Gang:
         ports: range | None = None,
         clock: Clock = time.monotonic,
     ) -> Gang:
-        """Meet the other ``world`` - 1 ranks, within ``timeout`` seconds; returns when all of them are in.
+        """Join the other ``world`` - 1 ranks within ``timeout`` seconds. Return when all ranks have joined.
 
-        ``exchange`` is called once; it has a deadline of its own. ``nic`` (interface name, IP or CIDR)
-        overrides ``host`` as the address to listen on, and ``rails`` are the NICs of collectives, that one alone
-        if there are none; ``ports`` is where to look for free ports.
-
+        :param exchange: the rendezvous; called once. It has its own deadline.
+        :param nic: NIC to listen on instead of ``host``: interface name, IP or CIDR.
+        :param rails: NICs of the collectives. Empty: only the NIC that the gang listens on.
+        :param ports: ports to try. None: the system chooses a free port.
         :raises ConfError: there is no such NIC, or no free port.
-        :raises InputError: the payload is no JSON.
+        :raises InputError: the payload is not JSON.
         :raises DeadlineError: ranks are missing; names them.
         :raises AuthenticationError: a peer does not know the secret.
         :raises RankLostError: a rank died meanwhile.
-        :raises GangError: rank 0 refused this one, or the ranks do not fit together.
+        :raises GangError: rank 0 refused this rank, or the ranks do not form a gang.
 
-        What ``exchange`` raises comes out, too.
+        Errors of ``exchange`` are passed on.
         """
         if not 0 <= rank < world:
             raise InputError(f"rank {rank} of {world}")
@@ -120,24 +120,26 @@ class Gang:
 
     @property
     def rails(self) -> tuple[Rail, ...]:
-        """The rails of this rank."""
+        """Rails of this rank: its NICs for collectives."""
         return self.members[self.rank].rails
 
     # ---- failure
 
     def announce_failure(self, failure: Failure) -> None:
-        """Tell all ranks, through rank 0. Returns when the gang has settled on one failure, after 2 s at
-        most."""
+        """Report a failure to all ranks, through rank 0. Return when the gang has settled on one failure, after 2 s at
+        most.
+        """
         self._control.announce(failure)
 
     def failure(self) -> Failure | None:
-        """The gang's failure: the first one, the same at every rank, never replaced. None if there is
-        none."""
+        """Return the gang's failure, or None. It is the first failure, equal at every rank, and never replaced."""
         return self._control.failure
 
     def check(self, wait: float = 0.0) -> None:
-        """Raise the gang's failure as a typed error, if there is one or comes within ``wait`` seconds: a rank
-        whose connection to a peer breaks often knows so before the gang has settled on why."""
+        """Raise the gang's failure as a typed error, if there is one now or within ``wait`` seconds.
+
+        A rank often sees a broken connection before the gang has settled on the cause. ``wait`` gives it time to do so.
+        """
         with self._control.changed:
             self._control.changed.wait_for(lambda: self._control.failure is not None, wait)
         failure = self._control.failure
@@ -145,28 +147,35 @@ class Gang:
             raise failure.to_exception()
 
     def tolerate(self, on_lost: Callable[[int], None]) -> None:
-        """At rank 0: from now on, a rank that vanishes without a word is not the gang's failure. ``on_lost`` is called with
-        its number, in the control thread, so it must be quick. A rank that announces a failure still fails the gang."""
+        """Stop treating a vanished rank as the gang's failure. Called on rank 0.
+
+        ``on_lost`` is called with the lost rank, in the control thread, so it must be quick. A rank that announces a
+        failure still fails the gang.
+        """
         self._control.on_lost = on_lost
 
     def on_failure(self, callback: Callable[[Failure], None]) -> None:
-        """Have ``callback`` called once when the gang fails: from the control thread, so it must be quick; at
-        once and in this thread if it has failed already."""
+        """Call ``callback`` once when the gang fails: in the control thread, so it must be quick.
+
+        If the gang has failed already, call it immediately in this thread.
+        """
         self._control.on_failure(callback)
 
     # ---- connections
 
     def serve(self, kind: str, handler: Callable[[socket.socket, int], None]) -> None:
-        """Have ``handler(sock, rank)`` called for each member that dials us for ``kind``, in a thread of its own;
-        it owns the authenticated, non-blocking socket."""
+        """Call ``handler(sock, rank)`` for each member that dials this rank for ``kind``, in a new thread.
+
+        The handler owns the authenticated, non-blocking socket.
+        """
         self._handlers[kind] = handler
 
     def dial(self, rank: int, kind: str, deadline: float, rail: int | None = None) -> socket.socket:
-        """An authenticated, non-blocking connection to the ``serve`` handler for ``kind`` of ``rank``, from NIC to NIC of
-        ``rail`` if given.
+        """Return an authenticated, non-blocking connection to the ``serve`` handler for ``kind`` of ``rank``.
 
+        :param rail: connect between the NICs of this rail. None: the gang's NIC.
         :raises RankLostError: nobody listens there any more.
-        :raises AuthenticationError: who listens there does not know the secret.
+        :raises AuthenticationError: the listener does not know the secret.
         :raises DeadlineError: there is no connection in time.
         """
         member = self.members[rank]
@@ -187,28 +196,33 @@ class Gang:
             raise RankLostError(f"{where}: {exc}", rank=rank) from exc
 
     def close_in_children(self, sockets: Callable[[], list[socket.socket]]) -> None:
-        """Have a forked child (a DataLoader's worker) close these too: else nobody would see an EOF while it lives."""
+        """Make forked children (a DataLoader's workers) close these sockets too. Otherwise peers see no EOF while a
+        child lives.
+        """
         self._more_sockets.append(sockets)
 
     def store(self, prefix: str) -> GangStore:
-        """A torch.distributed store, kept at rank 0; equal prefixes see equal keys."""
+        """Return a torch.distributed store, kept at rank 0. Stores with equal prefixes share their keys."""
         return self._store.open(prefix)
 
     def all_gather(self, value: bytes | Callable[[list[bytes]], bytes], timeout: float) -> list[bytes]:
-        """What each rank gave, by rank; one trip to rank 0. For up to 4 MiB per rank. All ranks call it in the same order,
-        from one thread. Rank 0 may give what it makes of what all others gave.
+        """Return the values of all ranks, by rank, up to 4 MiB per rank. It takes one trip to rank 0.
 
+        All ranks call it in the same order, from one thread.
+
+        :param value: this rank's value. On rank 0 perhaps a function that computes it from the values of all other
+            ranks.
         :raises DeadlineError: a rank does not call it within ``timeout`` seconds.
 
-        Its other errors are those of :class:`~sparkdl_comm.gang.store.GangStore`.
+        It also raises the errors of :class:`~sparkdl_comm.gang.store.GangStore`.
         """
         turn, self._gathers = self._gathers, self._gathers + 1
         return self._store.gather(f"all-gather/{turn}", value, timeout)
 
     def outlast(self, wait: float) -> bool:
-        """Rank 0 keeps the store, so it leaves last: returns whether all others have left, after ``wait`` seconds at most.
+        """Wait on rank 0, which keeps the store, until all other ranks have left, at most ``wait`` seconds.
 
-        Returns False at once on other ranks.
+        Return whether they have left. On other ranks, return False immediately.
 
         :raises GangError: the gang has failed; its failure.
         """
@@ -219,16 +233,16 @@ class Gang:
         return self.rank == 0 and self._control.alone()
 
     def close(self) -> None:
-        """Leave on purpose: the others do not take it for a failure. Takes at most about 2 s. May be
-        repeated."""
+        """Leave on purpose, so that the others do not take it for a failure. Takes at most about 2 s. May be called
+        again.
+        """
         self._shut(leave=True)
 
     def __enter__(self) -> Gang:
         return self
 
     def __exit__(self, kind: object, exc: BaseException | None, where: object) -> None:
-        # An exception that nobody announced is not to look like a clean leave, after which the others would
-        # wait.
+        # An exception that was not announced must not look like a clean leave: the other ranks would wait.
         if exc is not None and self.failure() is None:
             self.announce_failure(Failure.of(exc, self.rank))
         self.close()
@@ -236,20 +250,22 @@ class Gang:
     # ---- inside
 
     def sockets(self) -> list[Any]:
-        """Everything with a file descriptor, for a forked child to close."""
+        """Return everything with a file descriptor, for a forked child to close."""
         more = [sock for sockets in self._more_sockets for sock in sockets()]
         return [*self._control.sockets(), *self._store.sockets(), *more]
 
     def _shut(self, leave: bool) -> None:
         self._control.stop(leave)
         self._store.close()
-        # A thread that still serves the store refers to the gang, and so to all that wants to hear of its failure: memory that
-        # a garbage collection is to give back now, as an idle process does no other one.
+        # A thread that still serves the store refers to the gang, and through it to all failure callbacks. Wait for these
+        # threads, so that a garbage collection can free that memory now: an idle process runs no later one.
         self._control.join_connections(CONNECTION_SECONDS)
 
     def _on_peer(self, sock: socket.socket, hello: dict[str, Any]) -> None:
-        """A peer that knows the secret has connected: takes it in if it is of this attempt, and not here yet. Runs in the
-        connection's thread."""
+        """Admit an authenticated peer of this attempt that has not joined yet, or pass it to its handler.
+
+        Runs in the connection's thread.
+        """
         kind, rank = hello.get("kind"), hello.get("rank")
         with self._control.changed:
             handler = self._handlers.get(kind) if isinstance(kind, str) else None
@@ -257,7 +273,7 @@ class Gang:
             if hello.get("epoch") != self.attempt:
                 refusal = f"this is gang attempt {self.attempt}, not {hello.get('epoch')!s:.80}"
             elif type(rank) is not int or not 0 <= rank < self.world:
-                refusal = f"no rank {rank!r:.20} in a gang of {self.world}"
+                refusal = f"there is no rank {rank!r:.20} in a gang of {self.world}"
             elif kind == CONTROL and (self.rank != 0 or rank in self._present):
                 refusal = f"rank {rank} is there already"
             elif kind != CONTROL and handler is None:

@@ -1,15 +1,15 @@
-"""Mutual authentication on a fresh TCP connection.
+"""Mutual authentication on a new TCP connection.
 
-Both sides prove that they know the gang's 32-byte secret; every message has a fixed size, so nothing that a stranger sends is
-parsed or makes us allocate (C connects, S accepts, 72 + 72 bytes in all, two round trips):
+Both sides prove that they know the gang's 32-byte secret. Every message has a fixed size, so a stranger's data is never
+parsed and allocates no memory. C connects, S accepts; 72 + 72 bytes in all, two round trips:
 
 1. C -> S  magic, 32-byte nonce c
 2. S -> C  magic, 32-byte nonce s
 3. C -> S  HMAC-SHA256(secret, magic | "C" | c | s)
 4. S -> C  HMAC-SHA256(secret, magic | "S" | c | s), only if 3 was right
 
-The role byte keeps a proof from being reflected to its maker, the nonces keep it from being replayed. The frames that follow
-(``frames.py``) are neither encrypted nor signed: the network may be read by others, but strangers cannot join.
+The role byte keeps a proof from being reflected to its maker. The nonces keep it from being replayed. The frames that
+follow (``frames.py``) are neither encrypted nor signed: others may read the traffic, but strangers cannot join.
 """
 
 from __future__ import annotations
@@ -38,7 +38,7 @@ def _proof(secret: bytes, role: bytes, client_nonce: bytes, server_nonce: bytes)
 
 def _check_secret(secret: bytes) -> None:
     if len(secret) != SECRET_BYTES:
-        raise InputError(f"a gang's secret has {SECRET_BYTES} bytes, not {len(secret)}")
+        raise InputError(f"a gang's secret has {SECRET_BYTES} bytes, not {len(secret)}.")
 
 
 def _recv_nonce(sock: socket.socket, deadline: float, clock: Clock) -> bytes:
@@ -48,12 +48,13 @@ def _recv_nonce(sock: socket.socket, deadline: float, clock: Clock) -> bytes:
 
 
 def accept(sock: socket.socket, secret: bytes, deadline: float, clock: Clock = time.monotonic) -> None:
-    """Authenticates ``sock``, just accepted; afterwards it is non-blocking, for ``recv_frame`` and ``send_frame``.
+    """Authenticate ``sock``, a newly accepted connection. Afterwards it is non-blocking, for ``recv_frame`` and
+    ``send_frame``.
 
-    Closing ``sock`` is the caller's business.
+    The caller closes ``sock``, also after an error.
 
-    :raises AuthenticationError: the peer does not know the secret, or goes away.
-    :raises DeadlineError: the handshake is not over in time.
+    :raises AuthenticationError: the peer does not know the secret, or disconnects.
+    :raises DeadlineError: the handshake takes too long.
     """
     _check_secret(secret)
     try:
@@ -66,7 +67,7 @@ def accept(sock: socket.socket, secret: bytes, deadline: float, clock: Clock = t
             raise AuthenticationError("peer does not know the gang's secret")
         send_all(sock, _proof(secret, b"S", theirs, ours), deadline, clock)
     except ConnectionError as exc:
-        raise AuthenticationError(f"peer went away during the handshake: {exc}") from exc
+        raise AuthenticationError(f"peer disconnected during the handshake: {exc}") from exc
 
 
 def connect(
@@ -76,12 +77,13 @@ def connect(
     bind_ip: str | None = None,
     clock: Clock = time.monotonic,
 ) -> socket.socket:
-    """An authenticated, non-blocking connection to ``address`` (numeric IP, port), from ``bind_ip`` if given.
+    """Return an authenticated, non-blocking connection to ``address`` (numeric IP, port).
 
+    :param bind_ip: local address to connect from. None: the system chooses.
     :raises AuthenticationError: the peer does not know the secret.
     :raises DeadlineError: there is no authenticated connection in time.
     :raises InputError: the address is not numeric.
-    :raises GangError: there is no connection at all (refused, no route); its cause is the OSError.
+    :raises GangError: the connection fails (refused, no route); its cause is the OSError.
     """
     _check_secret(secret)
     host, port = address

@@ -1,5 +1,4 @@
-"""The in-memory key-value store at rank 0, behind the gang's torch.distributed stores, and the threads that wait for its
-keys."""
+"""In-memory key-value store at rank 0, behind the gang's torch.distributed stores, with blocking waits for keys."""
 
 from __future__ import annotations
 
@@ -11,20 +10,24 @@ from typing import Any
 from sparkdl_comm.errors import DeadlineError, GangError, InputError, ProtocolError, SparkdlCommError
 from sparkdl_comm.gang.frames import TIMEOUT_KEY
 
-#: Bytes of one value, and of all of them.
+#: Most bytes of one value.
 MAX_VALUE = 4 << 20
+#: Most bytes of all values together.
 MAX_TOTAL = 256 << 20
-#: Longest wait in seconds; also what torch's "no timeout" means here.
+#: Longest wait in seconds. torch's "no timeout" means this.
 MAX_WAIT = 86400.0
 
-#: A request or a reply: what is JSON, but for ``values``, a list of bytes.
+#: A request or a reply: JSON, except for ``values``, a list of bytes.
 Request = dict[str, Any]
 
 
 @dataclass
 class _Gathering:
-    """What the ranks have given so far, by rank; ``complete`` is notified when all have, or all but one; ``taken``: how many
-    got the answer."""
+    """Values that the ranks have given so far, by rank.
+
+    ``complete`` is notified when all ranks, or all but one, have given a value. ``taken``: number of ranks that got the
+    result.
+    """
 
     complete: threading.Condition
     given: dict[int, bytes] = field(default_factory=dict)
@@ -33,7 +36,8 @@ class _Gathering:
 
 class KeyValueStore:
     """Keys and values of all ranks. Thread-safe: each request is answered in the thread of its connection, where it may
-    wait."""
+    wait.
+    """
 
     def __init__(self, world: int) -> None:
         self._world = world
@@ -45,7 +49,7 @@ class KeyValueStore:
         self._over = ""
 
     def answer(self, request: Request) -> Request:
-        """The reply to ``request``; ``{"error": class name, "message": ...}`` if it fails."""
+        """Return the reply to ``request``; ``{"error": class name, "message": ...}`` if it fails."""
         try:
             keys = [str(key) for key in request.get("keys", ())]
             values = list(request.get("values", ()))
@@ -60,7 +64,7 @@ class KeyValueStore:
             return {"error": "ProtocolError", "message": f"malformed store request: {exc}"}
 
     def end(self, why: str) -> None:
-        """Wake all who wait, and let nobody wait again."""
+        """Wake all waiting threads, and let no thread wait again."""
         with self._changed:
             self._over = self._over or why
             self._changed.notify_all()
@@ -111,7 +115,7 @@ class KeyValueStore:
 
     def _add(self, keys: list[str], values: list[bytes], request: Request) -> Request:
         number = int(self._values.get(keys[0], b"0")) + int(request["amount"])
-        self._put(keys[0], str(number).encode())  # as TCPStore stores it
+        self._put(keys[0], str(number).encode())  # same format as in TCPStore
         return {"number": number}
 
     def _append(self, keys: list[str], values: list[bytes], request: Request) -> Request:
@@ -124,7 +128,7 @@ class KeyValueStore:
     def _compare_set(self, keys: list[str], values: list[bytes], request: Request) -> Request:
         expected, desired = values
         now = self._values.get(keys[0])
-        # As TCPStore: an absent key equals an empty expectation, and is not made by any other.
+        # Like TCPStore: a missing key equals an empty expectation, and any other expectation does not create it.
         if now == expected or (now is None and not expected):
             self._put(keys[0], desired)
             now = desired
@@ -139,16 +143,18 @@ class KeyValueStore:
         return {"number": sum(key.startswith(keys[0]) for key in self._values)}
 
     def _gather(self, keys: list[str], values: list[bytes], request: Request) -> Request:
-        """Every rank gives a value, once, and gets those of all, by rank. Nothing is left when all have got them."""
+        """Take one value from every rank, and return the values of all, by rank. The values are deleted when all ranks
+        have them.
+        """
         (key,), (value,), rank = keys, values, int(request["rank"])
         gathering = self._gatherings.get(key) or _Gathering(threading.Condition(self._lock))
         given = gathering.given
         if not 0 <= rank < self._world or rank in given:
-            raise ProtocolError(f"store key {key[:200]}: nothing to gather from rank {rank}, or a second time")
+            raise ProtocolError(f"store key {key[:200]}: rank {rank} is invalid, or has given a value already")
         self._count_in(key, value, b"")
         self._gatherings[key] = gathering
         given[rank] = value
-        if len(given) >= self._world - 1:  # all, or all but one that waits for the others' first
+        if len(given) >= self._world - 1:  # all ranks, or all but one that waits for the other ranks' values first
             gathering.complete.notify_all()
         self._wait_for_ranks(gathering, _seconds(request))
         gathering.taken += 1
@@ -158,18 +164,18 @@ class KeyValueStore:
         return {"values": [given[other] for other in range(self._world)]}
 
     def _given_by_others(self, keys: list[str], values: list[bytes], request: Request) -> Request:
-        """What each other rank gives to be gathered, by rank. They get nothing before this one has given, too."""
+        """Return the values of all other ranks, by rank. Those ranks wait until this rank has given its value, too."""
         (key,), rank = keys, int(request["rank"])
         gathering = self._gatherings.setdefault(key, _Gathering(threading.Condition(self._lock)))
         if rank in gathering.given:
-            raise ProtocolError(f"store key {key[:200]}: rank {rank} has given already")
+            raise ProtocolError(f"store key {key[:200]}: rank {rank} has given a value already")
         self._wait_for_ranks(gathering, _seconds(request), but=rank)
         return {"values": [gathering.given[other] for other in range(self._world) if other != rank]}
 
     def _wait_for_ranks(self, gathering: _Gathering, seconds: float, but: int | None = None) -> None:
-        """Until all have given, or all ``but`` one."""
+        """Wait until all ranks have given a value, or all ``but`` one."""
         count = self._world - (but is not None)
-        # As many threads as there are ranks look at it, so it must not look at all ranks each time.
+        # One thread per rank evaluates the condition, so it must not iterate over all ranks.
         gathering.complete.wait_for(lambda: bool(self._over) or len(gathering.given) >= count, seconds)
         if len(gathering.given) >= count:
             return

@@ -1,7 +1,7 @@
-"""Listening sockets: on which NIC, and on which port. Who is let in is the acceptor's business (``acceptor.py``).
+"""Listening sockets: choice of the NIC and the port. ``acceptor.py`` decides who is admitted.
 
-Spark knows one address per host; a rank has one per NIC, and the user may say which one the control traffic
-takes. Nothing here listens on all interfaces, and a port is announced only once it is bound.
+Spark knows one address per host. A rank has one per NIC, and the user may choose the NIC for control traffic. Nothing
+here listens on all interfaces, and a port is announced only once it is bound.
 """
 
 from __future__ import annotations
@@ -18,13 +18,14 @@ HOST_KEY = "spark.sparkdl.comm.driver.host"
 BIND_KEY = "spark.driver.bindAddress"
 RAILS_KEY = "spark.sparkdl.comm.rails"
 PORTS_KEY = "spark.sparkdl.comm.ports"
-#: Connections that wait to be accepted.
+#: Most connections in the listening socket's queue.
 BACKLOG = 1024
 
 
 def all_nics() -> dict[str, list[str]]:
-    """NIC name -> its addresses, IPv4 first, of the NICs that are up. Link-local IPv6 ones need a scope: left
-    out."""
+    """Return the addresses of the NICs that are up, by NIC name, IPv4 first. Link-local IPv6 addresses are left out:
+    they need a scope.
+    """
     up = {name for name, stats in psutil.net_if_stats().items() if stats.isup}
     nics: dict[str, list[str]] = {}
     for name, addresses in sorted(psutil.net_if_addrs().items()):
@@ -38,15 +39,14 @@ def all_nics() -> dict[str, list[str]]:
 
 
 def nics_to_advertise(host_ip: str) -> dict[str, str]:
-    """NIC name -> one address each (IPv4 where there is one). Loopback only if ``host_ip`` is loopback: no
-    other host could use it."""
+    """Return one address per NIC name, IPv4 if there is one. Loopback is included only if ``host_ip`` is loopback."""
     loopback = ipaddress.ip_address(host_ip).is_loopback
     first = {name: found[0] for name, found in all_nics().items()}
     return {name: ip for name, ip in first.items() if loopback or not ipaddress.ip_address(ip).is_loopback}
 
 
 def network_of(ip: str) -> str:
-    """The network that the address of a NIC is in, such as 10.0.1.0/24; the address alone if the system does not say."""
+    """Return the network of a NIC's address, such as 10.0.1.0/24; the address alone if the system does not know it."""
     address = ipaddress.ip_address(ip)
     for found in psutil.net_if_addrs().values():
         for nic in found:
@@ -59,10 +59,10 @@ def network_of(ip: str) -> str:
 
 
 def choose_address(host: str, nic: str | None, key: str = NIC_KEY) -> str:
-    """The numeric address to listen on: of ``nic`` (interface name, IP or CIDR) if given, else what ``host``
-    resolves to.
+    """Return the numeric address to listen on: of ``nic`` (interface name, IP or CIDR) if given, else of ``host``.
 
-    :raises ConfError: there is none; names ``key``, by which the user sets it, and the NICs there are.
+    :param key: conf key by which the user sets the address, for messages.
+    :raises ConfError: there is no such address; names ``key`` and the existing NICs.
     """
     host = _bare(host)
     nics = all_nics()
@@ -74,7 +74,7 @@ def choose_address(host: str, nic: str | None, key: str = NIC_KEY) -> str:
             network = ipaddress.ip_network(nic, strict=False)
         except ValueError:
             network = None
-        # All of 127.0.0.0/8 is the loopback interface, which has but one of them.
+        # All of 127.0.0.0/8 belongs to the loopback interface, which lists only one of these addresses.
         if network is not None and network.num_addresses == 1 and network.is_loopback:
             return str(network.network_address)
         for address in (address for found in nics.values() for address in found):
@@ -90,18 +90,20 @@ def choose_address(host: str, nic: str | None, key: str = NIC_KEY) -> str:
     if ipaddress.ip_address(address.partition("%")[0]).is_unspecified:
         raise ConfError(f"{host!r} is {address}, all interfaces; name one with {key}; there are: {there}")
     if _is_name(host) and ipaddress.ip_address(address.partition("%")[0]).is_loopback:
-        # Debian gives a host's own name the address 127.0.1.1, by which no other host can reach it.
+        # Debian maps a host's own name to 127.0.1.1, which other hosts cannot reach.
         return _first_nic() or address
     return address
 
 
 def driver_addresses(host: str, bind: str | None) -> tuple[str, str]:
-    """The numeric address for the driver to listen on, and the address or name that executors are told.
+    """Return the numeric address for the driver to listen on, and the address or name for executors to connect to.
 
-    :param host: by which executors reach the driver; behind NAT, or a name that only they can resolve, no address of this
-        host. ``bind``: what Spark's own driver binds (``spark.driver.bindAddress``); all interfaces count as nothing, since
-        nothing here listens on them.
-    :raises ConfError: ``host`` does not resolve, and ``bind`` does not say where to listen; or there is no NIC to listen on.
+    :param host: address by which executors reach the driver. Behind NAT it is not an address of this host, and perhaps
+        a name that only executors can resolve.
+    :param bind: address that Spark's own driver binds (``spark.driver.bindAddress``). All interfaces count as None,
+        since nothing here listens on them.
+    :raises ConfError: ``host`` does not resolve, and ``bind`` does not say where to listen; or there is no NIC to
+        listen on.
     """
     host = _bare(host)
     chosen = None if bind is None or _is_unspecified(_bare(bind)) else choose_address(bind, None, BIND_KEY)
@@ -114,17 +116,19 @@ def driver_addresses(host: str, bind: str | None) -> tuple[str, str]:
     if chosen is None:
         chosen = told if _is_ours(told) else _first_nic()
     if chosen is None:
-        raise ConfError(f"{host} is no address of this host, which has no other to listen on; set {BIND_KEY}")
+        raise ConfError(
+            f"{host} is not an address of this host, which has no other address to listen on. Set {BIND_KEY}."
+        )
     return chosen, told
 
 
 def _bare(host: str) -> str:
-    """Spark writes IPv6 addresses in brackets."""
+    """Return ``host`` without the brackets that Spark writes around IPv6 addresses."""
     return host[1:-1] if host.startswith("[") and host.endswith("]") else host
 
 
 def _is_name(host: str) -> bool:
-    """Of a host; ``localhost`` is meant to be the loopback."""
+    """Return whether ``host`` is a name other than ``localhost``, which is meant to be the loopback."""
     return _literal(host) is None and not host.startswith("localhost")
 
 
@@ -150,22 +154,22 @@ def _is_ours(ip: str) -> bool:
 
 
 def _first_nic() -> str | None:
-    """The first address that other hosts could use."""
+    """Return the first address that other hosts could reach."""
     found = (address for addresses in all_nics().values() for address in addresses)
     return next((address for address in found if not ipaddress.ip_address(address).is_loopback), None)
 
 
 def bind(ip: str, ports: range | None) -> socket.socket:
-    """A listening socket on ``ip``: the first free port of ``ports``, or one that the system chooses.
+    """Return a listening socket on ``ip``: on the first free port of ``ports``, or on one that the system chooses.
 
-    :raises ConfError: all ports are taken, or ``ip`` is not ours; names the key to change.
+    :raises ConfError: all ports are taken, or ``ip`` is not of this host; names the key to change.
     """
     family = socket.AF_INET6 if ":" in ip else socket.AF_INET
     last: OSError | None = None
     for port in (0,) if ports is None else ports:
         sock = socket.socket(family, socket.SOCK_STREAM)
         try:
-            # So that a restarted gang gets the port on which its predecessor's connections are in TIME_WAIT.
+            # A restarted gang can then bind a port on which its predecessor's connections are in TIME_WAIT.
             sock.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
             sock.bind((ip, port))
             sock.listen(BACKLOG)
@@ -178,7 +182,7 @@ def bind(ip: str, ports: range | None) -> socket.socket:
     try:
         probe.bind((ip, 0))
     except OSError as exc:
-        raise ConfError(f"{ip} is no address of this host ({exc}); set {NIC_KEY}; there are: {all_nics()}") from exc
+        raise ConfError(f"{ip} is no address of this host ({exc}). Set {NIC_KEY}; there are: {all_nics()}") from exc
     finally:
         probe.close()
     span = "any port" if ports is None else f"the {len(ports)} ports of {PORTS_KEY} ({ports.start} to {ports.stop - 1})"

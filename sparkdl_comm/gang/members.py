@@ -1,4 +1,4 @@
-"""The members of a gang, and the all-gather by which they learn of each other at the rendezvous."""
+"""Members of a gang, and the all-gather at the rendezvous by which they learn of each other."""
 
 from __future__ import annotations
 
@@ -9,13 +9,13 @@ from typing import Any
 
 from sparkdl_comm.errors import GangError, InputError, ProtocolError
 
-#: The rendezvous: takes this rank's text, returns every rank's, by rank. It has a deadline of its own.
+#: Rendezvous: takes this rank's text and returns the texts of all ranks, by rank. It has its own deadline.
 Exchange = Callable[[str], list[str]]
 
 
 @dataclass(frozen=True)
 class Rail:
-    """A NIC for collectives: its address, its network (10.0.1.0/24), and the port on which the rank listens there."""
+    """NIC for collectives: its address, its network (10.0.1.0/24), and the port on which the rank listens there."""
 
     address: str
     network: str
@@ -24,8 +24,14 @@ class Rail:
 
 @dataclass(frozen=True)
 class Member:
-    """What a rank told the others. ``host``, ``port``: where it listens. ``nics``: NIC name -> address, of all that
-    are up. ``rails``: see ``Rail``. ``payload``: what its caller shares (row count, fingerprint, address of the JVM)."""
+    """Description that a rank sends to the others.
+
+    :param host: address on which the rank listens.
+    :param port: port on which the rank listens.
+    :param nics: NIC name -> address, of all NICs that are up.
+    :param rails: see ``Rail``.
+    :param payload: data that the caller shares (row count, fingerprint, address of the JVM).
+    """
 
     rank: int
     host: str
@@ -36,13 +42,13 @@ class Member:
 
 
 def gather_members(me: Member, world: int, attempt: str, exchange: Exchange) -> tuple[Member, ...]:
-    """All members, by rank: every rank gives itself to the one call of ``exchange``, and gets all.
+    """Return all members, by rank. Every rank passes itself to the one call of ``exchange``, and gets all members.
 
-    :raises InputError: the payload is no JSON.
-    :raises GangError: the ranks do not make a gang of this attempt.
-    :raises ProtocolError: what came is no member.
+    :raises InputError: the payload is not JSON.
+    :raises GangError: the ranks do not form a gang of this attempt.
+    :raises ProtocolError: ``exchange`` returned something that is not a member.
 
-    What ``exchange`` raises comes out, too.
+    Errors of ``exchange`` are passed on.
     """
     try:
         text = json.dumps({"epoch": attempt, **asdict(me)})

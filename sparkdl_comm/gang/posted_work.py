@@ -9,9 +9,9 @@ from collections.abc import Callable
 
 
 class PostedWork:
-    """Functions in the order in which they were posted, and a pair of sockets that wakes the thread which runs them.
+    """Queue of functions for one thread, and a pair of sockets that wakes this thread from its selector.
 
-    That thread registers :attr:`wake`, calls :meth:`drain` when that is readable, and then :meth:`run`.
+    The thread registers :attr:`wake`. When it is readable, the thread calls :meth:`drain`, and then :meth:`run`.
     """
 
     def __init__(self) -> None:
@@ -21,26 +21,26 @@ class PostedWork:
         self.wake.setblocking(False)
 
     def post(self, work: Callable[[], None]) -> None:
-        """Has the thread run ``work`` soon. To be called from any thread."""
+        """Queue ``work`` and wake the thread. May be called from any thread."""
         self._work.append(work)
-        with contextlib.suppress(OSError):  # full: it will wake anyway. Closed: it is past work.
+        with contextlib.suppress(OSError):  # full: the thread will wake anyway. Closed: the thread does no more work.
             self._post.send(b"x")
 
     def drain(self) -> None:
-        """Reads what woke the thread."""
+        """Read the bytes that woke the thread."""
         with contextlib.suppress(BlockingIOError):
             self.wake.recv(4096)
 
     def run(self) -> None:
-        """Runs all that was posted, also meanwhile."""
+        """Run all queued functions, including those queued meanwhile."""
         while self._work:
             self._work.popleft()()
 
     def sockets(self) -> list[socket.socket]:
-        """Both, for a forked child to close."""
+        """Return both sockets, for a forked child to close."""
         return [self._post, self.wake]
 
     def close(self) -> None:
-        """What is posted from now on runs only if :meth:`run` is called."""
+        """Close the sockets. Functions posted from now on run only if :meth:`run` is called."""
         for sock in self.sockets():
             sock.close()

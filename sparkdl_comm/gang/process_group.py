@@ -1,13 +1,13 @@
-"""torch.distributed in a user's own training function: set up before it begins, through the gang's authenticated store.
+"""Setup of torch.distributed for a user's training function, through the gang's authenticated store.
 
-Functions written for torchrun or TorchDistributor call ``init_process_group`` themselves, which torch refuses while there
-is a default group. And their rendezvous, env://, is a TCPStore that listens on all interfaces and asks nobody who he is.
-So ``torch.distributed.init_process_group`` is replaced, for good, as other modules keep what they import of it. While a
-function runs, and only then, it is another:
+Functions written for torchrun or TorchDistributor call ``init_process_group`` themselves, which torch refuses if a
+default group exists. Their rendezvous, env://, is a TCPStore that listens on all interfaces without authentication. So
+``torch.distributed.init_process_group`` is replaced permanently, as other modules keep references to it. Only while a
+function runs does the replacement behave differently:
 
-1. All ranks meet, so that nobody is still making the group that is there.
-2. That group is destroyed.
-3. torch makes the one that was asked for, with the gang's store where env:// was asked for (or what means the same).
+1. All ranks meet, so that no rank is still creating the existing group.
+2. The existing group is destroyed.
+3. torch creates the requested group, with the gang's store in place of env:// or its equivalents.
 """
 
 from __future__ import annotations
@@ -33,7 +33,7 @@ BACKENDS = {"cpu": "gloo", "cuda": "cpu:gloo,cuda:nccl"}
 
 
 def bind_to_nic(gang: Gang) -> None:
-    """Have gloo and NCCL use the NIC that the gang uses: their own guess is often another one."""
+    """Make gloo and NCCL use the gang's NIC: their own choice is often another one."""
     member = gang.members[gang.rank]
     for nic, address in member.nics.items():
         if address == member.host:
@@ -41,7 +41,9 @@ def bind_to_nic(gang: Gang) -> None:
 
 
 def default_group(backend: str, gang: Gang, timeout: float) -> dist.ProcessGroup:
-    """torch.distributed's default group of the gang's ranks, made by its authenticated store. To be destroyed."""
+    """Return torch.distributed's default group of the gang's ranks, created by its authenticated store. The caller
+    destroys it.
+    """
     bind_to_nic(gang)
     limit = datetime.timedelta(seconds=timeout)
     _torchs(backend, store=gang.store(backend), rank=gang.rank, world_size=gang.world, timeout=limit)
@@ -54,12 +56,13 @@ def default_group(backend: str, gang: Gang, timeout: float) -> dist.ProcessGroup
 def process_group(
     gang: Gang, device: torch.device, timeout: float, one_node: bool = False
 ) -> Iterator[Callable[[], bool]]:
-    """The default group and torchrun's environment variables, as long as the context lasts. Gives a function that tells
-    whether this rank has communicated by torch.distributed.
+    """Provide the default group and torchrun's environment variables, as a context.
 
-    Each rank is a node of its own, as under TorchDistributor; LOCAL_RANK is the number of its GPU, which is what functions
-    use it for, or 0. With ``one_node`` all of them are on one. ``timeout``: seconds, of any collective and of each wait for
-    the store.
+    It yields a function that returns whether this rank has communicated by torch.distributed. Each rank is a node, as
+    under TorchDistributor. LOCAL_RANK is the number of the rank's GPU, which is what functions use it for, or 0.
+
+    :param timeout: seconds for any collective, and for each wait for the store.
+    :param one_node: all ranks are on one node instead.
     """
     global _running
     before = dict(os.environ)
@@ -96,7 +99,7 @@ def _variables(gang: Gang, device: torch.device) -> dict[str, str]:
         "GROUP_WORLD_SIZE": world,
         "MASTER_ADDR": gang.members[0].host,
         "MASTER_PORT": str(gang.members[0].port),
-        "TORCHELASTIC_RUN_ID": gang.attempt,  # by which libraries know that they need not start processes
+        "TORCHELASTIC_RUN_ID": gang.attempt,  # tells libraries not to start processes
         "TORCHELASTIC_RESTART_COUNT": "0",
         "TORCHELASTIC_MAX_RESTARTS": "0",
     }
@@ -108,7 +111,10 @@ def _one_node(gang: Gang) -> dict[str, str]:
 
 
 def _for_lightning(nodes: int, devices: int) -> dict[str, str]:
-    """Return Lightning's variables for what its Trainer and Fabric are not told: without them, each rank trains alone."""
+    """Return the variables for settings that the user does not pass to Lightning's Trainer and Fabric.
+
+    Without the variables, each rank would train alone.
+    """
     return {
         f"{prefix}_{name}": str(value)
         for prefix in ("PL_TRAINER", "LT")
@@ -118,8 +124,12 @@ def _for_lightning(nodes: int, devices: int) -> dict[str, str]:
 
 @dataclass
 class _Running:
-    """The function that runs in this process: its gang, the default time limit of its groups, how many it has made, whether
-    it has communicated by those that are destroyed."""
+    """State of the user's function that runs in this process.
+
+    :param timeout: default time limit of its groups, in seconds.
+    :param groups: number of groups that it has created.
+    :param has_communicated: it has communicated by groups that are destroyed now.
+    """
 
     gang: Gang
     timeout: float
@@ -147,8 +157,8 @@ def init_process_group(
     gang = _running.gang
     if rank not in (-1, gang.rank) or world_size not in (-1, gang.world):
         raise InputError(
-            f"init_process_group(rank={rank}, world_size={world_size}) in rank {gang.rank} of {gang.world}: leave both"
-            " out, or give RANK and WORLD_SIZE of the environment"
+            f"init_process_group(rank={rank}, world_size={world_size}) in rank {gang.rank} of {gang.world}. Leave both"
+            " out, or pass RANK and WORLD_SIZE of the environment."
         )
     if dist.is_initialized():
         gang.all_gather(b"", _running.timeout)
@@ -161,7 +171,7 @@ def init_process_group(
         store.set_timeout(timeout)
         _running.groups += 1
     _torchs(backend, init_method, timeout, gang.world, gang.rank, store, *more, **options)
-    # A rank that ends soon would close connections that others are still making: gloo fails then.
+    # A rank that ends soon would close connections that others are still opening, and gloo would fail.
     gang.all_gather(b"", _running.timeout)
 
 
@@ -173,7 +183,7 @@ def destroy_process_group(group: Any = None) -> None:
 
 
 def _count_operations() -> int:
-    """Return how many collectives, sends and receives this rank has taken part in, by the groups that are there."""
+    """Return the number of collectives, sends and receives of this rank in the existing groups."""
     found = 0
     for group in dist.distributed_c10d._world.pg_map:
         for kind in ("cpu", "cuda"):

@@ -1,8 +1,8 @@
-"""torch.distributed's store over the gang's authenticated connections, in the place of its open TCPStore.
+"""torch.distributed store over the gang's authenticated connections, in place of torch's open TCPStore.
 
-Keys and values live at rank 0; ``store_messages.py`` is how requests and answers travel. A waiting request waits in rank 0's
-thread of that connection. A client takes an idle connection for each request or makes a new one, so a blocking ``get`` blocks
-no other thread's requests, and never the control plane. When the gang fails, all waits end with its failure.
+Rank 0 holds the keys and values; ``store_messages.py`` defines requests and replies. A blocking request waits in rank
+0's thread of its connection. A client uses an idle connection or opens a new one per request, so a blocking ``get``
+blocks neither other threads nor the control plane. When the gang fails, all waits end with its failure.
 """
 
 from __future__ import annotations
@@ -23,14 +23,15 @@ from sparkdl_comm.gang.frames import Clock, hang_up
 from sparkdl_comm.gang.key_value_store import MAX_WAIT, KeyValueStore, Request
 from sparkdl_comm.gang.store_messages import recv, send
 
-#: A client waits this much longer than it told rank 0 to, for the answer to come back. Rank 0's end is watched beside.
+#: Seconds that a client waits longer than the limit in its request, for the reply to arrive. The control plane watches
+#: whether rank 0 is alive.
 SLACK_SECONDS = 30.0
 _KIND = "store"
 Handler: TypeAlias = Callable[[socket.socket, int], None]
 
 
 class StoreService:
-    """A gang's stores at one rank: at rank 0 the keys and values, elsewhere the connections to them."""
+    """Stores of a gang at one rank: the keys and values at rank 0, connections to them at other ranks."""
 
     def __init__(
         self,
@@ -42,15 +43,14 @@ class StoreService:
         check: Callable[[float], None],
         clock: Clock,
     ) -> None:
-        """``serve``, ``dial`` and ``check`` are the gang's."""
+        """Create the service. ``serve``, ``dial`` and ``check`` are methods of the gang."""
         self._rank, self._dial, self._check, self._clock = rank, dial, check, clock
         self._lock = threading.Lock()
         self._idle: list[socket.socket] = []
         self._all: set[socket.socket] = set()
         self._over = False
         self._closed = False
-        # C++ looks the Python methods up at each call: a store that Python has let go of would have none any
-        # more.
+        # C++ looks the Python methods up at each call, so Python must keep the store alive.
         self._stores: list[GangStore] = []
         self._key_values = KeyValueStore(world) if rank == 0 else None
         serve(_KIND, self._serve)
@@ -61,7 +61,7 @@ class StoreService:
         return store
 
     def ask(self, request: Request, seconds: float) -> Request:
-        """Sends ``request``, which may wait for ``seconds``, to rank 0. Errors are those of :class:`GangStore`."""
+        """Send ``request`` to rank 0, where it may wait for ``seconds``. Raises the errors of :class:`GangStore`."""
         self._check(0.0)
         if self._key_values is not None:
             reply = self._key_values.answer(request)
@@ -94,14 +94,17 @@ class StoreService:
         return reply
 
     def gather(self, key: str, value: bytes | Callable[[list[bytes]], bytes], seconds: float) -> list[bytes]:
-        """What each rank gave for ``key``, by rank, when all have; one trip to rank 0, and nothing stays there."""
+        """Return the values of all ranks for ``key``, by rank, when all have given one.
+
+        It takes one trip to rank 0, and nothing is kept there.
+        """
         request = {"keys": [key], "seconds": seconds, "rank": self._rank}
         if callable(value):
             value = value(self.ask({**request, "op": "given by others"}, seconds)["values"])
         return self.ask({**request, "op": "gather", "values": [value]}, seconds)["values"]
 
     def fail(self, failure: Failure) -> None:
-        """The gang failed: end all waits. Quick, as it runs in the control thread."""
+        """End all waits, as the gang has failed. It is quick, as it runs in the control thread."""
         self._end(f"the gang failed: {failure.error}: {failure.message}")
 
     def close(self) -> None:
@@ -154,7 +157,7 @@ class StoreService:
         sock.close()
 
     def _serve(self, sock: socket.socket, rank: int) -> None:
-        """Rank 0, one thread per connection: answers until the client goes away."""
+        """Answer a client's requests until it disconnects. Runs at rank 0, one thread per connection."""
         if self._key_values is None:
             raise GangError("the store is at rank 0")
         clock = self._clock
@@ -173,16 +176,16 @@ class StoreService:
 
 
 class GangStore(Store):
-    """A ``torch.distributed.Store``. Values are bytes, at most 4 MiB each; waits end after ``timeout`` (see
-    ``set_timeout``).
+    """Implementation of ``torch.distributed.Store``. Values are bytes, at most 4 MiB each. Waits end after ``timeout``
+    (see ``set_timeout``).
 
     :raises DeadlineError: a key is not set in time; a RuntimeError, as torch expects.
-    :raises RankLostError: rank 0 is gone.
+    :raises RankLostError: rank 0 is lost.
     :raises InputError: a value is too big.
     :raises GangError: the gang has failed, or is closed.
     """
 
-    timeout: timedelta  # C++ has it; `set_timeout` sets it
+    timeout: timedelta  # defined in C++; `set_timeout` sets it
 
     def __init__(self, service: StoreService, prefix: str) -> None:
         super().__init__()
@@ -238,7 +241,7 @@ class GangStore(Store):
         twin.set_timeout(self.timeout)
         return twin
 
-    # What C++ calls these two.
+    # C++ uses these names.
     deleteKey = delete_key  # noqa: N815
     getNumKeys = num_keys  # noqa: N815
 

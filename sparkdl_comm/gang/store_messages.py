@@ -1,4 +1,4 @@
-"""Requests and replies of the gang's store on the wire: a JSON frame with the sizes of the values, and these as they are."""
+"""Wire format of the gang's store: a JSON frame with the sizes of the values, then the values' bytes."""
 
 from __future__ import annotations
 
@@ -12,16 +12,16 @@ from sparkdl_comm.gang.frames import Clock, encode_frame, recv_frame, recv_into,
 from sparkdl_comm.gang.key_value_store import MAX_TOTAL, MAX_VALUE, Request
 from sparkdl_comm.gang.tensors import STALL_SECONDS, pieces
 
-#: Bytes of a request's or reply's JSON: keys and sizes.
+#: Most bytes of a message's JSON: keys and sizes.
 MAX_HEADER = 4 << 20
-#: Up to here, values go out together, and with what announces them.
+#: Most bytes that are combined into one send: the frame and small values.
 _SMALL = 1 << 16
 
 
 def send(sock: socket.socket, message: Request, clock: Clock) -> None:
-    """Sends a request or a reply.
+    """Send a request or a reply.
 
-    :raises InputError: it has a value that the other side would refuse.
+    :raises InputError: a value is larger than the receiver accepts.
     """
     values = message.get("values", [])
     if any(len(value) > MAX_VALUE for value in values):
@@ -34,7 +34,9 @@ def send(sock: socket.socket, message: Request, clock: Clock) -> None:
 
 
 def _joined(parts: Iterable[bytes]) -> Iterator[bytes]:
-    """The parts in their order, small ones together: of a thousand ranks each gets what a thousand have given."""
+    """Return the parts in order, with small parts combined. It saves sends: each of a thousand ranks may get a thousand
+    values.
+    """
     some: list[bytes] = []
     size = 0
     for part in parts:
@@ -47,9 +49,9 @@ def _joined(parts: Iterable[bytes]) -> Iterator[bytes]:
 
 
 def recv(sock: socket.socket, seconds: float, clock: Clock) -> Request:
-    """Receives a request or a reply.
+    """Receive a request or a reply.
 
-    :raises GangError: its sizes are none, or more than the store may hold; nothing has been allocated for them.
+    :raises GangError: the sizes are invalid, or more than the store may hold; no memory was allocated for them.
     :raises ProtocolError: the values are damaged.
     """
     message = recv_frame(sock, MAX_HEADER, clock() + seconds, clock)
@@ -57,7 +59,7 @@ def recv(sock: socket.socket, seconds: float, clock: Clock) -> Request:
     if not isinstance(sizes, list) or not all(type(size) is int and 0 <= size <= MAX_VALUE for size in sizes):
         raise GangError(f"peer announced store values of {sizes!r:.80} bytes: at most {MAX_VALUE} each")
     if sum(sizes) > MAX_TOTAL:
-        raise GangError(f"peer announced store values of {sum(sizes)} bytes: more than {MAX_TOTAL}")
+        raise GangError(f"peer announced store values of {sum(sizes)} bytes: at most {MAX_TOTAL} in total")
     message["values"] = []
     for size in sizes:
         value = bytearray(size)
@@ -65,7 +67,7 @@ def recv(sock: socket.socket, seconds: float, clock: Clock) -> Request:
             recv_into(sock, piece, clock() + STALL_SECONDS, clock)
         message["values"].append(bytes(value))
     if message.pop("crc32", 0) != functools.reduce(_add_crc, message["values"], 0):
-        raise ProtocolError("peer sent store values with another checksum than their bytes have")
+        raise ProtocolError("peer sent store values with a wrong checksum")
     return message
 
 

@@ -1,5 +1,8 @@
-"""What the errors of torch.distributed mean. Those of gloo are plain RuntimeErrors which nothing but their text tells apart;
-this is the only place where that text is looked at."""
+"""Classification of torch.distributed's errors.
+
+Errors of gloo are plain RuntimeErrors that differ only in their text. This module is the only one that looks at this
+text.
+"""
 
 from __future__ import annotations
 
@@ -8,7 +11,7 @@ import re
 from torch.distributed import DistNetworkError
 
 _LATE = re.compile(r"timed out|operation timeout", re.IGNORECASE)
-# What the backends and the kernel say when it is the peer that went away.
+# Messages of the backends and the kernel about a peer that disconnected.
 _GONE = re.compile(
     r"connection (closed|reset|refused)|closed by peer|broken pipe|socket (is )?closed|pair closure"
     r"|nccl communicator was aborted|ncclRemoteError|remote process exited",
@@ -17,12 +20,12 @@ _GONE = re.compile(
 
 
 def peer_late(exc: BaseException) -> bool:
-    """Whether an operation gave up waiting for another rank."""
+    """Return whether an operation timed out waiting for another rank."""
     return isinstance(exc, RuntimeError) and bool(_LATE.search(str(exc)))
 
 
 def peer_failed(exc: BaseException) -> bool:
-    """Whether it is another rank that is late, or went away."""
+    """Return whether another rank is late, or has disconnected."""
     if isinstance(exc, DistNetworkError):
         return True
     return peer_late(exc) or (isinstance(exc, RuntimeError) and bool(_GONE.search(str(exc))))

@@ -1,4 +1,4 @@
-"""Traceback of an exception, cut down to the frames of the user's own code."""
+"""Traceback of an exception, reduced to the frames of the user's own code."""
 
 from __future__ import annotations
 
@@ -15,11 +15,11 @@ _INSTALLED = ("site-packages", "dist-packages")
 
 
 def user_traceback(error: BaseException) -> str:
-    """Return the text of the traceback, of causes and contexts too.
+    """Return the text of the traceback, including causes and contexts.
 
-    Keeps frames of the user's code, and the last frame where that is of another library. An exception without frames of the
-    user's code keeps its last line. The text is whole if there is no frame of the user's code at all: then the fault is
-    elsewhere.
+    It keeps the frames of the user's code, and the last frame if it is of another library. An exception without frames
+    of the user's code keeps only its last line. If there is no such frame in the whole chain, the text is complete: the
+    fault is elsewhere.
     """
     whole = TracebackException.from_exception(error)
     if any(_is_users(frame) for each in _chain(whole) for frame in each.stack):
@@ -45,7 +45,7 @@ def _is_ours(frame: FrameSummary) -> bool:
 
 
 def _is_users(frame: FrameSummary) -> bool:
-    """Return whether a frame is of code that is neither Python's, nor this package's, nor that of torch and Spark."""
+    """Return whether a frame belongs neither to Python, nor to this package, nor to torch or Spark."""
     path = frame.filename
     if path.startswith("<frozen "):
         return False

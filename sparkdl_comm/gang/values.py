@@ -1,8 +1,8 @@
-"""Python values as named tensors, the form in which they travel without pickle: ``pack`` makes the tensors of a value, and
-``unpack`` the value of the tensors.
+"""Python values as named tensors, to send or store them without pickle. ``pack`` converts a value, ``unpack`` restores
+it.
 
-The tree of dicts, lists and tuples is JSON, in the tensor named ``tree``; each tensor and array in it is a tensor of its
-own, named by a number. A node of the tree is one of
+The tree of dicts, lists and tuples is JSON, in the tensor named ``tree``. Each tensor and array in it is a separate
+tensor, named by a number. A node of the tree is one of
 
     null, true, 1, 1.5, "text"                              itself
     {"bytes": "<base64>"}  {"list": [...]}  {"tuple": [...]}  {"dict": [[key, value], ...]}
@@ -26,12 +26,12 @@ _MAX_DEPTH = 100
 
 
 def pack(value: Any) -> dict[str, torch.Tensor]:
-    """``value`` as tensors by name.
+    """Return ``value`` as tensors by name.
 
-    Accepted are None, bool, int, float, str, bytes, torch tensors, numpy arrays and numbers, and dicts, lists and tuples
-    of these. A numpy number becomes a Python number, a subclass of these types its base.
+    It accepts None, bool, int, float, str, bytes, torch tensors, numpy arrays and numbers, and dicts, lists and tuples
+    of these. A numpy number becomes a Python number. An instance of a subclass becomes one of the base class.
 
-    :raises InputError: something else is in ``value``; says where.
+    :raises InputError: ``value`` contains something else; says where.
     """
     tensors: dict[str, torch.Tensor] = {}
     tree = json.dumps(_encode(value, tensors, "", _MAX_DEPTH)).encode()
@@ -40,9 +40,9 @@ def pack(value: Any) -> dict[str, torch.Tensor]:
 
 
 def unpack(tensors: dict[str, torch.Tensor]) -> Any:
-    """The value that ``pack`` made ``tensors`` of, on the CPU.
+    """Return the value that ``pack`` converted, on the CPU.
 
-    :raises InputError: :func:`pack` did not make them.
+    :raises InputError: :func:`pack` did not make these tensors.
     """
     try:
         return _decode(json.loads(bytes(tensors[_TREE].numpy())), tensors)
@@ -82,7 +82,7 @@ def _encode(value: Any, tensors: dict[str, torch.Tensor], where: str, depth: int
     hint = "return its state_dict()" if isinstance(value, torch.nn.Module) else "save it to a file and return the path"
     raise InputError(
         f"value{where} is {type(value).__module__}.{type(value).__qualname__}: only numbers, text, bytes, tensors, arrays"
-        f" and dicts, lists and tuples of these are sent, as nothing is unpickled from the network; {hint}"
+        f" and dicts, lists and tuples of these can be sent, as nothing is unpickled from the network; {hint}"
     )
 
 
