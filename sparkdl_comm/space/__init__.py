@@ -1,8 +1,10 @@
-"""Parameters as memory.
+"""Parameters as ranges of flat memory, and module state outside of them.
 
-``parameter_space.py`` says where parameters lie in a flat vector, by names and shapes alone. ``flat.py`` binds a module
-to two such vectors, of values and of gradients. In parts: ``buckets.py`` finds out when a part of the gradient is
-complete, ``layer_buckets.py`` counts what is outstanding, ``wait_on_use.py`` has forward wait for parameters that are not
-here yet. What is no parameter: ``module_state.py``, ``untrained_state.py``, ``replicas.py``,
-``sync_batch_norm.py``.
+- ``parameter_space.py`` places parameters in a flat vector, by names and shapes. ``flat.py`` binds a module to two such
+  vectors, of values and of gradients. ``aliases.py`` detects tensors that share memory.
+- ``buckets.py`` sends each bucket of the gradient when backward has completed it. ``layer_buckets.py`` groups layers
+  into buckets and counts what is outstanding. ``wait_on_use.py`` makes forward wait for parameters that have not
+  arrived yet.
+- ``module_state.py``, ``untrained_state.py``, ``replicas.py`` and ``sync_batch_norm.py`` handle buffers, frozen
+  parameters and extra state.
 """

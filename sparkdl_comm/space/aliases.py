@@ -1,4 +1,4 @@
-"""Tensors of a module that share memory, of which a trained parameter must not be one: it moves into the flat vector alone."""
+"""Detection of tensors that share memory with a trained parameter, which is moved into the flat vector without them."""
 
 from __future__ import annotations
 
@@ -14,9 +14,9 @@ from sparkdl_comm.errors import ModelError
 def check_apart(module: nn.Module, trained: Mapping[str, torch.Tensor]) -> None:
     """Check that no trained parameter shares an element with another tensor of the module, or with itself.
 
-    Parameters that lie side by side in one storage are fine, and so is one Parameter in several places.
+    Parameters next to each other in one storage are allowed, and so is one Parameter in several places.
 
-    :raises ModelError: one does; names both tensors.
+    :raises ModelError: a trained parameter shares an element; names both tensors.
     """
     ours = {id(tensor): name for name, tensor in trained.items()}
     others: dict[str, torch.Tensor] = {
@@ -29,16 +29,15 @@ def check_apart(module: nn.Module, trained: Mapping[str, torch.Tensor]) -> None:
             continue
         if repeats(tensor):
             raise ModelError(
-                f"elements of parameter {name} share memory with each other (made by expand?): give it memory of its own, with"
-                " .contiguous()"
+                f"elements of parameter {name} share memory with each other (made by expand?). Copy it with .contiguous()."
             )
         place = owners.setdefault(tensor.untyped_storage().data_ptr(), [])
         for other, earlier in place:
             if _overlap(earlier, tensor):
                 raise ModelError(
-                    f"parameters {other} and {name} share memory (by .data?), and are trained apart. Tie the Parameter itself,"
-                    " as in `decoder.weight = encoder.weight`; where one is the other's transpose or slice, take it in"
-                    " forward, as in F.linear(x, encoder.weight.t())"
+                    f"parameters {other} and {name} share memory (by .data?), but are trained separately. Tie the Parameter"
+                    " itself, as in `decoder.weight = encoder.weight`. If one is the other's transpose or slice, compute it"
+                    " in forward, as in F.linear(x, encoder.weight.t())."
                 )
         place.append((name, tensor))
     for name, tensor in others.items():
@@ -47,13 +46,13 @@ def check_apart(module: nn.Module, trained: Mapping[str, torch.Tensor]) -> None:
         for other, earlier in owners.get(tensor.untyped_storage().data_ptr(), []):
             if _overlap(earlier, tensor):
                 raise ModelError(
-                    f"{name} shares memory with the trained parameter {other} (by .data, or detach()), and would not follow"
-                    f" it. Take what it is from {other} in forward, or make it a copy (clone())"
+                    f"{name} shares memory with the trained parameter {other} (by .data, or detach()), and would not change"
+                    f" with it. Compute it from {other} in forward, or make it a copy (clone())."
                 )
 
 
 def _is_plain(tensor: torch.Tensor) -> bool:
-    """Return whether the tensor has memory that can be looked at."""
+    """Return whether the tensor has memory that can be compared."""
     return (
         not is_lazy(tensor)
         and type(tensor) in (torch.Tensor, nn.Parameter)
@@ -64,7 +63,7 @@ def _is_plain(tensor: torch.Tensor) -> bool:
 
 
 def _bounds(tensor: torch.Tensor) -> tuple[int, int]:
-    """Return the tensor's first byte in the storage, and the end of its last one."""
+    """Return the offset of the tensor's first byte in the storage, and the end of its last byte."""
     last = sum((size - 1) * stride for size, stride in zip(tensor.shape, tensor.stride(), strict=True))
     first, size = int(tensor.storage_offset()), tensor.element_size()
     return first * size, (first + last + 1) * size
@@ -81,13 +80,13 @@ def _overlap(one: torch.Tensor, other: torch.Tensor) -> bool:
 
 
 def repeats(tensor: torch.Tensor) -> bool:
-    """Return whether several places of the tensor are one element of its storage."""
+    """Return whether several elements of the tensor are the same element of its storage."""
     if any(size > 1 and stride == 0 for size, stride in zip(tensor.shape, tensor.stride(), strict=True)):
         return True
     return not tensor.is_contiguous() and len(_elements(tensor).unique()) < tensor.numel()
 
 
 def _elements(tensor: torch.Tensor) -> torch.Tensor:
-    """Return the places of the tensor's elements in the storage, flat."""
+    """Return the positions of the tensor's elements in the storage, flat."""
     stop = _bounds(tensor)[1] // tensor.element_size()
     return torch.arange(stop).as_strided(tensor.shape, tensor.stride(), tensor.storage_offset()).reshape(-1)

@@ -1,4 +1,4 @@
-"""The flat gradient in parts that travel while backward is still computing the others."""
+"""Buckets of the flat gradient, sent while backward is still computing other buckets."""
 
 from __future__ import annotations
 
@@ -14,8 +14,12 @@ from sparkdl_comm.space.flat import FlatModel, on_accumulated
 
 @dataclass(eq=False)
 class _Bucket:
-    """Elements ``start`` to ``stop`` of the flat vector. ``missing``: parameters in it whose gradients are not there yet.
-    ``repeats``: backward makes one of them several times, so they are complete at its end only."""
+    """Elements ``start`` to ``stop`` of the flat vector.
+
+    :param owners: parameters in the bucket.
+    :param missing: parameters whose gradients backward has not made yet.
+    :param repeats: backward makes the gradient of an owner several times, so the bucket is complete only at its end.
+    """
 
     start: int
     stop: int
@@ -25,17 +29,21 @@ class _Bucket:
 
 
 class Buckets:
-    """Calls ``send(start, stop)`` for each part of the gradient as soon as backward has completed it.
+    """Sender of the gradient's buckets: it calls ``send(start, stop)`` as soon as backward has completed a bucket.
 
-    They are sent in the order in which they are given, on all ranks, whatever gradients are missing on some. So they should be
-    given from the end of the vector to its beginning, which is about how backward goes.
+    Buckets are sent in the given order on all ranks, even if gradients are missing on some. So give them from the end
+    of the vector to its beginning, about the order of backward.
 
-    Re-entrant checkpointing of a layer that is used twice makes its gradients in several rounds of one backward pass. Nothing
-    tells so beforehand, so nothing is sent in the first backward pass, which shows for what parameters that is.
+    Re-entrant checkpointing of a layer that is used twice makes its gradients in several rounds of one backward pass.
+    This cannot be known in advance. So the first backward pass sends nothing, and records for which parameters it
+    happens.
     """
 
     def __init__(self, model: FlatModel, parts: Sequence[tuple[int, int]], send: Callable[[int, int], None]) -> None:
-        """``model`` is bound. ``parts``: first element and end of each, which end where parameters do; all of the vector."""
+        """Register the hooks. ``model`` is bound.
+
+        :param parts: (first element, end) of each bucket. They end where parameters end, and cover the whole vector.
+        """
         self._send = send
         self._buckets: list[_Bucket] = []
         self._sent = 0
@@ -50,12 +58,14 @@ class Buckets:
 
     @property
     def ranges(self) -> list[tuple[int, int]]:
-        """(start, stop) of the parts, in the order in which they are sent."""
+        """(start, stop) of the buckets, in the order in which they are sent."""
         return [(bucket.start, bucket.stop) for bucket in self._buckets]
 
     @contextlib.contextmanager
     def backward(self, last: bool) -> Iterator[None]:
-        """Around a backward pass. Only in the step's ``last`` one are gradients complete when they come."""
+        """Observe a backward pass, as a context. Only in the ``last`` pass of a step is a gradient complete when it is
+        made.
+        """
         self._last_backward = last
         try:
             yield
@@ -64,13 +74,15 @@ class Buckets:
         self._seen_backward |= last
 
     def close(self) -> None:
-        """Sees no more gradients."""
-        # Python does not find the circle of parameter, collector and whatever `send` refers to: it goes through torch's code.
+        """Remove the hooks."""
+        # Python cannot collect the cycle of parameter, collector and what `send` refers to: it passes through torch's code.
         for collector in self._collectors:
             collector.remove()
 
     def flush(self) -> None:
-        """Sends what was not sent: the gradients are complete, be they zero. The next backward belongs to another step."""
+        """Send the remaining buckets: all gradients are complete, perhaps zero. The next backward pass belongs to
+        another step.
+        """
         for bucket in self._buckets[self._sent :]:
             self._send(bucket.start, bucket.stop)
         self._begin()
@@ -100,7 +112,7 @@ class Buckets:
         bucket.repeats = True
         if bucket in self._buckets[: self._sent]:
             raise ModelError(
-                "backward made a gradient twice, the second time after it was sent, which it did not do in the first step"
-                " (re-entrant checkpointing of a layer that is used several times in some steps only?): pass"
-                " use_reentrant=False to torch.utils.checkpoint"
+                "backward made a gradient a second time after it was sent. It did not do so in the first step (re-entrant"
+                " checkpointing of a layer that is used several times in some steps only?). Pass use_reentrant=False to"
+                " torch.utils.checkpoint."
             )

@@ -1,25 +1,33 @@
-"""How layers, or parameters, are grouped into buckets, which travel one after another. (The iBatch paper, the conf and the
-wire call such a bucket of layers a batch.)"""
+"""Grouping of layers or parameters into buckets that are sent one after another.
+
+The iBatch paper, the conf and the wire call a bucket of layers a batch.
+"""
 
 from __future__ import annotations
 
 import itertools
 from collections.abc import Iterable, Sequence
 
-#: The share of a model, from its end, whose parameters travel while backward goes on, where they travel beside computing.
+#: Share of a model, from its end, whose parameters may be gathered while backward is still running.
 AHEAD = 1 / 3
 
 
 def ahead_of(sizes: Sequence[float]) -> int:
-    """How many buckets, of these sizes and in the order of backward, are of the last :data:`AHEAD` of a model as a whole."""
+    """Return how many buckets lie wholly in the last :data:`AHEAD` of a model. ``sizes``: of the buckets, in the order
+    of backward.
+    """
     reached = itertools.accumulate(sizes)
     most = sum(sizes) * AHEAD
     return sum(size <= most for size in reached)
 
 
 def in_buckets(sizes: Iterable[float], least: float, first: float | None = None) -> list[range]:
-    """Cuts a row of items into buckets of consecutive ones: positions, from 0. Each has ``least`` of their sizes at least, but
-    the last one, which has what is left. ``first``: what the first bucket has at least, if that is another size."""
+    """Split consecutive items into buckets: ranges of positions, from 0.
+
+    :param sizes: sizes of the items.
+    :param least: least size of a bucket. Only the last bucket may be smaller.
+    :param first: least size of the first bucket. None: ``least``.
+    """
     buckets: list[range] = []
     begin, end, size, wanted = 0, 0, 0.0, least if first is None else first
     for end, more in enumerate(sizes, 1):
@@ -31,9 +39,9 @@ def in_buckets(sizes: Iterable[float], least: float, first: float | None = None)
 
 
 class LayerBuckets:
-    """Buckets of consecutive layers, numbered from 0 in the order in which they travel.
+    """Buckets of consecutive layers, numbered from 0 in the order in which they are sent.
 
-    ``pairs``: first and last layer of each bucket, counted from 1, as planner and executor have them. ``layers``: those
+    ``pairs``: first and last layer of each bucket, counted from 1, as planner and executor use them. ``layers``: layers
     of each bucket, counted from 0. ``of``: for each layer, the number of its bucket.
     """
 
@@ -48,8 +56,7 @@ class LayerBuckets:
 
 
 class Countdown:
-    """Counts the outstanding items of each bucket. ``parts``: for each item that is expected, such as a parameter, its
-    layer."""
+    """Counter of the outstanding items of each bucket. ``parts``: the layer of each expected item, such as a parameter."""
 
     def __init__(self, buckets: LayerBuckets, parts: Sequence[int]) -> None:
         self._of = buckets.of
@@ -58,7 +65,7 @@ class Countdown:
             self._left[self._of[layer]] += 1
 
     def arrived(self, layer: int) -> int | None:
-        """Counts one more item of ``layer``. Returns the bucket that is complete with it, if one is."""
+        """Count one more item of ``layer``. Return its bucket if the bucket is complete now, else None."""
         bucket = self._of[layer]
         self._left[bucket] -= 1
         return None if self._left[bucket] else bucket

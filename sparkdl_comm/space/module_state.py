@@ -1,8 +1,8 @@
-"""What a module's state is made of, and how it travels: parameters, persistent buffers, and what ``get_extra_state`` of its
-parts returns, if that is numbers, text, bytes, tensors and lists, tuples and dicts of these (see
-:mod:`sparkdl_comm.gang.values`).
+"""State of a module in a form that can be sent: parameters, persistent buffers, and extra state.
 
-Extra state may differ from rank to rank. As with DistributedDataParallel, the trained model has rank 0's.
+Extra state is what ``get_extra_state`` of the module's parts returns: numbers, text, bytes, tensors, and lists, tuples
+and dicts of these (see :mod:`sparkdl_comm.gang.values`). It may differ between ranks. As with DistributedDataParallel,
+the trained model has rank 0's.
 """
 
 from __future__ import annotations
@@ -16,21 +16,21 @@ from torch import nn
 from sparkdl_comm.errors import InputError, ModelError
 from sparkdl_comm.gang import values
 
-#: What torch's state_dict calls it, after the part's name.
+#: Name of extra state in torch's state_dict, after the part's name.
 _EXTRA = "_extra_state"
-#: Before the names of packed extra state, among the names of tensors: no part of a module is named "".
+#: Prefix of packed extra state among the names of tensors. It is unique, as no part of a module is named "".
 _PREFIX = ".extra."
-#: Before the names of buffers that are not in the state_dict.
+#: Prefix of buffers that are not in the state_dict.
 _TRANSIENT = ".transient."
 
 
 def tensors_of(module: nn.Module) -> dict[str, torch.Tensor]:
-    """Parameters and persistent buffers themselves, by name; parameters that are shared once."""
+    """Return parameters and persistent buffers by name, without copying. A shared parameter appears once."""
     return {**dict(module.named_parameters()), **_buffers(module, persistent=True)}
 
 
 def _buffers(module: nn.Module, *, persistent: bool) -> dict[str, torch.Tensor]:
-    """Buffers that are in the state_dict, or those that are not, by name."""
+    """Return buffers by name: those in the state_dict if ``persistent``, else all others."""
     return {
         name: buffer
         for prefix, part in module.named_modules()
@@ -40,12 +40,12 @@ def _buffers(module: nn.Module, *, persistent: bool) -> dict[str, torch.Tensor]:
 
 
 def extra_state(module: nn.Module) -> dict[str, Any]:
-    """What ``get_extra_state`` returns, by the name of the part."""
+    """Return the result of ``get_extra_state`` of each part, by the part's name."""
     return {name: part.get_extra_state() for name, part in _parts(module).items()}
 
 
 def load_extra_state(module: nn.Module, state: dict[str, Any]) -> None:
-    """Give the parts what :func:`extra_state` returned.
+    """Load what :func:`extra_state` returned.
 
     :raises ModelError: the module lacks a part.
     """
@@ -53,28 +53,31 @@ def load_extra_state(module: nn.Module, state: dict[str, Any]) -> None:
     for name, extra in state.items():
         if name not in parts:
             raise ModelError(
-                f"there is extra state of a part {name}, which the model lacks here: the factory must build the same model"
-                " everywhere"
+                f"there is extra state of a part {name}, which the model lacks here. The factory must build the same model"
+                " everywhere."
             )
         parts[name].set_extra_state(extra)
 
 
 def is_extra(name: str) -> bool:
-    """Whether it is the name of extra state in a state_dict."""
+    """Return whether ``name`` is the name of extra state in a state_dict."""
     return name.rpartition(".")[2] == _EXTRA
 
 
 def is_plain(tensor: torch.Tensor) -> bool:
-    """Return whether a tensor is made of plain bytes: neither sparse nor quantized."""
+    """Return whether a tensor consists of plain bytes: neither sparse nor quantized."""
     return tensor.layout is torch.strided and not tensor.is_quantized
 
 
 def check(module: nn.Module) -> None:
-    """ModelError, naming the part of the module, if something in its state_dict could not be brought to the trained model."""
+    """Check that everything in the module's state_dict can be sent to the trained model.
+
+    :raises ModelError: a part of the state cannot; names it.
+    """
     for name, part in _parts(module).items():
         called = _called(name, part)
         if type(part).set_extra_state is nn.Module.set_extra_state:
-            raise ModelError(f"{called} has get_extra_state, but no set_extra_state to bring its state back with")
+            raise ModelError(f"{called} has get_extra_state, but no set_extra_state to restore its state")
         _pack(name, part.get_extra_state(), called)
     known = {id(tensor) for tensor in (*module.parameters(), *module.buffers())}
     names = tensors_of(module)
@@ -82,18 +85,21 @@ def check(module: nn.Module) -> None:
         if not is_plain(tensor):
             raise ModelError(
                 f"{name} in the module's state_dict is a tensor that cannot be sent ({tensor.dtype}, {tensor.layout}):"
-                " it would not come back with the trained model. If it does not change, make it a buffer with persistent=False"
+                " the trained model would lack it. If it does not change, make it a buffer with persistent=False."
             )
     for name, value in module.state_dict(keep_vars=True).items():
         if not (is_extra(name) or name in names or id(value) in known):
             raise ModelError(
-                f"{name} in the module's state_dict is neither a parameter nor a buffer ({type(value).__name__}): it would not"
-                " come back with the trained model. Make it a buffer, or return it from get_extra_state"
+                f"{name} in the module's state_dict is neither a parameter nor a buffer ({type(value).__name__}): the trained"
+                " model would lack it. Make it a buffer, or return it from get_extra_state."
             )
 
 
 def prove(module: nn.Module) -> None:
-    """Has each part take back its extra state as it arrives, so that what cannot shows before training, not after it."""
+    """Let each part load its own extra state as it would arrive, so that an error shows before training, not after it.
+
+    :raises ModelError: a part does not accept its state.
+    """
     for name, part in _parts(module).items():
         called = _called(name, part)
         arrived = values.unpack(_pack(name, part.get_extra_state(), called))[name]
@@ -101,14 +107,17 @@ def prove(module: nn.Module) -> None:
             part.set_extra_state(arrived)
         except Exception as error:  # whatever a user's module raises
             raise ModelError(
-                f"{called} does not take back what its get_extra_state returns, of which a subclass arrives as what it is made"
-                f" of, such as a namedtuple as a tuple: set_extra_state raised {type(error).__name__}: {error}"
+                f"{called} does not take back what its get_extra_state returns. Instances of subclasses arrive as the base"
+                f" class, such as a namedtuple as a tuple. set_extra_state raised {type(error).__name__}: {error}"
             ) from error
 
 
 def packed(module: nn.Module, warn: Callable[[str], object]) -> dict[str, torch.Tensor]:
-    """All of the state as tensors, for :func:`unpacked`. ``warn``: told of extra state that cannot be had any more, and is
-    left out: at the end of training the rest must not be lost for it."""
+    """Return all of the state as tensors, for :func:`unpacked`.
+
+    Extra state that is no longer available is left out, as the end of training must not fail for it. ``warn`` is called
+    with a message about it.
+    """
     state = {}
     for name, part in _parts(module).items():
         try:
@@ -127,24 +136,24 @@ def packed(module: nn.Module, warn: Callable[[str], object]) -> dict[str, torch.
 
 
 def unpacked(tensors: dict[str, torch.Tensor]) -> tuple[dict[str, torch.Tensor], dict[str, Any]]:
-    """The tensors by name, and the extra state by part, of what :func:`packed` made."""
+    """Return the tensors by name, and the extra state by part, from what :func:`packed` returned."""
     extra = {name.removeprefix(_PREFIX): tensor for name, tensor in tensors.items() if name.startswith(_PREFIX)}
     return state_dict_of(tensors), values.unpack(extra) if extra else {}
 
 
 def state_dict_of(tensors: dict[str, torch.Tensor]) -> dict[str, torch.Tensor]:
-    """Return the parameters and persistent buffers of what :func:`packed` made, by name."""
+    """Return the parameters and persistent buffers, by name, from what :func:`packed` returned."""
     return {name: tensor for name, tensor in tensors.items() if not name.startswith((_PREFIX, _TRANSIENT))}
 
 
 def transient(tensors: dict[str, torch.Tensor]) -> dict[str, torch.Tensor]:
-    """Return the buffers that are not in the state_dict, by name, of what :func:`packed` made."""
+    """Return the buffers that are not in the state_dict, by name, from what :func:`packed` returned."""
     names = (name for name in tensors if name.startswith(_TRANSIENT))
     return {name.removeprefix(_TRANSIENT): tensors[name] for name in names}
 
 
 def _parts(module: nn.Module) -> dict[str, nn.Module]:
-    """The parts that have extra state."""
+    """Return the parts that have extra state."""
     return {
         name: part
         for name, part in module.named_modules()
@@ -157,7 +166,7 @@ def _pack(name: str, extra: Any, called: str) -> dict[str, torch.Tensor]:
         return values.pack({name: extra})
     except InputError as error:
         raise ModelError(
-            f"get_extra_state of {called} returns what cannot be brought back with the trained model:"
+            f"get_extra_state of {called} returns something that cannot be sent with the trained model:"
             f" {error.message.partition(';')[0]}"
         ) from error
 

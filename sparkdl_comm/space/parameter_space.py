@@ -1,6 +1,6 @@
-"""Where parameters lie in one flat vector. It takes their names and shapes, no module and no autograd.
+"""Positions of parameters in one flat vector, from their names and shapes, without a module or autograd.
 
-What travels between ranks is then one range of memory, whatever the strategy.
+With every strategy, ranks then exchange one range of memory.
 """
 
 from __future__ import annotations
@@ -16,7 +16,7 @@ from sparkdl_comm.space.layer_buckets import in_buckets
 
 @dataclass(frozen=True)
 class Layer:
-    """What owns parameters, which lie one after another, from element ``start`` on."""
+    """Owner of parameters, which lie one after another from element ``start`` on."""
 
     name: str
     start: int
@@ -25,7 +25,11 @@ class Layer:
 
 @dataclass(frozen=True)
 class Entry:
-    """A parameter's place: ``shape`` from element ``start`` on; ``layer``: number of the layer with which it lies."""
+    """Position of a parameter in the flat vector.
+
+    :param layer: number of the layer that it belongs to.
+    :param start: its first element in the flat vector.
+    """
 
     name: str
     shape: tuple[int, ...]
@@ -37,13 +41,15 @@ class Entry:
         return math.prod(self.shape)
 
     def view(self, flat: torch.Tensor) -> torch.Tensor:
-        """The parameter in ``flat``, a vector of the whole space."""
+        """Return the parameter in ``flat``, a vector of the whole space."""
         return flat[self.start : self.start + self.count].view(self.shape)
 
 
 @dataclass(frozen=True)
 class Piece:
-    """``count`` elements of the flat vector from ``start`` on, all of them of parameter ``number``, of the space's entries."""
+    """``count`` elements of the flat vector from ``start`` on, all of the parameter ``number`` (in the space's
+    entries).
+    """
 
     start: int
     count: int
@@ -51,11 +57,11 @@ class Piece:
 
 
 class ParameterSpace:
-    """Parameters one after another, in the order in which they are given.
+    """Parameters one after another, in the given order.
 
-    The name of a parameter up to its last dot is that of its layer; those of a layer are given in a row.
+    A parameter's name up to its last dot is the name of its layer. The parameters of a layer must be consecutive.
 
-    :param shapes: by the parameters' names. Those without elements have no place.
+    :param shapes: shape by parameter name. Parameters without elements are left out.
     """
 
     def __init__(self, shapes: Mapping[str, Sequence[int]]) -> None:
@@ -71,20 +77,20 @@ class ParameterSpace:
             self.layers.append(Layer(owner, last.start, last.count + size))
             self.entries.append(Entry(name, tuple(shape), len(self.layers) - 1, self.count))
             self.count += size
-        #: The layer, its number in :attr:`layers`, with which each of :attr:`entries` lies.
+        #: Number of the layer (in :attr:`layers`) of each of :attr:`entries`.
         self.layer_of_each = [entry.layer for entry in self.entries]
 
     def views(self, flat: torch.Tensor) -> list[torch.Tensor]:
-        """The parameters in ``flat``, a vector of the whole space."""
+        """Return the parameters in ``flat``, a vector of the whole space."""
         return [entry.view(flat) for entry in self.entries]
 
     def stretch(self, layers: range) -> slice:
-        """Where consecutive layers lie in the flat vector."""
+        """Return the range of consecutive layers in the flat vector."""
         last = self.layers[layers[-1]]
         return slice(self.layers[layers[0]].start, last.start + last.count)
 
     def cut(self, start: int, count: int) -> list[Piece]:
-        """The range, cut where parameters end."""
+        """Return the range as pieces that end where parameters end."""
         pieces = []
         for number, entry in enumerate(self.entries):
             begin = max(start, entry.start)
@@ -94,14 +100,19 @@ class ParameterSpace:
         return pieces
 
     def buckets(self, least: float) -> list[tuple[int, int]]:
-        """The vector in parts that end where parameters do, from its end to its beginning: (first element, end). Each has
-        ``least`` elements at least, but the last one."""
+        """Split the vector into buckets that end where parameters end, from its end to its beginning: (first element,
+        end).
+
+        :param least: least number of elements. Only the last bucket may be smaller.
+        """
         backwards = self.entries[::-1]
         parts = (backwards[part.start : part.stop] for part in in_buckets((entry.count for entry in backwards), least))
         return [(part[-1].start, part[0].start + part[0].count) for part in parts]
 
     def not_finite(self, start: int, values: torch.Tensor) -> set[str]:
-        """Names of the parameters with NaN or infinity among ``values``, the elements from ``start`` on of a flat vector."""
+        """Return the names of the parameters with NaN or infinity in ``values``, the elements from ``start`` on of a
+        flat vector.
+        """
         finite = torch.isfinite(values)
         if finite.all():
             return set()

@@ -1,7 +1,7 @@
-"""Replicas of the model, one on each rank: what is alike when training begins, and at the end of an epoch.
+"""Model replicas, one on each rank: state that must be equal at the start of training and at the end of an epoch.
 
-Frozen parameters, and buffers such as the running statistics of BatchNorm, are each rank's own during an epoch. Ranks compare
-digests, in one all-gather, and only tensors that differ travel.
+Frozen parameters, and buffers such as the running statistics of BatchNorm, may differ between ranks during an epoch.
+Ranks compare digests in one all-gather, and exchange only tensors that differ.
 """
 
 from __future__ import annotations
@@ -16,9 +16,9 @@ from sparkdl_comm.space.untrained_state import UntrainedState, digests
 
 
 def begin_alike(model: FlatModel, gang: Gang, timeout: float) -> None:
-    """Give all ranks the parameters, buffers and extra state of rank 0's model, as DistributedDataParallel does.
+    """Copy rank 0's parameters, buffers and extra state to all ranks, as DistributedDataParallel does.
 
-    All ranks call it before ``model`` is bound. Their models have the same trainable parameters.
+    All ranks call it before ``model`` is bound. Their models must have the same trainable parameters.
     """
     state = UntrainedState(model)
     trained: dict[str, torch.Tensor] = {
@@ -40,10 +40,12 @@ def begin_alike(model: FlatModel, gang: Gang, timeout: float) -> None:
 
 
 def average(state: UntrainedState, rows: int, gang: Gang, timeout: float) -> None:
-    """Give all ranks the same untrained tensors; ``rows`` of this rank went into its own. All ranks call it.
+    """Make the untrained tensors equal on all ranks. All ranks call it.
 
-    Floating-point ones become the mean over the ranks, weighted by their rows and added in their order. Others, and those
-    whose shapes differ, are those of the first rank that has rows and the tensor.
+    Floating-point tensors become the mean over the ranks, weighted by their rows and added in the order of the ranks.
+    Other tensors, and tensors whose shapes differ, become those of the first rank that has rows and the tensor.
+
+    :param rows: number of rows that this rank computed with its tensors.
     """
     tensors = state.tensors()
     told = gather_json(gang, {"rows": rows, "digests": digests(tensors)}, timeout)
@@ -64,7 +66,7 @@ def average(state: UntrainedState, rows: int, gang: Gang, timeout: float) -> Non
 
 
 def _mean(shares: list[tuple[int, torch.Tensor]]) -> torch.Tensor:
-    """The mean of tensors by their rows; the first, where they have none."""
+    """Return the mean of tensors, weighted by their rows; the first tensor if they cannot be averaged."""
     total, first = sum(share for share, _ in shares), shares[0][1]
     if not first.is_floating_point() or not total or any(tensor.shape != first.shape for _, tensor in shares):
         return first
@@ -75,5 +77,5 @@ def _mean(shares: list[tuple[int, torch.Tensor]]) -> torch.Tensor:
 
 
 def _from_first(tensors: dict[str, torch.Tensor], name: str, gang: Gang, timeout: float) -> torch.Tensor:
-    """Rank 0's tensor; one after another, so that no rank has to hold the model twice."""
+    """Return rank 0's tensor. Tensors are sent one at a time, so that no rank holds the model twice."""
     return gather_tensors(gang, [tensors[name]] if gang.rank == 0 else [], timeout)[0][0]

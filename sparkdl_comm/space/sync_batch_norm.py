@@ -1,14 +1,15 @@
-"""SyncBatchNorm: statistics over the rows that all ranks have in a forward pass, as if one process had them.
+"""SyncBatchNorm with statistics over all ranks' rows in a forward pass, as if one process had them.
 
-torch's own runs on GPUs only, and not on ranks without rows. Here, per layer and forward pass, with channels C:
+torch's implementation runs only on GPUs, and not on ranks without rows. Here, per layer and forward pass, with C
+channels:
 
-1. all-reduce of C + 1 numbers: the sum per channel, and how many elements there are; so all ranks have the mean;
-2. all-reduce of C numbers: the squared deviations from it; so all have the variance.
+1. All-reduce of C + 1 numbers: the sum per channel, and the number of elements. All ranks then have the mean.
+2. All-reduce of C numbers: the squared deviations from the mean. All ranks then have the variance.
 
-The backward pass has two all-reduces of as many numbers, the gradients of these sums. Two rounds instead of one with sums of
-squares, whose difference would lose digits. Parameters, buffers and the result in eval mode are torch's.
+The backward pass has two all-reduces of the same sizes, for the gradients of these sums. One round with sums of squares
+would lose digits in their difference. Parameters, buffers and the result in eval mode are torch's.
 
-A pass takes part also with no rows, since the others wait for it.
+A rank without rows takes part as well, since the others wait for it.
 """
 
 from __future__ import annotations
@@ -30,10 +31,12 @@ from sparkdl_comm.gang.torch_errors import peer_late
 
 
 def synchronize(module: nn.Module, device: torch.device, gang: Gang, timeout: float, stack: ExitStack) -> bool:
-    """Whether ``module`` has such layers: then they work across ``gang`` from now on, and all ranks must call it equally
-    often.
+    """Make the SyncBatchNorm layers of ``module`` work across ``gang``. Return whether there are any.
 
-    :param stack: closes the process group, if one had to be made. ``timeout``: seconds of an all-reduce.
+    If there are, all ranks must call the module equally often.
+
+    :param stack: closes the process group, if one is created here.
+    :param timeout: seconds for an all-reduce.
     """
     layers = [layer for layer in module.modules() if isinstance(layer, nn.SyncBatchNorm)]
     if layers and not dist.is_initialized():
@@ -52,7 +55,7 @@ def synchronize(module: nn.Module, device: torch.device, gang: Gang, timeout: fl
 
 
 def _forward(layer: nn.SyncBatchNorm, rows: torch.Tensor) -> torch.Tensor:
-    """``rows``: ``[rows, C, …]``, perhaps without any."""
+    """Return the normalized rows. ``rows``: ``[rows, C, …]``, perhaps without rows."""
     if not layer.training:
         return nn.SyncBatchNorm.forward(layer, rows)
     values = rows.float()
@@ -62,7 +65,7 @@ def _forward(layer: nn.SyncBatchNorm, rows: torch.Tensor) -> torch.Tensor:
     sums = _Sum.apply(torch.cat([values.sum(others), count]))
     total = sums[-1].item()
     if total < 2:
-        raise ModelError("SyncBatchNorm: a step with one value per channel has no variance; use larger batches")
+        raise ModelError("SyncBatchNorm: a step with one value per channel has no variance. Use larger batches.")
     mean = sums[:-1] / total
     centred = values - mean.view(channels)
     variance = _Sum.apply(centred.square().sum(others)) / total
@@ -74,7 +77,7 @@ def _forward(layer: nn.SyncBatchNorm, rows: torch.Tensor) -> torch.Tensor:
 
 
 def _keep(layer: nn.SyncBatchNorm, mean: torch.Tensor, variance: torch.Tensor) -> None:
-    """Running statistics, as torch has them."""
+    """Update the running statistics like torch."""
     if layer.running_mean is None or layer.running_var is None or layer.num_batches_tracked is None:
         return  # track_running_stats=False
     layer.num_batches_tracked.add_(1)
@@ -84,7 +87,7 @@ def _keep(layer: nn.SyncBatchNorm, mean: torch.Tensor, variance: torch.Tensor) -
 
 
 class _Sum(torch.autograd.Function):
-    """Sum over the ranks. The loss is a sum over the ranks too, so the gradient is their sum."""
+    """Sum over the ranks. The loss is also a sum over the ranks, so the gradient is the sum of the ranks' gradients."""
 
     @staticmethod
     def forward(ctx: Any, vector: torch.Tensor) -> torch.Tensor:
@@ -96,15 +99,16 @@ class _Sum(torch.autograd.Function):
 
 
 def _all_reduce(vector: torch.Tensor) -> torch.Tensor:
-    """Adds up over all ranks.
+    """Return the sum over all ranks.
 
-    :raises GangError: another rank is late or gone, so that this is not taken for a mistake in the model that runs here.
+    :raises GangError: another rank is late or lost. A plain RuntimeError would look like a mistake in this rank's
+        model.
     """
     total = vector.clone()
     try:
         dist.all_reduce(total)
     except RuntimeError as exc:
         if peer_late(exc):
-            raise DeadlineError(f"SyncBatchNorm waited too long for another rank; set {TIMEOUT_KEY}") from exc
+            raise DeadlineError(f"SyncBatchNorm waited too long for another rank. Raise {TIMEOUT_KEY}.") from exc
         raise GangError(f"SyncBatchNorm lost another rank: {exc}") from exc
     return total

@@ -1,9 +1,9 @@
-"""State that no optimizer updates, but that training may change: of the model and of its loss, frozen parameters, buffers, and
-what ``get_extra_state`` of their parts returns.
+"""State of the model and its loss that no optimizer updates, but that training may change.
 
-A momentum encoder is an example: forward moves a frozen copy of a layer towards the trained one. Tensors are named
-``<kind> <owner>.<name>``, such as ``buffer model.norm.running_mean``. Kinds: ``parameter``, ``buffer``, and ``transient`` for
-a buffer that is not in the state_dict.
+It consists of frozen parameters, buffers, and extra state (``get_extra_state``). For example, forward may move a frozen
+copy of a layer, a momentum encoder, towards the trained layer. Tensors are named ``<kind> <owner>.<name>``, such as
+``buffer model.norm.running_mean``. Kinds are ``parameter``, ``buffer``, and ``transient`` for a buffer that is not in
+the state_dict.
 """
 
 from __future__ import annotations
@@ -26,7 +26,7 @@ _PARAMETER, _BUFFER, _TRANSIENT = "parameter", "buffer", "transient"
 
 
 class UntrainedState:
-    """The untrained state of ``model`` and of ``loss``, if the loss is a module."""
+    """Untrained state of ``model``, and of ``loss`` if the loss is a module."""
 
     def __init__(self, model: FlatModel, loss: Any = None) -> None:
         parts = {"model": model.module}
@@ -36,8 +36,10 @@ class UntrainedState:
         self._owners = nn.ModuleDict(parts)
 
     def tensors(self) -> dict[str, torch.Tensor]:
-        """Frozen parameters and buffers themselves, by kind and name; those that are shared once. Without sparse and quantized
-        ones, which stay as the factory makes them."""
+        """Return frozen parameters and buffers by kind and name, without copying. A shared tensor appears once.
+
+        Sparse and quantized tensors are left out. They stay as the factory made them.
+        """
         trained = {id(parameter) for parameter in self._model.parameters}
         found: dict[str, torch.Tensor] = {
             f"{_PARAMETER} {name}": parameter
@@ -51,12 +53,12 @@ class UntrainedState:
         return {name: tensor for name, tensor in found.items() if not is_lazy(tensor) and module_state.is_plain(tensor)}
 
     def load(self, tensors: Mapping[str, torch.Tensor]) -> None:
-        """Give the model and the loss the values of ``tensors``, by the names of :meth:`tensors`.
+        """Load ``tensors``, by the names of :meth:`tensors`, into the model and the loss.
 
-        A tensor of another shape or type is replaced, and one that torch does not write (made by expand). One that is not
-        there yet is registered, such as a buffer that the first forward pass would register.
+        A tensor of another shape or type is replaced, and so is one that torch cannot write (made by expand). A missing
+        tensor is registered, such as a buffer that the first forward pass would register.
 
-        :raises ModelError: a name has no module to belong to.
+        :raises ModelError: a name belongs to no module.
         """
         here = self.tensors()
         with torch.no_grad():
@@ -70,11 +72,11 @@ class UntrainedState:
                     tensor.data = values.to(tensor.device, copy=True)
 
     def extra(self) -> dict[str, Any]:
-        """Extra state, by the name of the part."""
+        """Return the extra state, by the name of the part."""
         return module_state.extra_state(self._owners)
 
     def load_extra(self, extra: dict[str, Any]) -> None:
-        """Give the parts what :meth:`extra` returned."""
+        """Load what :meth:`extra` returned."""
         module_state.load_extra_state(self._owners, extra)
 
     def _register(self, name: str, values: torch.Tensor) -> None:
@@ -84,8 +86,8 @@ class UntrainedState:
             owner = self._owners.get_submodule(prefix)
         except AttributeError:
             raise ModelError(
-                f"{kind} {path} is part of the training's state, and the model has no {prefix} when training begins: make it"
-                " in __init__"
+                f"{kind} {path} is part of the training state, but the model has no {prefix} when training begins. Create it"
+                " in __init__."
             ) from None
         if kind == _PARAMETER:
             owner.register_parameter(leaf, nn.Parameter(values, requires_grad=False))
@@ -94,7 +96,7 @@ class UntrainedState:
 
 
 def digests(tensors: Mapping[str, torch.Tensor]) -> dict[str, str]:
-    """A digest of the shape, type and values of each tensor, by name."""
+    """Return a digest of the shape, type and values of each tensor, by name."""
     return {name: _digest(tensor) for name, tensor in tensors.items()}
 
 

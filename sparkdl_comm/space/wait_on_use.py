@@ -1,5 +1,4 @@
-"""Wait-on-use: forward waits for a parameter that is still on its way here just before it uses it, as FSDP's pre-forward
-hooks do."""
+"""Wait-on-use: forward waits for a parameter that has not arrived just before using it, like FSDP's pre-forward hooks."""
 
 from __future__ import annotations
 
@@ -11,7 +10,7 @@ from torch.overrides import TorchFunctionMode
 
 from sparkdl_comm.space.flat import FlatModel
 
-#: What can be asked of a parameter without its values.
+#: Functions of a tensor that do not read its values.
 _WITHOUT_VALUES = {
     *(getattr(torch.Tensor, name).__get__ for name in ("shape", "dtype", "device", "layout", "ndim", "requires_grad")),
     *(
@@ -23,17 +22,18 @@ _WITHOUT_VALUES = {
 
 
 class WaitOnUse(TorchFunctionMode):
-    """A context: inside it, ``need(layer)`` is called before a trainable parameter of that layer is used, and returns when the
-    layer's values are there.
+    """Context that calls ``need(layer)`` before a trainable parameter of that layer is used. ``need`` returns when the
+    values are there.
 
-    A use is noticed in two ways, since neither of them sees everything:
+    Uses are detected in two ways, since neither detects all of them:
 
-    - A mode of torch sees every function that gets a parameter as an argument, whatever module calls it: a tied weight, an
-      attention's projection that is used without its module being called, a penalty in the loss.
-    - Pre-forward hooks see every call of a module that owns parameters, which may hand them to code that torch does not see,
-      such as an extension's functions.
+    - A torch function mode sees every function that gets a parameter as an argument, from any module: a tied weight, an
+      attention's projection used without a call of its module, a penalty in the loss.
+    - Pre-forward hooks see every call of a module that owns parameters. The module may pass them to code that torch
+      does not see, such as an extension's functions.
 
-    ``need`` may be called many times for a layer. While ``done()`` is true nothing is looked at, which costs next to nothing.
+    ``need`` may be called many times for a layer. While ``done()`` is true nothing is checked, which costs next to
+    nothing.
     """
 
     def __init__(self, model: FlatModel, need: Callable[[int], None], done: Callable[[], bool]) -> None:
@@ -73,7 +73,9 @@ class WaitOnUse(TorchFunctionMode):
 
 
 def can_wait_on_use(module: torch.nn.Module) -> bool:
-    """Whether uses of all parameters can be noticed: not inside of what torch.compile or TorchScript has compiled."""
+    """Return whether uses of all parameters can be detected. They cannot inside code compiled by torch.compile or
+    TorchScript.
+    """
     return not any(
         isinstance(part, torch.jit.ScriptModule)
         or type(part).__module__.startswith("torch._dynamo")

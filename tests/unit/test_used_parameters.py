@@ -180,5 +180,5 @@ def test_rounds_that_begin_after_the_first_step_are_refused() -> None:
             return super().forward(x) if self.calls > 2 else self.head(torch.tanh(self.shared(self.first(x))))
 
     strategy, conf = copy.deepcopy(RING.values)
-    with pytest.raises(ModelError, match="made a gradient twice, .* pass use_reentrant=False"):
+    with pytest.raises(ModelError, match="made a gradient a second time .* Pass use_reentrant=False"):
         train(Later, table().cut(*PARTS), strategy=strategy, conf=conf, epochs=EPOCHS)
