@@ -1,15 +1,23 @@
-"""A cluster in virtual time: what takes hours on thirty hosts takes seconds here, and is the same for the same seed.
+"""Simulator of a cluster in virtual time. Hours on thirty hosts take seconds here, with equal results for equal seeds.
 
-``engine.py`` runs events in their order, ``links.py`` shares links out among transfers, ``flows.py`` between hosts' NICs.
+``engine.py`` runs events in order. ``links.py`` divides links among transfers, and ``flows.py`` among transfers between
+hosts' NICs.
 
-Collectives: ``network.py`` has the links of a topology and who sends over them next; ``script.py`` makes of a plan what
-``plan_run.py`` runs, one rank for all that are alike; ``collective.py`` says how long a collective takes, ``group_run.py``
-one of several stages, such as hierarchical top-k, ``step_run.py`` a step of training with all-reduces during backward, and
-``decoupled_run.py`` one with the halves of all-reduces apart. ``server_run.py`` has iterations with the parameter server,
-with layers in any batches.
+Collectives:
 
-Asynchronous training: ``conditions.py`` says how fast hosts compute and what their links carry at every moment. ``task.py``
-is what is learned, by real SGD on a small model; ``run.py`` is what all runs have in common. The systems: ``fabric_run.py``
-has the transfers scheduled by the fabric's own core, ``ring_run.py`` is synchronous, ``async_run.py`` a parameter server that
-applies whatever comes. ``fabric_pace.py`` says how fast the fabric goes on where nothing changes.
+- ``network.py`` models a topology's links and the order in which ranks send. ``script.py`` prepares a plan for
+  ``plan_run.py``, which runs one rank for all equivalent ranks.
+- ``collective.py`` computes the time of a collective, and ``group_run.py`` of one with several stages, such as
+  hierarchical top-k.
+- ``step_run.py`` computes the time of a training step with all-reduces during backward, and ``decoupled_run.py`` with
+  reduce-scatter and all-gather separate. ``server_run.py`` computes iterations with the parameter server.
+- ``forecast.py`` predicts a fit's time on another network, from a timeline (``traced.py``, ``traced_overhead.py``).
+
+Asynchronous training:
+
+- ``conditions.py`` defines hosts' compute times and link rates over time. ``task.py`` is the learning task, real SGD on
+  a small model. ``run.py`` is the base of all runs.
+- ``fabric_run.py`` uses the fabric's own scheduler core, with ``paced.py`` for its transfers. ``ring_run.py`` is
+  synchronous. ``async_run.py`` is a parameter server that applies updates as they arrive.
+- ``fabric_pace.py`` computes the fabric's pace under constant conditions.
 """

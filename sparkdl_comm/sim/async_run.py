@@ -1,5 +1,8 @@
-"""Plain asynchronous training: every worker sends its update to the server when it has one, over links that all share
-alike, and gets the model as soon as its update was applied."""
+"""Plain asynchronous training: every worker sends its updates to the server, and gets the model when its update was
+applied.
+
+Links are shared fairly among all transfers.
+"""
 
 from __future__ import annotations
 
@@ -8,7 +11,7 @@ from sparkdl_comm.sim.task import Floats
 
 
 class AsyncRun(Run):
-    """The server is on the last host."""
+    """Run of plain asynchronous training. The server is on the last host."""
 
     def _begin(self) -> None:
         for worker in range(self.job.workers):

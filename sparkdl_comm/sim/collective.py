@@ -1,4 +1,4 @@
-"""How long collectives take in virtual time."""
+"""Simulated time of collectives."""
 
 from __future__ import annotations
 
@@ -20,9 +20,14 @@ from sparkdl_comm.topology import Topology
 
 @dataclass(frozen=True)
 class Simulated:
-    """``ends``: when each rank was done, seconds from the beginning. ``sent``: bytes, of all ranks. ``simulated``: how many
-    ranks were run; the others are like one of these. ``carried``: bytes that passed each link of these, in the order of
-    :class:`~sparkdl_comm.sim.network.Network`'s ``capacities``, bytes per second."""
+    """Result of a simulated collective.
+
+    :param ends: seconds from the beginning at which each rank has finished.
+    :param sent: bytes sent by all ranks.
+    :param simulated: number of ranks that were run. Each other rank is equivalent to one of these.
+    :param carried: bytes over each link of the simulated ranks, in the order of ``capacities``.
+    :param capacities: rate of each link, bytes per second, as in :class:`~sparkdl_comm.sim.network.Network`.
+    """
 
     ends: tuple[float, ...]
     sent: int
@@ -32,7 +37,7 @@ class Simulated:
 
     @property
     def seconds(self) -> float:
-        """Until the last rank is done."""
+        """Seconds until the last rank has finished."""
         return max(self.ends)
 
 
@@ -47,14 +52,14 @@ def simulate(
     starts: Sequence[float] = (),
     coalesce: bool = True,
 ) -> Simulated:
-    """Runs a plan ``calls`` times; a rank begins a call when the last one is complete there.
+    """Run a plan ``calls`` times. A rank begins a call when its previous call is complete.
 
     :param itemsize: bytes per element.
-    :param latency: seconds from the sending of a byte to its arrival.
-    :param queue: seconds of a link's rate that are queued before it.
-    :param starts: when each rank begins, seconds; default: all at 0.
-    :param coalesce: runs one rank for all that are alike (see ``script.py``); False: every rank.
-    :raises PlanError: a plan whose steps do not meet, or wait for each other.
+    :param latency: seconds from sending a byte to its arrival.
+    :param queue: length of the queue before a link, in seconds of the link's rate.
+    :param starts: seconds at which each rank begins. Default: all at 0.
+    :param coalesce: run one rank for all equivalent ranks (see ``script.py``). False: run every rank.
+    :raises PlanError: the steps of the plan do not match, or wait for each other.
     """
     topology = plan.collective.topology
     begins = tuple(starts) or (0.0,) * topology.world
@@ -89,13 +94,15 @@ def simulate(
 
 
 def even_count(topology: Topology, count: int) -> int:
-    """The next number of elements that all ranks and rails can have equal parts of: with it, the ranks of a ring, or of BML,
-    are alike to the last byte."""
+    """Return the next number of elements that divides equally among all ranks and rails.
+
+    With it, the ranks of a ring, or of BML, are equivalent to the last byte.
+    """
     grain = topology.world * topology.rails
     return -(-count // grain) * grain
 
 
 def _sent(followed: Script, itemsize: int) -> int:
-    """Bytes that all ranks send in one run."""
+    """Return the bytes that all ranks send in one run."""
     members = Counter(followed.part_of)
     return sum(members[number] * part.elements_sent * itemsize for number, part in enumerate(followed.parts))

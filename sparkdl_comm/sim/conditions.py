@@ -1,4 +1,4 @@
-"""How fast hosts compute, and what their links carry, at every moment: drawn once for a seed, the same for every system.
+"""Hosts' compute times and link rates over time. They are drawn from a seed, so they are equal for every system.
 
 Raajay Viswanathan and Aditya Akella, "Network-accelerated Distributed Machine Learning Using MLfabric", section 7.
 """
@@ -13,10 +13,11 @@ from sparkdl_comm.errors import InputError
 
 GBIT = 1e9 / 8
 
-#: Compute settings: the chance that an iteration is slowed down, and the factor.
+#: Compute settings: probability that an iteration is slowed down, and the slowdown factor.
 STRAGGLERS = {"C0": (0.0, 1.0), "C1": (0.1, 2.0), "C2": (0.1, 4.0), "C3": (0.04, 2.0)}
-#: What a NIC can carry one way, bytes per second, and how likely each of these is in the network settings.
+#: Possible rates of a NIC in one direction, bytes per second.
 RATES = tuple(rate * GBIT for rate in (1, 2.5, 3.3, 5, 10))
+#: Network settings: probability of each of :data:`RATES`.
 LIKELY = {
     "N0": (0.0, 0.0, 0.0, 0.0, 1.0),
     "N1": (0.0, 0.0, 0.0, 0.1, 0.9),
@@ -27,12 +28,12 @@ LIKELY = {
 
 @dataclass(frozen=True)
 class Conditions:
-    """A setting, such as C1 and N2, for a number of hosts.
+    """Compute and network setting, such as C1 and N2, for a number of hosts.
 
-    ``steady``: hosts after these whose links always carry the fastest rate, such as those of the servers. ``interval``:
-    seconds after which rates are drawn anew. ``computing``: seconds of an iteration of a worker that is not slowed down.
-
-    :raises InputError: a setting that there is not.
+    :param steady: number of additional hosts whose links always have the fastest rate, such as those of the servers.
+    :param interval: seconds after which rates are drawn again.
+    :param computing: seconds of a worker's iteration without slowdown.
+    :raises InputError: there is no such setting.
     """
 
     compute: str
@@ -46,17 +47,17 @@ class Conditions:
     def __post_init__(self) -> None:
         if self.compute not in STRAGGLERS or self.network not in LIKELY:
             known = f"{', '.join(STRAGGLERS)} and {', '.join(LIKELY)}"
-            raise InputError(f"setting {self.compute}-{self.network}: there are {known}")
+            raise InputError(f"setting {self.compute}-{self.network}: there are {known}.")
 
     def rates(self, period: int) -> list[tuple[float, float]]:
-        """Of every host in the ``period``-th interval, bytes per second out and in."""
+        """Return the rates of every host in the ``period``-th interval, bytes per second out and in."""
         drawn = np.random.default_rng((self.seed, 1, period)).choice(
             RATES, size=(self.hosts, 2), p=LIKELY[self.network]
         )
         return [(float(out), float(into)) for out, into in drawn] + [(RATES[-1], RATES[-1])] * self.steady
 
     def seconds(self, worker: int, iteration: int) -> float:
-        """What an iteration takes this worker to compute."""
+        """Return the seconds that this worker computes in an iteration."""
         chance, factor = STRAGGLERS[self.compute]
         slow = np.random.default_rng((self.seed, 2, worker, iteration)).random() < chance
         return self.computing * (factor if slow else 1.0)

@@ -1,9 +1,9 @@
-"""Steps of training in virtual time with the two halves of an all-reduce apart, as ``strategies/decoupled.py`` has them.
+"""Simulated training steps with separate reduce-scatter and all-gather, like ``strategies/decoupled.py``.
 
-Buckets of gradients are reduce-scattered while backward goes on. When all are, a rank updates its own part of the parameters,
-and begins to gather them, bucket by bucket in the order of forward; the next forward pass waits for each bucket where it comes
-to it. The parameters of the last layers are gathered while backward goes on, over connections of their own, as soon as all of
-their gradients are reduced.
+Buckets of gradients are reduce-scattered while backward runs. When all are reduced, a rank updates its own part of the
+parameters, and begins to gather them, bucket by bucket in the order of forward. The next forward pass waits for each
+bucket before using it. The parameters of the last layers are gathered while backward runs, over separate connections,
+as soon as all of their gradients are reduced.
 """
 
 from __future__ import annotations
@@ -22,7 +22,7 @@ from sparkdl_comm.sim.step_run import ITEMSIZE, Computing, scripts
 from sparkdl_comm.space.layer_buckets import ahead_of
 from sparkdl_comm.topology import Topology
 
-#: Steps of which the last ones are told, when they have settled.
+#: Steps to simulate, and how many of the last ones to average, when step times have settled.
 _RUN, _TOLD = 6, 4
 _HALVES: tuple[Operation, ...] = ("reduce_scatter", "all_gather")
 
@@ -36,11 +36,12 @@ def decoupled_seconds(
     latency: float = 0.0,
     coalesce: bool = True,
 ) -> float:
-    """Seconds of a step with float32 parameters, when steps have settled. Forward takes as large a share of its time for a
-    bucket as backward does.
+    """Return the seconds of a step with float32 parameters, when step times have settled.
 
-    :param algorithm: one that does reduce-scatters and all-gathers.
-    :param coalesce: runs one rank for all that are alike (see ``script.py``); False: every rank.
+    A bucket takes the same share of the time in forward as in backward.
+
+    :param algorithm: a collective that has reduce-scatters and all-gathers.
+    :param coalesce: run one rank for all equivalent ranks (see ``script.py``). False: run every rank.
     """
     engine = Engine()
     network = Network(engine, topology, cost, latency)
@@ -51,7 +52,7 @@ def decoupled_seconds(
     sizes = [bucket.elements for bucket in computing.buckets]
 
     def runs(lane: int, followed: dict[int, Script], order: Sequence[int]) -> list[dict[int, _Exchange]]:
-        """For each step the exchange of each bucket, in the order in which they begin."""
+        """Return for each step the exchange of each bucket, in the order in which they begin."""
         numbers = itertools.count()
         return [
             {bucket: _Exchange(network, followed[sizes[bucket]], next(numbers), lane) for bucket in order}
@@ -81,7 +82,7 @@ def _rank(
     ahead: int,
     begins: Callable[[int], None],
 ) -> Iterator[float | _Exchange]:
-    """What a rank does: it computes for so many seconds, or waits for an exchange."""
+    """Yield the actions of a rank: seconds of computing, or an exchange to wait for."""
     buckets = computing.buckets
     ready = [bucket.seconds for bucket in buckets]
     spans = [later - sooner for sooner, later in zip([0.0, *ready], [*ready, computing.backward], strict=True)]
@@ -107,7 +108,7 @@ def _rank(
 
 
 class _Exchange:
-    """Of one bucket in one step."""
+    """Exchange of one bucket in one step."""
 
     def __init__(self, network: Network, followed: Script, number: int, lane: int) -> None:
         ranks = range(network.topology.world)
@@ -117,7 +118,7 @@ class _Exchange:
         self._waiting: dict[int, Action] = {}
 
     def begin(self, part: int) -> None:
-        """Unless it has begun."""
+        """Begin the exchange, unless it has begun."""
         if part not in self._begun:
             self._begun.add(part)
             self._run.begin(part)
@@ -126,7 +127,7 @@ class _Exchange:
         return part in self._over
 
     def then(self, part: int, act: Action) -> None:
-        """Acts when it is over; at once, if it is."""
+        """Call ``act`` when the exchange is over, or at once if it is over already."""
         if part in self._over:
             act()
         else:
@@ -138,7 +139,7 @@ class _Exchange:
 
 
 def _go_on(engine: Engine, part: int, does: Iterator[float | _Exchange]) -> None:
-    """Until it waits for something that has not happened yet."""
+    """Run a rank's actions until it waits for something that has not happened yet."""
     following = next(does, None)
     if isinstance(following, _Exchange):
         following.then(part, lambda: _go_on(engine, part, does))

@@ -1,5 +1,4 @@
-"""Discrete events: whatever happens, happens at a time, and the earliest is next. Events of one time keep the order of
-their making."""
+"""Discrete-event engine. The earliest event is next; events at the same time keep the order of their creation."""
 
 from __future__ import annotations
 
@@ -11,7 +10,7 @@ Action = Callable[[], None]
 
 
 class Engine:
-    """``now``: virtual seconds since the beginning."""
+    """Queue of events. ``now``: virtual seconds since the beginning."""
 
     def __init__(self) -> None:
         self.now = 0.0
@@ -20,18 +19,18 @@ class Engine:
         self._stopped = False
 
     def at(self, time: float, action: Action) -> None:
-        """Has ``action`` done at this time; at once, if it has passed."""
+        """Schedule ``action`` for this time, or for now if the time has passed."""
         heapq.heappush(self._events, (max(time, self.now), next(self._numbers), action))
 
     def after(self, seconds: float, action: Action) -> None:
         self.at(self.now + seconds, action)
 
     def stop(self) -> None:
-        """Nothing more happens."""
+        """End :meth:`run` after the current event."""
         self._stopped = True
 
     def run(self, until: float) -> None:
-        """Lets everything happen before ``until``, or until :meth:`stop`."""
+        """Run all events before ``until``, or until :meth:`stop`."""
         while self._events and not self._stopped and self._events[0][0] < until:
             self.now, _, action = heapq.heappop(self._events)
             action()

@@ -1,4 +1,4 @@
-"""How fast workers of the fabric go on that always take as long to compute: in virtual time, by the scheduler's core."""
+"""Pace of fabric workers with constant compute times, in virtual time, by the scheduler's core."""
 
 from __future__ import annotations
 
@@ -14,23 +14,23 @@ from sparkdl_comm.sim.fabric_run import Control, FabricRun
 from sparkdl_comm.sim.run import Job
 from sparkdl_comm.sim.task import Floats, Task
 
-#: Rounds that are run, and how many of the first ones are not told: of as many updates as there are workers.
+#: Rounds to simulate, and how many of the first ones to ignore. A round has one update per worker.
 _RUN, _FIRST = 10, 2
-#: Times what a round takes if nothing overlaps, after which a run is given up.
+#: Limit of a run, as a multiple of the time of all rounds without any overlap.
 _PATIENCE = 3
 
 
 def seconds_per_round(
     computing: Sequence[float], hosts: int, nbytes: int, rate: float, sync: str, interval: float
 ) -> float:
-    """Seconds in which as many updates are applied as there are workers; infinity if hardly any are.
+    """Return the seconds in which one update per worker is applied; infinity if hardly any are applied.
 
-    The server has a host of its own here. What processes of one host send each other takes no time.
+    The server has a separate host here. Transfers within a host take no time.
 
-    :param computing: of each worker, seconds that an update takes.
-    :param hosts: on which they are, neighbours on one.
-    :param nbytes: of an update, and of the model.
-    :param rate: bytes per second of each NIC, each way.
+    :param computing: seconds per update, of each worker.
+    :param hosts: number of the workers' hosts. Consecutive workers share a host.
+    :param nbytes: bytes of an update, and of the model.
+    :param rate: bytes per second of each NIC, in each direction.
     :param sync: as ``spark.sparkdl.comm.fabric.sync``.
     :param interval: seconds, as ``spark.sparkdl.comm.fabric.batchInterval``.
     """
@@ -46,7 +46,7 @@ def seconds_per_round(
 
 @dataclass(frozen=True)
 class _Even(Conditions):
-    """Nothing changes. ``of_each``: seconds of a worker's iteration; ``rate``: of every NIC."""
+    """Constant conditions. ``of_each``: seconds of each worker's iteration. ``rate``: bytes per second of every NIC."""
 
     of_each: tuple[float, ...] = ()
     rate: float = 1.0
@@ -59,7 +59,7 @@ class _Even(Conditions):
 
 
 class _Counting(FabricRun):
-    """``applied``: when each update was."""
+    """Run that records when updates are applied. ``applied``: virtual seconds of each."""
 
     applied: list[float]
 
@@ -75,6 +75,6 @@ class _Counting(FabricRun):
 
 
 def _nothing() -> Task:
-    """To learn."""
+    """Return a task with nothing to learn."""
     row, label = np.zeros((1, 1)), np.zeros(1, np.int64)
     return Task(row, label, row, label, hidden=1, batch=1)

@@ -1,7 +1,7 @@
-"""Training whose transfers the fabric's scheduler decides on: its core as it is, in virtual time.
+"""Simulated training whose transfers are decided by the fabric's scheduler, with its actual core.
 
-Control messages take no time. Transfers keep to the schedules that were decided; where a link has less than the monitor has
-reported, they take longer.
+Control messages take no time. Transfers follow the decided schedules. They take longer if a link is slower than the
+monitor has reported.
 """
 
 from __future__ import annotations
@@ -35,10 +35,15 @@ from sparkdl_comm.sim.task import Floats
 
 @dataclass(frozen=True)
 class Control:
-    """``interval``: seconds between batches of decisions. ``lag``: seconds after which the monitor reports that a rate has
-    changed. ``eager``: workers ask for the model as soon as they have an update, not when it was applied or dropped; for that
-    they wait before they push the next one. They wait less, and their updates have longer delays.
-    ``divergence``: the server has a replica, which keeps this bound; None: it has none."""
+    """Settings of the scheduler.
+
+    :param interval: seconds between batches of decisions.
+    :param lag: seconds until the monitor reports a changed rate.
+    :param eager: True: workers request the model as soon as they have an update, and wait before they push the next
+        one. False: they request it when the update was applied or dropped. Eager workers wait less, and their updates
+        have longer delays.
+    :param divergence: divergence bound that the server's replica keeps. None: there is no replica.
+    """
 
     interval: float = 0.1
     lag: float = 0.2
@@ -48,7 +53,7 @@ class Control:
 
 @dataclass
 class _Turns:
-    """What has come to a server or its replica, by turn, and which is the next to be applied."""
+    """Pushes that have arrived at a server or its replica, by turn, and the next turn to apply."""
 
     next: int = 0
     arrived: dict[int, Push] = field(default_factory=dict)
@@ -56,8 +61,11 @@ class _Turns:
 
 
 class FabricRun(Run):
-    """The server is on the first host after those of the workers, its replica on the next one. Each worker's host has an
-    aggregator; a third of them work for the replica, if there is one."""
+    """Run with the fabric's scheduler.
+
+    The server is on the first host after those of the workers, its replica on the next one. Each worker's host has an
+    aggregator. If there is a replica, a third of the aggregators work for it.
+    """
 
     def __init__(self, job: Job, seed: int, synchrony: Synchrony, control: Control = Control()) -> None:
         super().__init__(job, seed)
@@ -80,7 +88,7 @@ class FabricRun(Run):
         self._turns: dict[Role, _Turns] = {"server": _Turns(), "replica": _Turns()}
         self._models: dict[int, tuple[Floats, int]] = {}
         self._looking = False
-        #: Of each worker whose last update was neither applied nor dropped yet: what it does when it has been.
+        #: Next action of each worker whose last update is neither applied nor dropped yet.
         self._unsettled: dict[int, Action] = {}
 
     def _begin(self) -> None:
@@ -167,7 +175,7 @@ class FabricRun(Run):
             self._compute(transfer.target.index, *self._models[transfer.batch])
 
     def _apply_due(self, role: Role) -> None:
-        """Applies all whose turn it is. What follows from one may make it another's."""
+        """Apply all pushes whose turn has come. Applying one may start others."""
         turns = self._turns[role]
         while turns.next in turns.arrived or turns.next in turns.skipped:
             turns.next += 1
@@ -177,7 +185,7 @@ class FabricRun(Run):
     def _reorder(self, number: int, turn: int) -> None:
         push = self._transfers.get(number)
         if not isinstance(push, Push) or push.turn is None:
-            self._turns["server"].skipped.add(turn)  # it was applied; only what goes to the server is overtaken
+            self._turns["server"].skipped.add(turn)  # it is applied already; only pushes to the server are reordered
             return
         moved = replace(push, turn=turn)
         self._transfers[number] = moved
@@ -200,7 +208,7 @@ class FabricRun(Run):
             self._settled(self._updates[number][0])
 
     def _finish(self, number: int) -> None:
-        """Tells the scheduler, and begins what has waited for this transfer."""
+        """Report the end of the transfer to the scheduler, and start the transfers that waited for it."""
         del self._transfers[number]
         self._observe(TransferEnded(number))
         for other, waits in list(self._waits.items()):
@@ -209,7 +217,7 @@ class FabricRun(Run):
                 self._start(other)
 
     def _settled(self, worker: int) -> None:
-        """The worker's update was applied or dropped."""
+        """Continue the worker, as its update was applied or dropped."""
         self._unsettled.pop(worker)()
 
     def _ask(self, worker: int) -> None:

@@ -1,6 +1,6 @@
-"""Transfers from host to host: each host's NIC has a rate out and a rate in, and the core has no congestion.
+"""Transfers between hosts. Each host's NIC has a rate out and a rate in, and the network core has no congestion.
 
-A flow may have a limit of its own, which is how a sender that paces keeps to its schedule.
+A flow may have a rate limit, by which a pacing sender keeps to its schedule.
 """
 
 from __future__ import annotations
@@ -15,27 +15,27 @@ from sparkdl_comm.sim.links import Flow, Links
 class Flows:
     """All flows of a network.
 
-    :param rates: of every host, bytes per second out and in.
+    :param rates: rates of every host, bytes per second out and in.
     """
 
     def __init__(self, engine: Engine, rates: Sequence[tuple[float, float]]) -> None:
         self._links = Links(engine, _ways(rates))
 
     def start(self, source: int, target: int, size: float, done: Action, limit: float = math.inf) -> Flow:
-        """Begins a flow. ``done`` is called when it is complete: in the next event, within a host."""
+        """Start a flow. ``done`` is called when it is complete: in the next event if it stays within a host."""
         path = () if source == target else (2 * source, 2 * target + 1)
         return self._links.start(path, size, done, limit)
 
     def left(self, flow: Flow) -> float:
-        """Bytes of a flow that are still to be sent; 0 if it is complete."""
+        """Return the bytes of a flow that are not sent yet; 0 if it is complete."""
         return self._links.left(flow)
 
     def stop(self, flow: Flow) -> float:
-        """Breaks a flow off. Returns what was left of it."""
+        """Stop a flow. Return the bytes that were not sent."""
         return self._links.stop(flow)
 
     def change(self, rates: Sequence[tuple[float, float]]) -> None:
-        """Links have other rates from now on."""
+        """Set new rates of the links."""
         self._links.change(_ways(rates))
 
 

@@ -1,4 +1,4 @@
-"""How long an iteration of a fit would take on another network, with another strategy or other batches, and what limits it."""
+"""Forecast of a fit's iteration time on another network, with another strategy or batching, and its bottleneck."""
 
 from __future__ import annotations
 
@@ -25,11 +25,13 @@ BATCHINGS = ("traced", *UNPLANNED)
 
 @dataclass(frozen=True)
 class Setting:
-    """``strategy``: of :data:`STRATEGIES`. ``batching``: of ps; "traced" is as in the timeline. ``bucket``: bytes of gradients
-    that a collective reduces at once, at least.
+    """Network and strategy of a forecast.
 
-    :raises ConfError: a strategy or a batching that there is not, or that cannot run on the topology; a topology without
-        rates.
+    :param strategy: one of :data:`STRATEGIES`.
+    :param batching: batching of ps; "traced" is as in the timeline.
+    :param bucket: least bytes of gradients that a collective reduces at once.
+    :raises ConfError: there is no such strategy or batching, the strategy cannot run on the topology, or the topology
+        has no rates.
     """
 
     topology: Topology
@@ -49,23 +51,29 @@ class Setting:
                 f"{nearest(self.batching, BATCHINGS)}"
             )
         if not self.topology.rates:
-            raise ConfError(f"{self.topology} has no rates: give one, such as 10gbit")
+            raise ConfError(f"{self.topology} has no rates: add one, such as 10gbit")
         if reason := unfit(self.strategy, self.topology):
             raise ConfError(f"strategy {self.strategy} on {self.topology}: {reason}")
 
 
 def unfit(strategy: str, topology: Topology) -> str:
-    """Why a strategy of STRATEGIES cannot be simulated on the topology; empty if it can."""
+    """Return why a strategy of STRATEGIES cannot be simulated on the topology; empty if it can."""
     if strategy == SERVER:
         alone = topology.rails == topology.slots == 1
-        return "" if alone else "ps is simulated with one NIC and one rank a host"
+        return "" if alone else "ps is simulated with one NIC and one rank per host"
     return ALGORITHMS[strategy.removesuffix(DECOUPLED)].unfit(topology)
 
 
 @dataclass(frozen=True)
 class Forecast:
-    """``seconds`` of an iteration, ``computing`` alone, ``communication`` alone. ``doubled``: seconds if one rail were twice
-    as fast, for each rail. ``faster``: if computing took half as long."""
+    """Forecast of an iteration.
+
+    :param seconds: seconds of the iteration.
+    :param computing: seconds of computing alone.
+    :param communication: seconds of communication alone.
+    :param doubled: for each rail, seconds of the iteration if that rail were twice as fast.
+    :param faster: seconds of the iteration if computing took half as long.
+    """
 
     seconds: float
     computing: float
@@ -81,7 +89,7 @@ class Forecast:
 
 
 def forecast(traced: Traced, setting: Setting) -> Forecast:
-    """What an iteration would take if ranks computed as in ``traced``."""
+    """Return the forecast of an iteration whose ranks compute as in ``traced``."""
     topology = setting.topology
     doubled = [
         replace(
@@ -105,7 +113,7 @@ def _computing_times(traced: Traced, factor: float) -> Traced:
 
 
 def _alone(traced: Traced, setting: Setting) -> float:
-    """Seconds that a rank computes."""
+    """Return the seconds that a rank computes."""
     if setting.strategy.endswith(DECOUPLED):
         return traced.passes + (traced.update + traced.handling) / setting.topology.world
     if setting.strategy != SERVER:
@@ -133,7 +141,7 @@ def _seconds(traced: Traced, setting: Setting) -> float:
 
 
 def _computing(traced: Traced, bucket: int) -> Computing:
-    """With buckets that end where layers do."""
+    """Return the compute times of a rank, with buckets that end where layers end."""
 
     def made() -> Iterator[tuple[float, float]]:
         seconds = 0.0

@@ -1,6 +1,6 @@
-"""Collectives of groups of ranks, stage after stage, with computing in between: what a hierarchical exchange is made of.
+"""Simulated stages of collectives in groups of ranks, with computing in between, as in a hierarchical exchange.
 
-A rank goes on to the next stage when its part of the last one is complete there, as ``compress/hitopk.py`` does.
+A rank enters the next stage when its part of the last one is complete, like in ``compress/hitopk.py``.
 """
 
 from __future__ import annotations
@@ -26,7 +26,9 @@ from sparkdl_comm.topology import Topology
 
 @dataclass(frozen=True)
 class Group:
-    """``ranks[rank]`` is the network's rank that is ``rank`` of the plan, whose elements have ``itemsize`` bytes."""
+    """Group of ranks that run a plan. ``ranks[rank]``: network rank of the plan's ``rank``. ``itemsize``: bytes per
+    element.
+    """
 
     plan: Plan
     ranks: Sequence[int]
@@ -35,14 +37,14 @@ class Group:
 
 @dataclass(frozen=True)
 class Stage:
-    """``groups`` that have no rank in common; each rank computes for ``computing`` seconds first."""
+    """Stage of an exchange: disjoint ``groups``. Each rank first computes for ``computing`` seconds."""
 
     groups: Sequence[Group]
     computing: float = 0.0
 
 
 def run_stages(network: Network, stages: Sequence[Stage]) -> float:
-    """Seconds until all ranks of the network are through.
+    """Return the seconds until all ranks of the network have finished.
 
     :raises PlanError: ranks wait for each other.
     """
@@ -72,7 +74,7 @@ def run_stages(network: Network, stages: Sequence[Stage]) -> float:
         enter(0, rank)
     network.engine.run(math.inf)
     if math.inf in ends.values():
-        raise PlanError(f"ranks {[rank for rank, end in ends.items() if end == math.inf]} wait for others for ever")
+        raise PlanError(f"ranks {[rank for rank, end in ends.items() if end == math.inf]} wait for others forever")
     return max(ends.values())
 
 
@@ -86,10 +88,10 @@ def hierarchical_top_k(
     selecting: float = 0.0,
     adding: float = 0.0,
 ) -> float:
-    """Seconds of a hierarchical top-k sum of ``count`` float32 elements, as ``compress/hitopk.py`` does it.
+    """Return the seconds of a hierarchical top-k sum of ``count`` float32 elements, like in ``compress/hitopk.py``.
 
     :param selecting: seconds in which a rank selects from its part.
-    :param adding: seconds in which it adds up what came.
+    :param adding: seconds in which a rank adds up what it received.
     :raises ConfError: hosts have several rails.
     """
     if topology.rails != 1:

@@ -1,8 +1,7 @@
-"""Links that transfers share as fluids: each gets its max-min fair share of all links that it takes, but never more than its
-own limit.
+"""Links shared by transfers as fluids: each transfer gets its max-min fair share of its links, up to its own limit.
 
-When a transfer comes or goes, rates change only among those that share links with it, and with them, and so on. In a network
-without congestion these are few, so that an event costs no more on a thousand hosts than on ten.
+When a transfer starts or ends, rates change only among transfers that share links with it, directly or through others.
+In a network without congestion these are few, so an event costs no more on a thousand hosts than on ten.
 """
 
 from __future__ import annotations
@@ -13,18 +12,18 @@ from functools import partial
 
 from sparkdl_comm.sim.engine import Action, Engine
 
-#: Bytes that are no transfer: what sums of floats are wrong by.
+#: Bytes below which a transfer counts as complete: the error of sums of floats.
 ROUNDING = 1e-3
 
 
 class Flow:
-    """A transfer of ``size`` bytes over the links of ``path``, at ``rate`` bytes per second now."""
+    """Transfer of ``size`` bytes over the links of ``path``. ``rate``: its current rate, bytes per second."""
 
     __slots__ = ("done", "generation", "left", "limit", "path", "rate", "since", "size")
 
     def __init__(self, path: tuple[int, ...], size: float, limit: float, done: Action) -> None:
         self.path, self.size, self.limit, self.done = path, size, limit, done
-        #: Bytes that were still to be sent at the time ``since``, when the rate changed last.
+        #: Unsent bytes at the time ``since``, when the rate last changed.
         self.left, self.since = size, 0.0
         self.rate = 0.0
         self.generation = 0
@@ -33,18 +32,18 @@ class Flow:
 class Links:
     """All links of a network.
 
-    :param capacities: of every link, bytes per second.
+    :param capacities: rate of every link, bytes per second.
     """
 
     def __init__(self, engine: Engine, capacities: Iterable[float]) -> None:
         self._engine = engine
         self._capacities = list(capacities)
         self._users: list[dict[Flow, None]] = [{} for _ in self._capacities]
-        #: Bytes that have passed each link, of flows that have ended.
+        #: Bytes over each link, of flows that have ended.
         self.carried = [0.0] * len(self._capacities)
 
     def start(self, path: tuple[int, ...], size: float, done: Action, limit: float = math.inf) -> Flow:
-        """Begins a flow. ``done`` is called when it is complete: in the next event, if it takes no link."""
+        """Start a flow. ``done`` is called when it is complete: in the next event if it uses no link."""
         flow = Flow(path, size, limit, done)
         if not path or size <= ROUNDING:
             flow.left = 0.0
@@ -56,18 +55,18 @@ class Links:
         return flow
 
     def left(self, flow: Flow) -> float:
-        """Bytes of it that are still to be sent; 0 if it is complete."""
+        """Return the bytes of a flow that are not sent yet; 0 if it is complete."""
         return max(0.0, flow.left - flow.rate * (self._engine.now - flow.since))
 
     def stop(self, flow: Flow) -> float:
-        """Breaks a flow off. Returns what was left of it."""
+        """Stop a flow. Return the bytes that were not sent."""
         left = self.left(flow)
         if left:
             self._end(flow, left)
         return left
 
     def change(self, capacities: Iterable[float]) -> None:
-        """Links have other capacities from now on."""
+        """Set new capacities of the links."""
         self._capacities = list(capacities)
         self._share(range(len(self._capacities)))
 
@@ -80,7 +79,7 @@ class Links:
         self._share(flow.path)
 
     def _share(self, links: Iterable[int]) -> None:
-        """Sets the rates of all flows that a change on these links can touch, and the events at which they are complete."""
+        """Set the rates of all flows that a change on these links can affect, and schedule their completion."""
         flows = self._touched(links)
         before = [flow.rate for flow in flows]
         share(flows, self._capacities)
@@ -114,7 +113,7 @@ class Links:
 
 
 def share(flows: Sequence[Flow], capacities: Sequence[float]) -> None:
-    """Sets the flows' rates to their max-min fair shares, by filling all of them alike until a link or a limit is reached."""
+    """Set the flows' rates to their max-min fair shares: raise all rates equally until a link or a limit is reached."""
     if len(flows) == 1:
         flows[0].rate = min(flows[0].limit, *(capacities[link] for link in flows[0].path))
         return

@@ -1,15 +1,15 @@
-"""The links of a topology, and who sends over them next.
+"""Links of a topology, and the order in which ranks send over them.
 
-A host has a NIC per rail, with a rate out and a rate in, which its ranks share; between switches of one rail there may be
-trunks. A link carries as many bytes per second as a :class:`~sparkdl_comm.collectives.cost.Cost` says, so what headers take
-is in its betas. Between ranks of one host messages take no NIC: a rank sends them at the cost's local rate, and receives them
-at it.
+A host has a NIC per rail, with a rate out and a rate in, which its ranks share. There may be trunks between switches of
+one rail. Link rates are those of a :class:`~sparkdl_comm.collectives.cost.Cost`, whose betas include the headers.
+Messages between ranks of one host use no NIC: a rank sends and receives them at the cost's local rate.
 
-A rank sends one message at a time over a rail, in the order of its programs, as the engine of the collectives does, of which
-there may be several (``collectives/engine/rail.py``). Each begins with a start-up, the cost's alpha, in which the rank sends
-nothing else there, and is there a latency after its last byte has passed the last link. What several ranks send into one
-NIC, or over one trunk, shares it. What comes to a link faster than it passes on is queued in the switch: so a rank is
-through with a message when its own NIC is, but for what is more than the queue holds.
+A rank sends one message at a time over a rail, in the order of its programs, like the engine of the collectives
+(``collectives/engine/rail.py``). A network may have several such lanes per rank and rail. Each message begins with a
+start-up, the cost's alpha, in which the rank sends nothing else there. It arrives a latency after its last byte has
+passed the last link. Messages of several ranks into one NIC, or over one trunk, share it. The switch queues bytes that
+arrive faster than a link forwards them. So a rank has finished sending when its own NIC has, except for what exceeds
+the queue.
 """
 
 from __future__ import annotations
@@ -27,26 +27,27 @@ from sparkdl_comm.sim.engine import Action, Engine
 from sparkdl_comm.sim.links import Links
 from sparkdl_comm.topology import Topology
 
-#: Of two messages that a rank could send, the one with the lesser turn goes first: (number of the collective, of its step).
+#: Priority of a message, lowest first: (number of the collective, number of its step).
 Turn = tuple[int, int]
 Path = tuple[int, ...]
 
-#: What sums of rates are wrong by, as a share.
+#: Relative error of sums of rates.
 _SLACK = 1e-9
-#: Bytes on an Ethernet of an MTU of 1500 for a byte of a TCP stream with time stamps: 14 + 20 + 32 more for each 1448.
+#: Ethernet bytes per byte of a TCP stream with time stamps, MTU 1500: 14 + 20 + 32 header bytes per 1448.
 HEADERS = 1514 / 1448
-#: Seconds of a port's rate that its queue holds: those of the lab's links.
+#: Length of a port's queue, in seconds of its rate, as in the lab's links.
 QUEUE = 0.05
 
 
 class Network:
-    """All ranks of ``topology``. ``links``: those of :meth:`path`, whose bytes per second are ``capacities``.
+    """Links and senders of all ranks of ``topology``. ``links``: the links of :meth:`path`, with ``capacities`` in
+    bytes per second.
 
-    Trunks that carry whatever the NICs below them send are never what limits, and are left out: all of a Fat-Tree's without
-    ``oversub``.
+    Trunks that can carry everything that the NICs below them send are never a bottleneck, and are left out. These are
+    all trunks of a Fat-Tree without ``oversub``.
 
-    :param latency: seconds.
-    :param queue: of each link, seconds that it needs for what is queued before it.
+    :param latency: seconds from the last link to the arrival.
+    :param queue: length of the queue before each link, in seconds of the link's rate.
     """
 
     def __init__(
@@ -55,7 +56,7 @@ class Network:
         self.engine, self.topology, self.cost, self.latency = engine, topology, cost, latency
         rates = [1 / beta for beta in cost.betas]
         capacities = [rate for _ in topology.hosts for rate in rates for _ in ("out", "in")]
-        #: Switch -> the link up from it, if it can limit, and the switch there.
+        #: Switch -> the link up from it, if it can be a bottleneck, and the switch above.
         self._above: dict[int, tuple[Path, int]] = {}
         for trunk, below in zip(topology.trunks, _sent_over_trunks(topology, rates), strict=True):
             capacity = trunk.factor * rates[topology.switches[trunk.lower].rail]
@@ -72,7 +73,7 @@ class Network:
 
     @property
     def can_be_alike(self) -> bool:
-        """Whether ranks that do the same at the same times are through at the same times: they share no NIC and no trunk."""
+        """True if equal programs at equal times finish at equal times: ranks share no NIC and no trunk."""
         return self.topology.slots == 1 and not self.trunks
 
     def send(
@@ -86,18 +87,24 @@ class Network:
         arrived: Action,
         lane: int = 0,
     ) -> None:
-        """Has rank ``source`` send a message over ``rail``, on ``path``, when it is its turn. ``sent`` is called when its last
-        byte has left, and ``arrived`` when that is there. ``lane``: messages of one take turns; several share the NIC, like
-        groups of ranks with connections of their own."""
+        """Send a message from rank ``source`` over ``rail``, on ``path``, when its turn comes.
+
+        :param nbytes: bytes of the message.
+        :param turn: priority among the waiting messages.
+        :param sent: called when the last byte has left.
+        :param arrived: called when the last byte has arrived.
+        :param lane: messages of one lane are sent one at a time. Several lanes share the NIC, like groups of ranks with
+            separate connections.
+        """
         sender = self._senders.setdefault((source, rail, lane), _Sender())
         heapq.heappush(sender.waiting, _Message(turn, next(sender.numbers), path, nbytes, sent, arrived))
         if not sender.is_busy:
             self._begin(sender)
 
     def path(self, source: int, target: int, rail: int) -> Path:
-        """The links that a message from rank to rank takes.
+        """Return the links of a message from rank to rank.
 
-        :raises PlanError: the rail does not join the ranks.
+        :raises PlanError: the rail does not connect the ranks.
         """
         here, there = (self.topology.host_of(rank) for rank in (source, target))
         if here is there:
@@ -108,7 +115,7 @@ class Network:
         return self.nic(here.index, rail), *between, self.nic(there.index, rail) + 1
 
     def nic(self, host: int, rail: int) -> int:
-        """The link out of the host; the next one is the link into it."""
+        """Return the number of the link out of the host. The next number is the link into it."""
         return 2 * (host * self.topology.rails + rail)
 
     def _begin(self, sender: _Sender) -> None:
@@ -118,7 +125,10 @@ class Network:
             self.engine.after(self.cost.alpha, partial(self._start, sender, message))
 
     def _start(self, sender: _Sender, message: _Message) -> None:
-        """Lets it pass the sender's NIC, and at the same time all that is behind it, the last part out of the queue."""
+        """Start the message on the sender's NIC and, at the same time, on all links after it.
+
+        The part that fits the queue passes those links last.
+        """
         first, beyond = message.path[:1], message.path[1:]
         queued = min(message.nbytes, self._queue * min(self.capacities[link] for link in beyond))
         sent = _Both(partial(self._sent, sender, message))
@@ -140,7 +150,7 @@ class Network:
         self._begin(sender)
 
     def _between(self, one: int, other: int) -> Path | None:
-        """The trunks from switch to switch: up to the first one that is above both, and down from there."""
+        """Return the trunks between two switches: up to the first switch above both, and down from there."""
         ups: dict[int, Path] = {one: ()}
         switch = one
         while switch in self._above:
@@ -158,18 +168,18 @@ class Network:
 
 
 def ethernet_cost(topology: Topology, alpha: float = ALPHA, local: float = LOCAL_BETA) -> Cost:
-    """That of the topology's rates, less what headers take.
+    """Return the cost of the topology's rates, reduced by headers.
 
     :param alpha: seconds per message.
     :param local: seconds per byte between ranks of a host.
-    :raises ConfError: it has no rates.
+    :raises ConfError: the topology has no rates.
     """
     cost = Cost.of(topology, alpha)
     return replace(cost, betas=tuple(beta * HEADERS for beta in cost.betas), local=local)
 
 
 def _sent_over_trunks(topology: Topology, rates: Sequence[float]) -> list[float]:
-    """Bytes per second that the NICs below each trunk can send over it together."""
+    """Return the bytes per second that the NICs below each trunk can send over it together."""
     trunks = {trunk.lower: (number, trunk.upper) for number, trunk in enumerate(topology.trunks)}
     found = [0.0] * len(trunks)
     for host in topology.hosts if trunks else ():
@@ -182,7 +192,7 @@ def _sent_over_trunks(topology: Topology, rates: Sequence[float]) -> list[float]
 
 
 class _Message(NamedTuple):
-    """``number`` keeps the order of those of one turn."""
+    """Message that waits to be sent. ``number`` keeps the order of messages with equal turns."""
 
     turn: Turn
     number: int
@@ -193,7 +203,7 @@ class _Message(NamedTuple):
 
 
 class _Both:
-    """Calls ``done`` when two things have happened."""
+    """Callback after two events: it calls ``done`` when both have happened."""
 
     def __init__(self, done: Action) -> None:
         self._done = done
@@ -206,7 +216,7 @@ class _Both:
 
 
 class _Sender:
-    """What a rank sends over a rail."""
+    """Messages of a rank over a rail in one lane."""
 
     def __init__(self) -> None:
         self.waiting: list[_Message] = []

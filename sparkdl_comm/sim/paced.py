@@ -1,4 +1,4 @@
-"""A transfer that keeps to a schedule: piece after piece, none before its time, none faster than its rate."""
+"""Paced transfer: its pieces are sent in order, none before its start time, none above its rate."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from sparkdl_comm.sim.links import ROUNDING, Flow
 
 
 class Paced:
-    """From host to host. Begins at once; ``done`` is called when all bytes have arrived."""
+    """Paced transfer from host to host. It begins at once, and calls ``done`` when all bytes have arrived."""
 
     def __init__(
         self,
@@ -24,7 +24,7 @@ class Paced:
         done: Action,
     ) -> None:
         self._engine, self._flows, self._ends, self._size, self._done = engine, flows, ends, size, done
-        #: Bytes that no flow carries yet.
+        #: Bytes not yet given to a flow.
         self._rest = float(size)
         self._flow: Flow | None = None
         self._generation = 0
@@ -32,12 +32,12 @@ class Paced:
 
     @property
     def sent(self) -> int:
-        """Bytes so far."""
+        """Bytes sent so far."""
         under_way = 0.0 if self._flow is None else self._flows.left(self._flow)
         return round(self._size - self._rest - under_way)
 
     def repace(self, schedule: Sequence[Piece]) -> None:
-        """The rest has another schedule. If that is too short for it, the last rate is kept until the end."""
+        """Set another schedule for the rest. If the schedule is too short, its last rate is kept until the end."""
         if self._flow is not None:
             self._rest += self._flows.stop(self._flow)
             self._flow = None

@@ -1,8 +1,7 @@
-"""A collective in virtual time: a plan as it is, over a network.
+"""Simulated collective: runs a plan over a network.
 
-A step is taken when those that it waits for are complete. A message is sent without asking whether its receiver is that far:
-what comes early is held by the receiver until its step's turn has come. Combining takes the receiver the cost's gamma per
-byte.
+A step begins when all steps that it waits for are complete. A sender does not check whether the receiver is ready: the
+receiver holds an early message until its step begins. Combining takes the receiver the cost's gamma per byte.
 """
 
 from __future__ import annotations
@@ -16,13 +15,13 @@ from sparkdl_comm.sim.script import Part, Script
 
 
 class PlanRun:
-    """One run of a script.
+    """Run of a script.
 
-    :param ranks: ``ranks[rank]`` is the network's rank that the plan's is.
+    :param ranks: ``ranks[rank]`` is the network rank of the plan's ``rank``.
     :param itemsize: bytes per element.
-    :param number: of the collective; of several under way, what belongs to the first is sent first.
-    :param done: is called with the number of a part when all of its steps are complete.
-    :param lane: of its messages; see :meth:`Network.send`.
+    :param number: number of the collective. Messages of lower numbers are sent first.
+    :param done: called with the number of a part when all of its steps are complete.
+    :param lane: lane of its messages; see :meth:`Network.send`.
     """
 
     def __init__(
@@ -42,7 +41,7 @@ class PlanRun:
         self._done = done
 
     def begin(self, part: int) -> None:
-        """The ranks of the part take their first steps."""
+        """Start the first steps of the part's ranks."""
         progress = self._parts[part]
         for index, waits in enumerate(progress.part.waits):
             if not waits:
@@ -51,7 +50,7 @@ class PlanRun:
             self._network.engine.after(0.0, partial(self._done, part))
 
     def _possible(self, number: int, index: int) -> None:
-        """What the step has waited for is complete."""
+        """Start a step, as all steps that it waits for are complete."""
         progress = self._parts[number]
         step = progress.part.steps[index]
         if step.kind is not Kind.SEND:
@@ -66,7 +65,7 @@ class PlanRun:
         self._network.send(progress.rank, step.rail, path, nbytes, (self._number, index), sent, arrived, self._lane)
 
     def _path(self, number: int, step: Step) -> Path:
-        """Into the NIC of the rank that is run for the peer."""
+        """Return the path of a step's messages, into the NIC of the rank that is run in place of the peer."""
         key = number, step.peer, step.rail
         if key not in self._paths:
             path = self._network.path(self._parts[number].rank, self._ranks[step.peer], step.rail)
@@ -102,7 +101,10 @@ class PlanRun:
 
 
 class _Progress:
-    """How far a part is. ``possible``, ``arrived``: its receives whose turn has come, and those whose messages are there."""
+    """Progress of a part.
+
+    ``possible``: receive steps that may begin. ``arrived``: receive steps whose messages have arrived.
+    """
 
     def __init__(self, part: Part, rank: int) -> None:
         self.part, self.rank = part, rank

@@ -1,6 +1,6 @@
-"""Synchronous training: when all workers have computed, a ring all-reduce, and then the next iteration.
+"""Simulated synchronous training: when all workers have computed, a ring all-reduce, then the next iteration.
 
-All links of a ring carry the same bytes at the same pace, which is that of the slowest NIC that it passes.
+All links of a ring carry the same bytes at the pace of the slowest NIC in the ring.
 """
 
 from __future__ import annotations
@@ -12,8 +12,11 @@ from sparkdl_comm.sim.task import Floats
 
 
 class RingRun(Run):
-    """``passes``: how often the ring goes over each NIC. 1 if it visits host after host; the paper's, where it takes 320 ms
-    for 100 MB at 10 Gbit/s (section 2), goes over the NIC of a host once for each of the host's two workers."""
+    """Run of synchronous training.
+
+    :param passes: how often the ring uses each NIC. 1 if it visits host after host. The paper's ring uses a host's NIC
+        once for each of its two workers: 320 ms for 100 MB at 10 Gbit/s (section 2).
+    """
 
     def __init__(self, job: Job, seed: int, passes: int = 1) -> None:
         super().__init__(job, seed)

@@ -1,4 +1,4 @@
-"""What all runs have in common: one model at a server, workers that compute updates of it, and a goal."""
+"""Base of all simulated runs: one model at a server, workers that compute updates, and a target accuracy."""
 
 from __future__ import annotations
 
@@ -17,10 +17,15 @@ from sparkdl_comm.sim.task import Floats, Task
 
 @dataclass(frozen=True)
 class Job:
-    """``workers``, dealt out over ``hosts`` in turn, as ranks are by slots; ``bytes``: of an update and of the model, as
-    the network sees them. ``goal``: the accuracy to be reached. ``scale``: C of the delay-adaptive step size. ``momentum``:
-    the server's. ``evaluated``: updates after which the accuracy is looked at. ``limit``: virtual seconds after which a run
-    is given up.
+    """Training to simulate. Consecutive workers share a host.
+
+    :param workers: number of workers, distributed over the hosts like ranks over slots.
+    :param bytes: bytes of an update and of the model on the network.
+    :param goal: accuracy to reach.
+    :param scale: C of the delay-adaptive step size.
+    :param momentum: momentum of the server.
+    :param evaluated: updates between evaluations of the accuracy.
+    :param limit: virtual seconds after which a run ends without success.
     """
 
     task: Task
@@ -34,16 +39,22 @@ class Job:
     limit: float = 3600.0
 
     def host(self, worker: int) -> int:
-        """Neighbours in the ring are on one host where there are more workers than hosts."""
+        """Return the worker's host. Neighbors in the ring share a host if there are more workers than hosts."""
         return worker * self.conditions.hosts // self.workers
 
 
 @dataclass
 class Outcome:
-    """``seconds``: virtual time at which the goal was reached, infinity if it was not. ``updates``: how many were applied
-    until then, with ``delays`` in updates, each counted itself; ``dropped``: how many were thrown away. ``accuracy``: the
-    last one seen. ``replicated``: bytes that the replica has got, if there is one; ``norms``: the sum of the norms of all
-    updates as they were applied."""
+    """Result of a run.
+
+    :param seconds: virtual time at which the goal was reached; infinity if it was not.
+    :param updates: number of updates applied until then.
+    :param dropped: number of updates dropped.
+    :param accuracy: accuracy of the last evaluation.
+    :param delays: delay of each update in updates, including itself.
+    :param replicated: bytes that the replica received, if there is one.
+    :param norms: sum of the norms of all updates as they were applied.
+    """
 
     seconds: float = math.inf
     updates: int = 0
@@ -55,7 +66,7 @@ class Outcome:
 
 
 class Run:
-    """One training in virtual time. Subclasses say what is sent when: they begin in ``_begin``."""
+    """Training in virtual time. Subclasses decide what is sent when, starting in ``_begin``."""
 
     def __init__(self, job: Job, seed: int) -> None:
         self.job, self.outcome = job, Outcome()
@@ -78,17 +89,19 @@ class Run:
         raise NotImplementedError
 
     def computing_seconds(self, worker: int) -> float:
-        """What the worker's next iteration takes."""
+        """Return the seconds of the worker's next iteration."""
         self._iterations[worker] += 1
         return self.job.conditions.seconds(worker, self._iterations[worker])
 
     def computed(self, worker: int, parameters: Floats) -> Floats:
-        """The worker's update of these parameters, not multiplied by a step size yet."""
+        """Return the worker's update of these parameters, before multiplication with a step size."""
         return self.job.task.update(parameters, self._draws[worker])
 
     def apply(self, updates: Sequence[tuple[Floats, float, int]]) -> None:
-        """The server takes one step with the sum of updates; each comes with its step size and the version it was computed
-        from."""
+        """Apply the sum of updates at the server, in one step.
+
+        :param updates: each update, its step size, and the version that it was computed from.
+        """
         self._step *= self.job.momentum
         for update, scale, base in updates:
             self._step += scale * update
@@ -105,7 +118,7 @@ class Run:
                 self.engine.stop()
 
     def scaled(self, version: int, delay: int) -> float:
-        """The step size of an update with which the model has ``version`` updates."""
+        """Return the step size of an update after which the model has ``version`` updates."""
         return step_size(self.job.scale, version, delay)
 
     def _next_rates(self, period: int) -> None:
@@ -118,4 +131,4 @@ class Run:
         self.engine.at(period * self.job.conditions.interval, change)
 
     def _rates_changed(self, rates: Sequence[tuple[float, float]]) -> None:
-        """What a system does when links have other rates."""
+        """React to new link rates. Does nothing by default."""

@@ -1,9 +1,11 @@
-"""A plan as the simulator runs it: what each step waits for, and which step of another rank its message meets.
+"""Plan in the form that the simulator runs: what each step waits for, and which step of another rank its message meets.
 
-Ranks that do the same at the same times are *alike*, and one of them is run for all: of a ring, or of BML, one for a thousand.
-They are alike if their steps are of the same kinds, rails and lengths, wait for the same ones, and meet the same steps of
-ranks that are alike themselves; :func:`script` finds that by refining classes until none falls apart. It holds for the times
-too where ranks share no NIC and no trunk, and begin at once. Otherwise, and in a chain, which has ends, every rank is run.
+Ranks that do the same at the same times are *alike*, and one of them is run for all: one for a thousand in a ring or
+BML. Ranks are alike if their steps have the same kinds, rails and lengths, wait for the same steps, and meet the same
+steps of ranks that are alike. :func:`script` finds the classes by refining them until none is split further.
+
+The times are alike, too, if ranks share no NIC and no trunk, and begin at once. Otherwise every rank is run. So it is
+in a chain, which has ends.
 """
 
 from __future__ import annotations
@@ -21,10 +23,11 @@ _Channel = tuple[int, int, bool]
 
 @dataclass(frozen=True)
 class Part:
-    """What the ranks of a class do, as ``rank``, one of them, does it.
+    """Program of a class of ranks, as its member ``rank`` runs it.
 
-    ``waits``: how many steps each step waits for, the one before it on its connection among them; ``followers``: those that
-    wait for it. ``mates``: of each step, the part whose step it meets, and that step's number.
+    :param waits: number of steps that each step waits for, including the previous one on its connection.
+    :param followers: for each step, the steps that wait for it.
+    :param mates: for each step, the part and the number of the step that it meets.
     """
 
     rank: int
@@ -40,17 +43,17 @@ class Part:
 
 @dataclass(frozen=True)
 class Script:
-    """``parts``: one for each class of ranks; ``part_of``: the number of each rank's."""
+    """Plan for the simulator. ``parts``: one per class of ranks. ``part_of``: the part of each rank."""
 
     parts: tuple[Part, ...]
     part_of: tuple[int, ...]
 
 
 def script(plan: Plan, marks: Sequence[Hashable]) -> Script:
-    """The script of a plan.
+    """Return the script of a plan.
 
-    :param marks: one for each rank; those with different ones are not alike.
-    :raises PlanError: a message that is not received, or not sent.
+    :param marks: one per rank. Ranks with different marks are not alike.
+    :raises PlanError: a message is not received, or not sent.
     """
     shapes: dict[Hashable, int] = {}
     outlines = [_Outline(plan, rank, shapes) for rank in range(plan.collective.world)]
@@ -66,9 +69,10 @@ def script(plan: Plan, marks: Sequence[Hashable]) -> Script:
 
 
 class _Outline:
-    """Of a rank's program what tells whether it is like another one's, and no more: those of all ranks are held at once.
+    """Properties of a rank's program that decide whether it is like another's. It is small, since all ranks' outlines
+    exist at once.
 
-    :param shapes: numbers the shapes that were seen.
+    :param shapes: known shapes and their numbers; new ones are added.
     """
 
     def __init__(self, plan: Plan, rank: int, shapes: dict[Hashable, int]) -> None:
@@ -89,7 +93,7 @@ def _channel(step: Step) -> _Channel:
 
 
 def _mates(plan: Plan, outlines: Sequence[_Outline], rank: int) -> array[int]:
-    """Of each step, the number of the peer's step that it meets."""
+    """Return for each step the number of the peer's step that it meets."""
     found = array("i", bytes(4 * len(outlines[rank].peers)))
     for (peer, rail, sends), here in outlines[rank].channels.items():
         there = outlines[peer].channels.get((rank, rail, not sends), array("i"))
@@ -102,7 +106,7 @@ def _mates(plan: Plan, outlines: Sequence[_Outline], rank: int) -> array[int]:
 
 
 def _numbered(values: Iterable[Hashable]) -> list[int]:
-    """Equal values have equal numbers, from 0 on in the order of their first appearance."""
+    """Number the values: equal values get equal numbers, from 0 in the order of first appearance."""
     seen: dict[Hashable, int] = {}
     return [seen.setdefault(value, len(seen)) for value in values]
 

@@ -1,12 +1,11 @@
-"""Iterations with the parameter server in virtual time, with layers in any batches.
+"""Simulated iterations with the parameter server, with any batches of layers.
 
-All ranks do the same at the same time, so that one is run for all: of each layer it gets (N-1)/N of the bytes over its NIC, in
-either direction. Of what is on its way the most urgent has the NIC: gradients before parameters, and of these the layer that
-is used first. A communication begins with a start-up, which overlaps with those of others but for its gap: these follow one
-another.
+All ranks do the same at the same time, so one is run for all. It receives (N-1)/N of each layer's bytes over its NIC,
+and sends as many. The most urgent transfer has the NIC to itself: gradients before parameters, then the layer that is
+used first. A communication begins with a start-up. Start-ups overlap except for their gaps, which follow one another.
 
-Pulls of an iteration begin when their layers are updated. That happens in the backward pass before, between its layers, or at
-its end; with one batch for all pulls, or for all pushes, at its end.
+Pulls of an iteration begin when their layers are updated. That happens during the previous backward pass, between its
+layers, or at its end. With one batch for all pulls, or for all pushes, it is at the end.
 """
 
 from __future__ import annotations
@@ -23,20 +22,22 @@ from sparkdl_comm.errors import InputError
 from sparkdl_comm.sim.engine import Action, Engine
 from sparkdl_comm.sim.links import Flow, Links
 
-#: First and last layer, from 0.
+#: First and last layer of a batch, from 0.
 Batch = tuple[int, int]
-#: Ways to cut so many layers into batches that need no plan.
+#: Batchings that need no plan: number of layers -> batches.
 UNPLANNED: Mapping[str, Callable[[int], list[Batch]]] = {
     "whole": lambda layers: [(0, layers - 1)],
     "layerwise": lambda layers: [(layer, layer) for layer in range(layers)],
 }
-#: Iterations that are run, and of how many of the last ones the mean is told.
+#: Iterations to simulate, and how many of the last ones to average.
 _RUN, _TOLD = 8, 4
 
 
 @dataclass(frozen=True)
 class ServedLayer:
-    """Seconds of ``forward`` and ``backward``; ``nbytes`` of its parameters that other ranks serve, (N-1)/N of all."""
+    """Layer with seconds of ``forward`` and ``backward``. ``nbytes``: bytes of its parameters at other ranks, (N-1)/N
+    of all.
+    """
 
     forward: float
     backward: float
@@ -45,18 +46,22 @@ class ServedLayer:
 
 @dataclass(frozen=True)
 class Overhead:
-    """Cost of the way through the executors' JVMs, however few bytes travel: seconds of ``startup`` of a communication, from
-    all ranks being ready to the worker's going on, and of ``handling`` of each batch of gradients."""
+    """Cost of the path through the executors' JVMs, independent of the bytes.
+
+    :param startup: seconds of a communication, from all ranks being ready until the worker continues.
+    :param handling: seconds of handling each batch of gradients.
+    """
 
     startup: float
     handling: float
 
     @classmethod
     def of_iterations(cls, whole: float, layerwise: float, layers: int) -> Overhead:
-        """Return the overhead of iterations in which nothing is computed, and next to nothing travels.
+        """Return the overhead from iterations without computing and with almost no bytes.
 
-        :param whole: seconds of one with a single batch: two start-ups, and one batch to handle.
-        :param layerwise: seconds of one with as many batches as ``layers``, 2 at least.
+        :param whole: seconds of an iteration with a single batch: two start-ups, and one batch to handle.
+        :param layerwise: seconds of an iteration with one batch per layer.
+        :param layers: number of layers, at least 2.
         """
         handling = min(whole, max(0.0, layerwise - whole) / (layers - 1))
         return cls((whole - handling) / 2, handling)
@@ -64,9 +69,15 @@ class Overhead:
 
 @dataclass(frozen=True)
 class ServerCost:
-    """``beta``: seconds per byte of a NIC. ``startup``: seconds from asking for a batch to its first byte, of which ``gap``
-    follow those of others. ``summing`` and ``updating``: seconds per byte of a batch's gradients; ``handling``: of the worker
-    for each batch of gradients, however small."""
+    """Cost of the parameter server.
+
+    :param beta: seconds per byte of a NIC.
+    :param startup: seconds from requesting a batch to its first byte, including ``gap``.
+    :param gap: part of ``startup`` that does not overlap with other start-ups.
+    :param summing: seconds per byte to sum a batch's gradients.
+    :param updating: seconds per byte to update a batch's parameters.
+    :param handling: seconds of the worker per batch of gradients, independent of its size.
+    """
 
     beta: float
     startup: float
@@ -79,11 +90,11 @@ class ServerCost:
 def iteration_seconds(
     layers: Sequence[ServedLayer], pulls: Sequence[Batch], pushes: Sequence[Batch], cost: ServerCost
 ) -> float:
-    """Seconds of an iteration, when iterations have settled.
+    """Return the seconds of an iteration, when iteration times have settled.
 
-    :param pulls: batches whose parameters travel together, in the order of their layers; all layers are in one.
-    :param pushes: likewise of gradients.
-    :raises InputError: batches that are not all layers in their order.
+    :param pulls: batches whose parameters travel together, in the order of their layers, covering all layers.
+    :param pushes: batches whose gradients travel together, in the same form.
+    :raises InputError: batches do not cover all layers in order.
     """
     for batches in (pulls, pushes):
         ends = [(-1, -1), *batches]
@@ -96,8 +107,11 @@ def iteration_seconds(
 
 
 def equal_cuts(nbytes: Sequence[float]) -> Iterator[list[Batch]]:
-    """Layers of so many bytes in 2, 4, 8, ... batches of about as many bytes each, or fewer where a layer has more than its
-    share: some of the plans that iBatch's planner looks at (``Planner.scala``)."""
+    """Yield batchings of the layers into 2, 4, 8, ... batches of about equal bytes.
+
+    A layer larger than its share makes the batches fewer. These are some of the plans that iBatch's planner considers
+    (``Planner.scala``).
+    """
     until = list(accumulate(nbytes))
     batches = 2
     while batches < len(until):
@@ -114,14 +128,14 @@ class _Run:
         self._engine = Engine()
         self._nic = _UrgentLink(self._engine, 1 / cost.beta)
         self._ahead = len(pulls) > 1 and len(pushes) > 1
-        self._asked = 0.0  # when the gap of the last start-up is over
+        self._asked = 0.0  # time at which the gap of the last start-up is over
         self._begins: list[float] = []
         self._step = 0  # forward computes layers in steps 0 to L - 1, backward in the next L, the last layer first
         self._is_busy = False
-        self._here: set[int] = set()  # pulls whose parameters are there
-        self._summed: list[int] = []  # pushes whose gradients are there, of all ranks
-        self._to_push: list[int] = []  # layers of each push that backward has yet to do
-        self._to_update: list[int] = []  # layers of each pull that are not updated yet
+        self._here: set[int] = set()  # pulls whose parameters have arrived
+        self._summed: list[int] = []  # pushes whose gradients of all ranks are summed
+        self._to_push: list[int] = []  # number of layers of each push whose backward is not done yet
+        self._to_update: list[int] = []  # number of layers of each pull that are not updated yet
         self._updates = 0
 
     def seconds(self) -> float:
@@ -140,7 +154,7 @@ class _Run:
             self._engine.stop()
 
     def _work(self) -> None:
-        """Has the worker do what it can do next, unless it does something."""
+        """Start the worker's next action, unless it is busy."""
         depth = len(self._layers)
         if self._is_busy:
             return
@@ -212,12 +226,12 @@ class _Run:
 
 
 def _holding(batches: Sequence[Batch], layer: int) -> int:
-    """The number of the batch that has the layer."""
+    """Return the number of the batch that contains the layer."""
     return next(number for number, (_, last) in enumerate(batches) if layer <= last)
 
 
 class _UrgentLink:
-    """A link that the most urgent of what is to pass it has for itself; others go on when it is through."""
+    """Link that the most urgent transfer has to itself. Others continue when it is complete."""
 
     def __init__(self, engine: Engine, rate: float) -> None:
         self._links = Links(engine, [rate])
@@ -231,7 +245,7 @@ class _UrgentLink:
             held_urgency, number, held_done, flow = self._moving
             left = self._links.stop(flow)
             if not left:
-                return  # it is complete in this moment
+                return  # it is complete at this very moment
             heapq.heappush(self._waiting, (held_urgency, number, left, held_done))
             self._moving = None
         self._go_on()

@@ -1,8 +1,8 @@
-"""One step of training in virtual time: gradients are all-reduced bucket by bucket while backward goes on.
+"""Simulated training step: gradients are all-reduced bucket by bucket while backward runs.
 
-A rank computes forward, and then backward, layer by layer from the last one. Whenever a bucket's gradients are there, its
-all-reduce begins; when all buckets are reduced, the rank updates its parameters. So do the strategies of ``strategies/
-collective.py`` and torch's DistributedDataParallel.
+A rank computes forward, and then backward, layer by layer from the last one. The all-reduce of a bucket begins when its
+gradients are complete. When all buckets are reduced, the rank updates its parameters. The strategies of
+``strategies/collective.py`` and torch's DistributedDataParallel work this way.
 """
 
 from __future__ import annotations
@@ -26,13 +26,13 @@ from sparkdl_comm.sim.script import Script, script
 from sparkdl_comm.space.layer_buckets import in_buckets
 from sparkdl_comm.topology import Topology
 
-#: Bytes of an element: parameters and gradients are float32.
+#: Bytes per element: parameters and gradients are float32.
 ITEMSIZE = 4
 
 
 @dataclass(frozen=True)
 class Bucket:
-    """``elements`` whose gradients are there ``seconds`` after the beginning of backward."""
+    """Bucket of ``elements`` whose gradients are complete ``seconds`` after the beginning of backward."""
 
     elements: int
     seconds: float
@@ -40,8 +40,13 @@ class Bucket:
 
 @dataclass(frozen=True)
 class Computing:
-    """What one rank does alone in a step: ``forward`` and ``backward`` seconds, ``buckets`` that backward completes one after
-    another, and ``update`` seconds at the end."""
+    """Compute times of one rank in a step.
+
+    :param forward: seconds of forward.
+    :param backward: seconds of backward.
+    :param buckets: buckets in the order in which backward completes them.
+    :param update: seconds of the update at the end.
+    """
 
     forward: float
     backward: float
@@ -52,12 +57,13 @@ class Computing:
     def of(
         cls, profile: Profile, scale: float, bucket_bytes: int, update: float = 0.0, first_bytes: int | None = None
     ) -> Computing:
-        """That of a network with float32 parameters.
+        """Return the compute times of a network with float32 parameters.
 
-        :param scale: multiplies the profile's seconds.
-        :param bucket_bytes: buckets end where parameters do, and have so many bytes at least, but the last one.
-        :param update: seconds.
-        :param first_bytes: those of the first bucket, if it has others.
+        :param scale: factor of the profile's seconds.
+        :param bucket_bytes: least bytes of a bucket. Buckets end where parameters end, and only the last may be
+            smaller.
+        :param update: seconds of the update.
+        :param first_bytes: least bytes of the first bucket. None: ``bucket_bytes``.
         """
 
         def made() -> Iterator[tuple[float, float]]:
@@ -74,11 +80,12 @@ class Computing:
 
 
 def cut(made: Iterable[tuple[float, float]], bucket_bytes: int, first_bytes: int | None = None) -> tuple[Bucket, ...]:
-    """Cuts gradients into buckets.
+    """Group gradients into buckets.
 
-    :param made: bytes of gradients, and how many seconds after the beginning of backward they are there, in this order.
-    :param bucket_bytes: that buckets have at least, but the last one.
-    :param first_bytes: that the first bucket has at least, if it is another one.
+    :param made: bytes of each gradient, and the seconds after the beginning of backward when it is complete, in this
+        order.
+    :param bucket_bytes: least bytes of a bucket. Only the last may be smaller.
+    :param first_bytes: least bytes of the first bucket. None: ``bucket_bytes``.
     """
     items = list(made)
     sizes = [nbytes for nbytes, _ in items]
@@ -98,11 +105,11 @@ def step_seconds(
     slowdowns: Sequence[float] = (),
     coalesce: bool = True,
 ) -> float:
-    """Seconds until all ranks have done a step with float32 gradients, if they begin at once.
+    """Return the seconds until all ranks have finished a step with float32 gradients, if they begin at once.
 
-    :param algorithm: of :data:`~sparkdl_comm.collectives.algorithms.ALGORITHMS`.
-    :param slowdowns: how many times as long each rank computes, but for its update; default: 1.
-    :param coalesce: runs one rank for all that are alike (see ``script.py``); False: every rank.
+    :param algorithm: one of :data:`~sparkdl_comm.collectives.algorithms.ALGORITHMS`.
+    :param slowdowns: factor of each rank's compute times, except for its update. Default: 1.
+    :param coalesce: run one rank for all equivalent ranks (see ``script.py``). False: run every rank.
     """
     every = range(topology.world)
     slow = tuple(slowdowns) or (1.0,) * topology.world
@@ -132,8 +139,10 @@ def scripts(
     cost: Cost,
     marks: Sequence[Hashable],
 ) -> list[dict[int, Script]]:
-    """For each operation the scripts of buckets by their elements. In all of them the same ranks are alike. Buckets are made a
-    little larger, so that all ranks have equal parts of them."""
+    """Return for each operation the scripts of buckets, by their elements. The same ranks are alike in all of them.
+
+    Buckets are made slightly larger, so that all ranks have equal parts of them.
+    """
     plans = {}
     for operation, elements in itertools.product(operations, {bucket.elements for bucket in buckets}):
         collective = collective_for(algorithm, operation, topology, even_count(topology, elements), ITEMSIZE, cost)

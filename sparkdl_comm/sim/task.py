@@ -1,5 +1,7 @@
-"""What is learned: the handwritten digits of scikit-learn, or classes of points, by a network with one hidden layer, in
-numpy."""
+"""Learning task for the simulated runs: classification by a numpy network with one hidden layer.
+
+The data are the handwritten digits of scikit-learn, or classes of random points.
+"""
 
 from __future__ import annotations
 
@@ -13,8 +15,13 @@ Floats = NDArray[np.float64]
 
 @dataclass(frozen=True)
 class Task:
-    """Rows to learn from and rows to test with; ``features`` are [rows, columns], ``labels`` class numbers. ``hidden``: units.
-    ``batch``: rows of one update."""
+    """Training and test rows of a classification task.
+
+    :param features: training rows ``[rows, columns]``.
+    :param labels: class numbers of the training rows.
+    :param hidden: units of the hidden layer.
+    :param batch: rows per update.
+    """
 
     features: Floats
     labels: NDArray[np.int64]
@@ -25,7 +32,7 @@ class Task:
 
     @classmethod
     def points(cls, seed: int, rows: int = 6000, columns: int = 40, classes: int = 10, spread: float = 1.8) -> Task:
-        """Clouds of points, two for each class, that overlap the more the larger ``spread`` is."""
+        """Return a task of point clouds, two per class. They overlap more the larger ``spread`` is."""
         draw = np.random.default_rng((seed, 3))
         centres = draw.normal(size=(2 * classes, columns))
         cloud = draw.integers(2 * classes, size=rows + rows // 4)
@@ -38,7 +45,7 @@ class Task:
         return int(self.labels.max()) + 1
 
     def start(self, seed: int) -> Floats:
-        """Parameters to begin with, flat."""
+        """Return initial parameters, flat."""
         draw = np.random.default_rng((seed, 4))
         columns = self.features.shape[1]
         first = draw.normal(scale=columns**-0.5, size=(columns, self.hidden))
@@ -46,7 +53,7 @@ class Task:
         return np.concatenate([first.ravel(), np.zeros(self.hidden), second.ravel(), np.zeros(self.classes)])
 
     def update(self, parameters: Floats, draw: np.random.Generator) -> Floats:
-        """Minus the gradient of the mean cross-entropy of a batch that ``draw`` chooses, flat."""
+        """Return minus the gradient of the mean cross-entropy of a batch drawn by ``draw``, flat."""
         rows = draw.integers(len(self.labels), size=self.batch)
         inputs, labels = self.features[rows], self.labels[rows]
         first, bias, second, other = self._parts(parameters)
@@ -59,7 +66,7 @@ class Task:
         return -np.concatenate([gradient.ravel() for gradient in gradients])
 
     def accuracy(self, parameters: Floats) -> float:
-        """The part of the test rows whose class is found."""
+        """Return the share of test rows whose class is predicted correctly."""
         first, bias, second, other = self._parts(parameters)
         scores = np.maximum(self.test_features @ first + bias, 0.0) @ second + other
         return float((scores.argmax(axis=1) == self.test_labels).mean())

@@ -1,4 +1,4 @@
-"""What the ranks of a fit computed, layer by layer, as the spans of its timeline tell (``report/timeline.py``)."""
+"""Compute times of a fit's ranks, layer by layer, from the spans of its timeline (``report/timeline.py``)."""
 
 from __future__ import annotations
 
@@ -11,17 +11,17 @@ from sparkdl_comm.errors import InputError
 from sparkdl_comm.sim.server_run import Overhead
 from sparkdl_comm.sim.traced_overhead import Span, traced_overhead
 
-#: Overhead of the parameter server where the timeline is of another strategy: what `auto` measured for two executors of one
-#: machine with two cores, the mean of the two rows of ``python/results/auto-small-vgg19.json`` (commit 66a63f5, 2026-11-28).
-#: ``python python/bench_auto.py`` measures it: it is the ``server`` of its rows of auto.
+#: Overhead of the parameter server if the timeline is of another strategy. `auto` measured it for two executors on one
+#: machine with two cores: the mean of the two rows of ``python/results/auto-small-vgg19.json`` (commit 66a63f5, 2026-11-28).
+#: To measure it, run ``python python/bench_auto.py``, and read ``server`` in its rows of auto.
 ASSUMED = Overhead(startup=0.0017, handling=0.0016)
-#: Layers that a network is taken to have of which the spans tell none.
+#: Assumed number of layers if the spans contain none.
 _SLICES = 64
 
 
 @dataclass(frozen=True)
 class TracedLayer:
-    """Seconds of ``forward`` and ``backward``, ``nbytes`` of the parameters."""
+    """Layer with seconds of ``forward`` and ``backward``. ``nbytes``: bytes of its parameters."""
 
     forward: float
     backward: float
@@ -30,10 +30,15 @@ class TracedLayer:
 
 @dataclass(frozen=True)
 class Traced:
-    """The mean of all ranks and iterations. ``update``: seconds in which a rank would update all parameters, where those of
-    the parameter server update a part each; ``handling``: seconds more for each batch of gradients. ``pulls``, ``pushes``:
-    batches of layers, from 0, in which the parameter server moved them; empty with other strategies. ``server``: its
-    overhead."""
+    """Mean compute times over all ranks and iterations.
+
+    :param update: seconds in which one rank would update all parameters. With the parameter server, each rank updates a
+        part.
+    :param pulls: batches of layers, from 0, that the parameter server pulled. Empty with other strategies.
+    :param pushes: batches of layers, from 0, that the parameter server pushed. Empty with other strategies.
+    :param handling: additional seconds per batch of gradients.
+    :param server: overhead of the parameter server.
+    """
 
     layers: tuple[TracedLayer, ...]
     update: float
@@ -49,12 +54,15 @@ class Traced:
 
 
 def traced(spans: Sequence[Span], parameter_bytes: int, nbytes: int | None = None) -> Traced:
-    """What spans tell. Within a batch all layers are taken to be alike; where no batches are told, all layers of the network,
-    and gradients then come evenly during backward.
+    """Return the compute times from the spans of a timeline.
+
+    Within a batch all layers count as equal. Without batches, all layers of the network count as equal, and gradients
+    are completed evenly during backward.
 
     :param spans: as :attr:`~sparkdl_comm.report.timeline.Timeline.spans`, in the order in which they began.
-    :param parameter_bytes: of the traced model. Where ranks pulled batches of it, these tell how many each layer has.
-    :param nbytes: of all parameters, if they are to be others.
+    :param parameter_bytes: bytes of the traced model. If ranks pulled its batches, the spans give the bytes of each
+        layer.
+    :param nbytes: bytes of all parameters to assume instead. None: those of the traced model.
     :raises InputError: there is no forward or no backward pass.
     """
     ranks = len({span["rank"] for span in spans})
@@ -75,7 +83,7 @@ def traced(spans: Sequence[Span], parameter_bytes: int, nbytes: int | None = Non
     if pushed:
         update = _of_bytes(spans, sizes, update)
         handling = (spent["update"] / passes - update) / len(pushed)
-        update *= ranks  # each has updated its part
+        update *= ranks  # each rank has updated only its part
     return Traced(
         tuple(TracedLayer(*layer) for layer in zip(forward, backward, sizes, strict=True)),
         update,
@@ -87,7 +95,7 @@ def traced(spans: Sequence[Span], parameter_bytes: int, nbytes: int | None = Non
 
 
 def _without_waits(spans: Iterable[Span]) -> dict[str, float]:
-    """Seconds of all ranks and iterations by name, those of waits within taken off."""
+    """Return the seconds of all ranks and iterations by span name, without the waits inside the spans."""
     spent: dict[str, float] = defaultdict(float)
     around: dict[int, list[Span]] = defaultdict(list)
     for span in spans:
@@ -104,7 +112,7 @@ def _without_waits(spans: Iterable[Span]) -> dict[str, float]:
 
 
 def _batches(spans: Iterable[Span], name: str) -> list[tuple[int, int]]:
-    """Those of the last iteration that has any, in the order of their layers, from 1."""
+    """Return the batches of the last iteration that has any, in the order of their layers, from 1."""
     found: dict[int, set[tuple[int, int]]] = defaultdict(set)
     for span in spans:
         if span["name"] == name:
@@ -114,7 +122,9 @@ def _batches(spans: Iterable[Span], name: str) -> list[tuple[int, int]]:
 
 
 def _spread(spans: Iterable[Span], name: str, depth: int, seconds: float) -> list[float]:
-    """``seconds`` over the layers, in proportion to what their batches took; evenly where none are told."""
+    """Distribute ``seconds`` over the layers, in proportion to the time of their batches; evenly if there are no
+    batches.
+    """
     weights = [0.0] * depth
     for span in spans:
         if span["name"] == name:
@@ -126,8 +136,10 @@ def _spread(spans: Iterable[Span], name: str, depth: int, seconds: float) -> lis
 
 
 def _of_bytes(spans: Iterable[Span], sizes: Sequence[float], update: float) -> float:
-    """What of the ``update`` of an iteration, in seconds, grows with the bytes that are updated: all of it, unless batches of
-    several sizes tell."""
+    """Return the part of an iteration's ``update`` seconds that grows with the updated bytes.
+
+    That is all of it, unless the spans have batches of several sizes.
+    """
     taken: dict[tuple[int, int], list[float]] = defaultdict(list)
     for span in spans:
         if span["name"] == "update batch":
@@ -141,7 +153,7 @@ def _of_bytes(spans: Iterable[Span], sizes: Sequence[float], update: float) -> f
 
 
 def _sizes(spans: Iterable[Span], depth: int, passes: int, ranks: int) -> list[float]:
-    """Bytes of each layer, by what ranks have pulled: all but their own stripes."""
+    """Return the bytes of each layer, from the bytes that ranks pulled: all but their own stripes."""
     sizes = [0.0] * depth
     for span in spans:
         if span["name"] == "pull batch":

@@ -1,7 +1,7 @@
-"""What the parameter server's way through the JVMs cost in a fit, as the spans of its timeline tell.
+"""Overhead of the parameter server's path through the JVMs in a fit, from the spans of its timeline.
 
-Once the last rank has done its part, only bytes that come and sums that are made have to be waited for. Whatever else a wait
-takes is overhead: notices, requests and threads that are woken.
+When the last rank has done its part, a wait is needed only for bytes in transit and for sums. The rest of a wait is
+overhead: notices, requests and threads that are woken.
 """
 
 from __future__ import annotations
@@ -15,7 +15,8 @@ from sparkdl_comm.sim.server_run import Overhead
 
 Span = Mapping[str, Any]
 
-#: By the name of a wait: the passes after whose end on all ranks it is overhead, how many iterations before, and what moves.
+#: Name of a wait -> (pass after whose end on all ranks the wait is overhead, how many iterations earlier that pass was,
+#: spans of transfers and sums during the wait).
 _WAITS = {
     "wait for push": ("backward", 0, ("push batch", "aggregate batch")),
     "wait for pull": ("update", 1, ("pull batch",)),
@@ -23,10 +24,10 @@ _WAITS = {
 
 
 def traced_overhead(spans: Sequence[Span], batches: int) -> Overhead:
-    """Return the overhead of a start-up, by the first wait of each kind, and of handling, by the later ones.
+    """Return the overhead of a start-up, from the first wait of each kind, and of handling, from the later waits.
 
-    :param spans: of a fit with the parameter server.
-    :param batches: of gradients in an iteration.
+    :param spans: spans of a fit with the parameter server.
+    :param batches: batches of gradients per iteration.
     """
     ended: dict[tuple[str, int], float] = defaultdict(float)
     of_rank: dict[tuple[str, int, int], list[Span]] = defaultdict(list)
@@ -51,7 +52,7 @@ def traced_overhead(spans: Sequence[Span], batches: int) -> Overhead:
 
 
 def _idle(begin: float, end: float, moves: Iterable[Span]) -> float:
-    """Return the seconds from ``begin`` to ``end`` in which none of ``moves`` is under way."""
+    """Return the seconds from ``begin`` to ``end`` in which none of ``moves`` is running."""
     idle, now = 0.0, begin
     for move in sorted(moves, key=lambda span: span["begin"]):
         idle += max(0.0, min(move["begin"], end) - now)
