@@ -6,17 +6,20 @@ import java.security.MessageDigest
 import java.util.Properties
 
 /**
- * Which build of the plugin runs here. Executors compare theirs before they talk: the formats of what they say to each other
- * and publish are the jar's own, and versions of it need not understand each other.
+ * Build of the plugin that runs in this JVM. Executors compare their builds before they communicate. Each jar defines
+ * its own formats of messages and blocks, and different versions need not be compatible.
  */
 private[comm] object Build {
 
-  /** The version, and the beginning of the jar's SHA-256. */
+  /** Version, and the beginning of the jar's SHA-256. */
   lazy val id: String = describe(getClass.getProtectionDomain.getCodeSource.getLocation)
 
   /**
+   * Check that all executors run this build.
+   *
    * @param builds of the executors, by rank
-   * @throws CommException if one is not that of this executor, which is rank `rank`'s
+   * @param rank of this executor
+   * @throws CommException if an executor runs another build
    */
   def checkSame(builds: Seq[String], rank: Int): Unit = builds.zipWithIndex.foreach { case (build, other) =>
     if (build != id)

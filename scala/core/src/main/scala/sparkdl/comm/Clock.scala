@@ -2,21 +2,21 @@ package sparkdl.comm
 
 import java.util.concurrent.{CompletableFuture, ScheduledThreadPoolExecutor, TimeUnit}
 
-/** The time, and what waits for it. Tests hand in one that stands still until they move it. */
+/** Time source and timer. Tests pass one that stands still until they move it. */
 private[comm] trait Clock {
 
-  /** As System.nanoTime, which Python's time.perf_counter agrees with. */
+  /** Nanoseconds, as System.nanoTime. Python's time.perf_counter agrees with it. */
   def nanoTime: Long
 
   /**
-   * Waits until `done` is complete.
+   * Wait until `done` is complete.
    *
-   * @throws TimeoutException if it is not at `deadline` of [[nanoTime]]
+   * @throws TimeoutException if it is not complete at `deadline` of [[nanoTime]]
    * @throws ExecutionException if it completed with a failure
    */
   def await(done: CompletableFuture[_], deadline: Long): Unit
 
-  /** Runs `task` once, `nanos` from now, on the clock's own thread. */
+  /** Run `task` once, `nanos` from now, on the clock's own thread. */
   def after(nanos: Long)(task: => Unit): Unit
 }
 
@@ -31,7 +31,7 @@ private[comm] object SystemClock extends Clock {
       }
     )
     pool.setKeepAliveTime(10, TimeUnit.SECONDS)
-    pool.allowCoreThreadTimeOut(true) // most applications need it never, or rarely
+    pool.allowCoreThreadTimeOut(true) // most applications rarely need it
     pool
   }
 

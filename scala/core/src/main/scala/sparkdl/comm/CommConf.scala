@@ -3,9 +3,8 @@ package sparkdl.comm
 import org.apache.spark.SparkConf
 
 /**
- * What the plugin itself reads from Spark conf when an executor starts. Everything that belongs to one job (wire format,
- * deadlines) comes with that job over the bridge. The table of all keys and their documentation is
- * conf/sparkdl-defaults.conf.
+ * Settings that the plugin reads from Spark's conf when an executor starts. Settings of one job, such as its wire
+ * format and deadlines, come with the job over the bridge. conf/sparkdl-defaults.conf lists and documents all keys.
  */
 private[comm] final case class CommConf(firstPort: Int, portCount: Int)
 

@@ -1,7 +1,7 @@
 package sparkdl.comm
 
 /**
- * A failure that the Python side turns into a typed error.
+ * Failure that the Python side turns into a typed error.
  *
  * @param peer the rank that the operation waited for, or -1
  */
@@ -14,7 +14,11 @@ private[comm] final class CommException(
 
 private[comm] object CommException {
 
-  /** @param name as Python knows it */
+  /**
+   * Kind of a failure.
+   *
+   * @param name of the kind in Python
+   */
   sealed abstract class Kind(val name: String)
 
   /** Another rank, its executor, or the connection to it is gone. */
@@ -23,21 +27,21 @@ private[comm] object CommException {
   /** A wait took longer than spark.sparkdl.comm.timeout. */
   case object Deadline extends Kind("Deadline")
 
-  /** A request or a message that makes no sense here. */
+  /** A request or a message is not valid here. */
   case object Protocol extends Kind("Protocol")
 
-  /** Jars, or a jar and the Python package, do not fit together. */
+  /** Jars, or a jar and the Python package, do not match. */
   case object Plugin extends Kind("Plugin")
 
-  /** A key of Spark's conf has to change. */
+  /** A key of Spark's conf must change. */
   case object Conf extends Kind("Conf")
 
-  /** The session was ended. */
+  /** The session has ended. */
   case object Closed extends Kind("Closed")
 
-  /** A file or its file system. */
+  /** A file or its file system failed. */
   case object File extends Kind("File")
 
-  /** What nobody foresaw. */
+  /** Unexpected error. */
   case object Internal extends Kind("Internal")
 }

@@ -12,7 +12,7 @@ import sparkdl.comm.bridge.BridgeServer
 import sparkdl.comm.ps.PsNode
 import sparkdl.comm.transport.{Transport, TransportWrapper}
 
-/** Brings the parameter server and its bridge up with the executor, and down with it. */
+/** Plugin of an executor: starts the parameter server and its bridge with the executor, and stops them with it. */
 private[comm] final class CommExecutorPlugin extends ExecutorPlugin {
   private var node: PsNode = _
   private var bridge: BridgeServer = _
@@ -42,9 +42,9 @@ private[comm] object CommExecutorPlugin {
   @volatile private var running = Option.empty[PsNode]
 
   /**
-   * That of the executor that this JVM is, for ranks that run in it.
+   * Return the node of the executor in this JVM, for ranks that run in it.
    *
-   * @throws CommException of the kind Plugin, if there is none
+   * @throws CommException of the kind Plugin, if the plugin is not loaded
    */
   def node: PsNode = running.getOrElse(throw new CommException(
     CommException.Plugin,

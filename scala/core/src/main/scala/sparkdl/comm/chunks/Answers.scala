@@ -10,11 +10,11 @@ import org.apache.spark.network.client.{StreamCallback, TransportClient}
 import sparkdl.comm.Clock
 
 /**
- * The chunks that were asked for over one connection, and their parts as they come: in any order of the chunks, which have
- * numbers for that. Spark's library takes the next thing that comes to be for whom it was told first, so it is told of this object
- * each time: once for each chunk of which something is to come. All calls come from the connection's own thread.
+ * Receiver of the chunks that were asked for over one connection. Each chunk has a number, so that parts of several
+ * chunks may arrive in any order. Spark's TransportClient matches responses to requests in order. So this object is
+ * registered once for each chunk that still expects a part. All calls come from the connection's event loop.
  *
- * @param broken told that no answer of this connection is what it seems
+ * @param broken called after a protocol error: no answer of this connection can be trusted
  */
 private[chunks] final class Answers(client: TransportClient, clock: Clock, broken: Throwable => Unit)
     extends StreamCallback {
@@ -46,7 +46,7 @@ private[chunks] final class Answers(client: TransportClient, clock: Clock, broke
 
   private def begin(id: String): Unit = {
     coming = Wire.part(id).flatMap { case (number, length) => pending.get(number).filter(_.begin(length)) }
-    if (coming.isEmpty) broken(new IOException(s"part $id of a chunk came, which is not expected"))
+    if (coming.isEmpty) broken(new IOException(s"unexpected part $id of a chunk arrived"))
   }
 
   override def onComplete(id: String): Unit = coming.foreach { fetch =>
@@ -59,7 +59,10 @@ private[chunks] final class Answers(client: TransportClient, clock: Clock, broke
     confirmations.came(1)
   }
 
-  /** Spark makes a plain RuntimeException of what the peer answers; anything else is the end of the connection. */
+  /**
+   * Handle a failure. Spark reports a peer's refusal as a plain RuntimeException. Any other exception ends the
+   * connection.
+   */
   override def onFailure(id: String, cause: Throwable): Unit = {
     val refused = if (cause.getClass == classOf[RuntimeException]) Wire.part(id) else None
     refused.flatMap { case (number, _) => pending.remove(number) } match {
@@ -70,7 +73,7 @@ private[chunks] final class Answers(client: TransportClient, clock: Clock, broke
     }
   }
 
-  /** There is no connection any more. */
+  /** End all fetches: the connection is gone. */
   def ended(cause: Throwable): Unit = {
     end = Some(cause)
     reads.foreach(_.end())

@@ -13,12 +13,12 @@ import org.apache.spark.network.protocol.{StreamFailure, StreamResponse}
 import sparkdl.comm.transport.{Answer, Chunk, ChunkPeer, ChunkSource}
 
 /**
- * A chunk that a peer asked for over `channel`. Its block is open no longer than a part of it is being sent: it is opened and
- * released on the channel's own thread, whoever sends.
+ * Chunk that a peer asked for over `channel`. Its block is open only while a part of it is being sent. It is opened and
+ * released on the channel's event loop, whatever thread sends.
  *
  * @param number that the peer gave it
- * @param unconfirmed of the channel
- * @param sending counts what is being sent
+ * @param unconfirmed sends over the channel
+ * @param sending counter of parts that are being sent
  */
 private[chunks] final class AskedChunk(
     number: Long,
@@ -29,7 +29,7 @@ private[chunks] final class AskedChunk(
     unconfirmed: Unconfirmed,
     sending: AtomicInteger
 ) extends Answer {
-  // Of the channel's own thread.
+  // Used on the channel's event loop only.
   private var isRefused = false
 
   override def connection: Channel = channel
@@ -41,7 +41,7 @@ private[chunks] final class AskedChunk(
     catch { case _: RejectedExecutionException => end(done(None)) } // the network was closed
   }
 
-  /** On the channel's own thread: confirmations come in the order in which it was sent. */
+  /** Send a part, on the channel's event loop: confirmations come in the order of these calls. */
   private def send(part: Chunk, done: Option[Long] => Unit, refused: () => Unit): Unit = open(part) match {
     case Left(why) =>
       isRefused = true
@@ -65,7 +65,7 @@ private[chunks] final class AskedChunk(
     last
   }
 
-  /** Reads what is on disk. Whatever is thrown, the block is released, and the peer learns why it gets nothing. */
+  /** Open a part, and read it if it is on disk. If that fails, release the block and return the reason for the peer. */
   private def open(part: Chunk): Either[String, (ManagedBuffer, AnyRef)] =
     try
       source.open(part).toRight(s"block ${chunk.block} is not here").map { bytes =>

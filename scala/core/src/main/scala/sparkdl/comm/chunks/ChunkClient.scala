@@ -26,14 +26,14 @@ import sparkdl.comm.transport.{
 }
 
 /**
- * Fetches chunks from [[ChunkServer]]s and sends them messages, over one connection to each, which is made when it is first
- * needed and again when it is needed after it broke. A peer that owes an answer and is quiet for as long as `conf` allows
- * loses its connection. Of a peer that went without a word, a dead connection stays until something is sent over it: the
- * executor that starts at its address afterwards is another peer, with another connection.
+ * Client of [[ChunkServer]]s: fetches chunks and sends messages over one connection to each peer. A connection is made
+ * on first use, and made again when it is needed after it broke. A peer that owes an answer and is quiet for longer
+ * than `conf` allows loses its connection. If a peer vanished silently, its dead connection stays until something is
+ * sent over it. An executor that later starts at that address is another peer, with its own connection.
  *
- * @param here where this executor serves
+ * @param here address where this executor serves
  * @param bootstraps authenticate this executor
- * @param lost told when a connection ended that nobody here closed, or could not be made
+ * @param lost called when a connection could not be made, or ended without being closed here
  */
 private[comm] final class ChunkClient(
     conf: TransportConf,
@@ -52,7 +52,7 @@ private[comm] final class ChunkClient(
   private val deadlines = new Deadlines(clock)
   @volatile private var closed = false
 
-  /** What a server says beside its chunks. */
+  /** Handler of a server's messages other than chunks. */
   private final class AnswerHandler extends NoOpRpcHandler {
     override def receive(client: TransportClient, message: ByteBuffer): Unit = {
       val channel = client.getChannel
@@ -63,23 +63,23 @@ private[comm] final class ChunkClient(
       try
         Wire.decode(message) match {
           case Wire.Received(total, time) if Connection.of(channel).exists(_.confirm(total, time)) => ()
-          case other => refuse(s"$other where the number of parts that have come was expected")
+          case other => refuse(s"$other instead of a confirmation of parts")
         }
       catch { case e: Wire.ProtocolException => refuse(e.getMessage) }
     }
   }
 
-  /** Spark's library makes connections on the caller's thread, and fetches do not wait. */
+  /** Threads that open connections. Spark's library blocks the calling thread, and fetches must not wait. */
   private val connectors = {
     val queue = new LinkedBlockingQueue[Runnable]
-    // Dropped, once it is shut down: the fetches that wait for it have been told.
+    // Tasks after the shutdown are dropped: their fetches have ended.
     val late = new ThreadPoolExecutor.DiscardPolicy
     val pool = new ThreadPoolExecutor(Connectors, Connectors, 1, TimeUnit.SECONDS, queue, thread(_), late)
     pool.allowCoreThreadTimeOut(true)
     pool
   }
 
-  /** Fetches that are not over. */
+  /** Fetches in progress. */
   def pending: Int = deadlines.count
 
   override def fetch(from: ChunkPeer, chunk: Chunk, into: ChunkTarget, deadline: Long)(
@@ -92,7 +92,7 @@ private[comm] final class ChunkClient(
 
   override def send(to: ChunkPeer, part: MessagePart)(done: Option[Long] => Unit): Unit = {
     val (bytes, most) = (part.message.length, PeerMessages.MaxBytes)
-    require(bytes <= most, s"a message of $bytes bytes, where $most is the most")
+    require(bytes <= most, s"the message has $bytes bytes, but at most $most are allowed")
     if (closed) done(None) else connection(to).send(part, done)
   }
 
@@ -107,7 +107,7 @@ private[comm] final class ChunkClient(
     if (known != null) known
     else {
       try connectors.execute(() => open(to, fresh))
-      catch { case e: Throwable => fresh.ended(e) } // no memory for another thread
+      catch { case e: Throwable => fresh.ended(e) } // for example, no memory for a thread
       fresh
     }
   }
@@ -120,14 +120,14 @@ private[comm] final class ChunkClient(
       client.send(Wire.hello(here))
       connection.opened(client)
       if (closed) connection.close()
-    } catch { case e: Throwable => connection.ended(e) } // or whoever waits for it would not learn of it
+    } catch { case e: Throwable => connection.ended(e) } // so that waiting fetches fail too
 
   private def ended(to: ChunkPeer, connection: Connection): Unit = {
     connections.remove(to, connection)
     if (!closed) lost(to)
   }
 
-  /** The threads end some seconds later. */
+  /** Close all connections. The threads end some seconds later. */
   def close(): Unit = {
     closed = true
     deadlines.foreach(_.closed())
@@ -141,7 +141,7 @@ private[comm] final class ChunkClient(
 private object ChunkClient {
   private val log = LoggerFactory.getLogger(classOf[ChunkClient])
 
-  /** So many peers that do not answer hold up connections to others. */
+  /** Threads that open connections. So many peers that do not answer delay connections to others. */
   private val Connectors = 4
 
   private def thread(task: Runnable): Thread = {

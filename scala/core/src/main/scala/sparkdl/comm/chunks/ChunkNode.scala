@@ -14,11 +14,11 @@ import sparkdl.comm.transport.{
 }
 
 /**
- * One executor's server and client of chunks.
+ * Chunk server and client of one executor.
  *
- * @param host under which the others reach it
- * @param executor Spark's id of it
- * @throws java.net.BindException if none of `portCount` ports from `firstPort` (0: any) is free
+ * @param host under which other executors reach it
+ * @param executor its Spark id
+ * @throws java.net.BindException if none of `portCount` ports from `firstPort` on (0: any) is free
  */
 private[comm] final class ChunkNode(
     transport: ChunkTransport,
@@ -39,7 +39,7 @@ private[comm] final class ChunkNode(
   private val client =
     new ChunkClient(transport.transportConf, here, transport.clientBootstraps, clock, peer => receiver.lost(peer))
 
-  /** Fetches of this executor that are not over. */
+  /** Fetches of this executor in progress. */
   def pending: Int = client.pending
 
   override def sending: Int = server.sending
@@ -59,9 +59,11 @@ private[comm] final class ChunkNode(
 object ChunkNode {
 
   /**
-   * @param host under which the others reach it
-   * @param executor Spark's id of it
-   * @throws java.net.BindException if none of `portCount` ports from `firstPort` (0: any) is free
+   * Open the server and client of this executor.
+   *
+   * @param host under which other executors reach it
+   * @param executor its Spark id
+   * @throws java.net.BindException if none of `portCount` ports from `firstPort` on (0: any) is free
    */
   def open(
       transport: ChunkTransport,

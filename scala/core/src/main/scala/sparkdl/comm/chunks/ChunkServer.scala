@@ -20,11 +20,12 @@ import sparkdl.comm.Clock
 import sparkdl.comm.transport.{ChunkPeer, ChunkSource, PeerMessageReceiver}
 
 /**
- * Serves chunks and takes messages. A peer that does not take an answer for as long as `conf` lets connections be quiet loses
- * its connection, so what was to be sent to it is released.
+ * Server of chunks, and receiver of messages. A peer that takes no data for longer than `conf` lets connections be
+ * quiet loses its connection. Then the data for it is released.
  *
  * @param port 0: any
- * @param bootstraps authenticate peers; a message is read, and a chunk looked for, only after they have let the peer in
+ * @param bootstraps authenticate peers. Until they have admitted a peer, none of its messages is read and no chunk is
+ *    looked up
  * @throws java.net.BindException if the port is not free
  */
 private[comm] final class ChunkServer(
@@ -41,7 +42,7 @@ private[comm] final class ChunkServer(
   private val underway = new AtomicInteger
   private val context = new TransportContext(conf, new NoOpRpcHandler)
 
-  // The first one is the innermost: Spark's authentication hands on to it what an authenticated peer says.
+  // The first bootstrap is the innermost: Spark's authentication passes an authenticated peer's messages to it.
   private val perPeer: TransportServerBootstrap = (channel, _) => new PeerHandler(channel)
   private val server = context.createServer(bindAddress, port, (perPeer +: bootstraps).asJava)
 
@@ -53,18 +54,18 @@ private[comm] final class ChunkServer(
   /** Peers that are connected. */
   def connections: Long = context.getRegisteredConnections.getCount
 
-  /** The connections end too. The threads end some seconds later. */
+  /** Close the server and its connections. The threads end some seconds later. */
   def close(): Unit = {
     server.close()
     context.close()
   }
 
-  /** What one connection may do. All calls come from the one thread that serves it. */
+  /** Handler of one connection. All calls come from its event loop. */
   private final class PeerHandler(channel: Channel) extends RpcHandler {
     private var greeted = Option.empty[ChunkPeer]
     private val messages = new PartialMessages
     private val confirmations = new Confirmations(channel, clock)
-    private val unconfirmed = new Unconfirmed // of what answers it
+    private val unconfirmed = new Unconfirmed // answers
     channel.pipeline.addFirst(new WriteTimeoutHandler(conf.connectionTimeoutMs.toLong, TimeUnit.MILLISECONDS))
     channel.closeFuture.addListener((_: io.netty.util.concurrent.Future[Void]) => unconfirmed.end())
 
@@ -79,12 +80,12 @@ private[comm] final class ChunkServer(
             receiver.asked(new AskedChunk(number, chunk, greeted.get, source, channel, unconfirmed, underway))
           case Wire.Received(total, time) if greeted.isDefined && unconfirmed.confirm(total, time) => ()
           case other =>
-            refuse(s"$other where a hello of version ${Wire.Version}, or what may follow one, was expected")
+            refuse(s"$other instead of a hello of version ${Wire.Version}, or a message that may follow one")
         }
       catch { case e: Wire.ProtocolException => refuse(e.getMessage) }
 
     override def receive(client: TransportClient, message: ByteBuffer, callback: RpcResponseCallback): Unit =
-      refuse("a call of Spark's")
+      refuse("an RPC of Spark's")
 
     override val getStreamManager: StreamManager = new StreamManager {
       override def openStream(id: String): ManagedBuffer = {
@@ -98,7 +99,7 @@ private[comm] final class ChunkServer(
     }
 
     private def refuse(what: String): Unit = {
-      greeted = None // what it sent behind that may be here already
+      greeted = None // later messages may have arrived already
       log.warn(s"A connection of ${channel.remoteAddress} is closed: it sent $what")
       channel.close()
     }

@@ -4,12 +4,12 @@ import io.netty.channel.Channel
 
 import sparkdl.comm.Clock
 
-/** Tells the peer how much has come over `channel`. All calls come from the one thread that serves it. */
+/** Sender of confirmations: reports how much has arrived over `channel`. All calls come from its event loop. */
 private[chunks] final class Confirmations(channel: Channel, clock: Clock) {
   private var received = 0L
   private var owed = false
 
-  /** So many more have come. The peer is told once of all that have come by then. */
+  /** Count `count` more arrivals. One confirmation covers all arrivals before it is sent. */
   def came(count: Int): Unit = {
     received += count
     if (!owed) {

@@ -14,15 +14,15 @@ import sparkdl.comm.Clock
 import sparkdl.comm.transport.MessagePart
 
 /**
- * The connection to one peer, from the first attempt until it ends. What is to be sent over it waits until it is there.
+ * Connection to one peer, from the first attempt until it ends. What is sent over it waits until it is open.
  *
- * @param onEnd called once, when there never was one or it is no more
+ * @param onEnd called once, when the connection could not be made or has ended
  */
 private[chunks] final class Connection(clock: Clock, onEnd: Connection => Unit) {
   private val waiting = new ArrayDeque[PendingFetch]
   private val messages = new MessageQueue
 
-  // Either, or none of both while it is made.
+  // All empty while the connection is made. Then both client and answers are set, or only end.
   private var client: Option[TransportClient] = None
   private var answers: Option[Answers] = None
   private var end: Option[Throwable] = None
@@ -35,15 +35,19 @@ private[chunks] final class Connection(clock: Clock, onEnd: Connection => Unit) 
     cause.foreach(fetch.peerLost)
   }
 
-  /** On the connection's own thread, whoever calls. */
+  /** Ask on the connection's event loop, whatever thread calls. */
   private def ask(fetch: PendingFetch, answers: Answers): Unit =
     try client.get.getChannel.eventLoop.execute(() => if (!fetch.isOver) answers.ask(fetch))
     catch { case _: RejectedExecutionException => () } // the network was closed, which ends all fetches
 
-  /** @param done as [[sparkdl.comm.transport.PeerMessages]] has it */
+  /**
+   * Send a part.
+   *
+   * @param done as in [[sparkdl.comm.transport.PeerMessages]]
+   */
   def send(part: MessagePart, done: Option[Long] => Unit): Unit = messages.add(part, done)
 
-  /** As of [[MessageQueue]]. */
+  /** Confirm parts, as in [[Unconfirmed.confirm]]. */
   def confirm(total: Long, time: Long): Boolean = messages.confirm(total, time)
 
   def opened(client: TransportClient): Unit = {
@@ -59,7 +63,7 @@ private[chunks] final class Connection(clock: Clock, onEnd: Connection => Unit) 
     client.getChannel.closeFuture.addListener((_: io.netty.util.concurrent.Future[Void]) => ended(Connection.Broke))
   }
 
-  /** The first cause stays. */
+  /** End the connection. Only the first cause counts. */
   def ended(cause: Throwable): Unit = {
     val left = synchronized {
       if (end.isDefined) None
@@ -85,7 +89,7 @@ private[chunks] final class Connection(clock: Clock, onEnd: Connection => Unit) 
 private[chunks] object Connection {
   private val OfChannel = AttributeKey.valueOf[Connection]("sparkdl.connection")
 
-  /** None before it is opened. */
+  /** Return the connection of a channel; None before it is opened. */
   def of(channel: Channel): Option[Connection] = Option(channel.attr(OfChannel).get)
 
   private val Broke = new java.io.IOException("the connection broke") {

@@ -6,12 +6,12 @@ import scala.jdk.CollectionConverters._
 
 import sparkdl.comm.Clock
 
-/** Ends fetches whose deadline has passed. The clock has one task of it or two, not one for each fetch. */
+/** Timer that ends fetches at their deadlines. It keeps one or two tasks in the clock, not one for each fetch. */
 private[chunks] final class Deadlines(clock: Clock) {
   private val pending = ConcurrentHashMap.newKeySet[PendingFetch]
   private var nextCheck = Long.MaxValue
 
-  /** Fetches that are not over. */
+  /** Fetches in progress. */
   def count: Int = pending.size
 
   def add(fetch: PendingFetch): Unit = {

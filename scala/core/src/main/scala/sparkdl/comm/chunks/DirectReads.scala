@@ -13,11 +13,11 @@ import io.netty.channel.socket.nio.NioSocketChannel
 import org.apache.spark.network.util.TransportFrameDecoder
 
 /**
- * Has the bytes of one connection read from the socket right into the target of the fetch that they are for. What Netty passes
- * on then is a buffer that only counts them, so that Spark's library goes on as if it had them. All calls come from the
- * connection's own thread.
+ * Allocator of receive buffers that has bytes read from the socket directly into the target of their fetch. Netty then
+ * passes on a buffer that only counts the bytes, so that Spark's library proceeds as if it had them. All calls come
+ * from the connection's event loop.
  *
- * @param usual reads until the first fetch begins: for good, if what comes is decrypted first
+ * @param usual allocator until the first fetch begins. If the data must be decrypted, it is used for good
  */
 private[chunks] final class DirectReads(usual: RecvByteBufAllocator) extends RecvByteBufAllocator {
   import DirectReads._
@@ -25,7 +25,7 @@ private[chunks] final class DirectReads(usual: RecvByteBufAllocator) extends Rec
   private var begun = false
   private var reading: Option[PendingFetch] = None
 
-  /** From now on, and for as many bytes as it says, nothing comes but the rest of this fetch's chunk. */
+  /** Read directly from now on. The next [[PendingFetch.missing]] bytes all belong to this fetch. */
   def begin(fetch: PendingFetch): Unit = {
     begun = true
     reading = Some(fetch)
@@ -45,14 +45,16 @@ private[chunks] final class DirectReads(usual: RecvByteBufAllocator) extends Rec
 
 private[chunks] object DirectReads {
 
-  /** Small: what comes together with the head of an answer has to be copied. */
+  /**
+   * Bytes of an ordinary read. It is small, as bytes that arrive together with the head of an answer must be copied.
+   */
   private val ReadBytes = 1 << 14
   private val MostBytes = 1 << 20
 
-  /** What the counting buffers have instead of the bytes; nobody reads what is in it. */
+  /** Memory of the counting buffers, in place of the bytes. Nobody reads its contents. */
   private val Scrap = new Array[Byte](MostBytes)
 
-  /** Reads at most `atMost` bytes and drops them. */
+  /** Read at most `atMost` bytes and drop them. */
   def drop(from: ScatteringByteChannel, atMost: Int): Int =
     from.read(ByteBuffer.wrap(Scrap, 0, math.min(atMost, MostBytes)))
 
@@ -63,13 +65,16 @@ private[chunks] object DirectReads {
     override def setBytes(index: Int, from: ScatteringByteChannel, length: Int): Int = fetch.read(from, length)
   }
 
-  /** Comes before the channel's first read, with which Netty takes its allocator for good: authentication reads already. */
+  /**
+   * Install the allocator. Call it before the first read, which authentication makes: Netty keeps the allocator of that
+   * read.
+   */
   def install(channel: Channel): Unit = channel match {
     case socket: NioSocketChannel => socket.config.setRecvByteBufAllocator(new DirectReads(allocator(socket)))
     case _ => ()
   }
 
-  /** None if what the socket has is not what the peer sent: if it is decrypted on the way, or another kind of socket. */
+  /** Return the channel's allocator. None if data is decrypted on its way, or if it is another kind of socket. */
   def on(channel: Channel): Option[DirectReads] = {
     val first = channel.pipeline.asScala.takeWhile(_.getKey != TransportFrameDecoder.HANDLER_NAME).map(_.getValue)
     val plain = !first.exists(_.isInstanceOf[ChannelInboundHandler])

@@ -10,14 +10,19 @@ import org.apache.spark.network.buffer.NioManagedBuffer
 import org.apache.spark.network.protocol.{Message, OneWayMessage}
 
 /**
- * Writes messages as Spark's library encodes them, but with their bodies in one piece: one call of the kernel and, of small ones,
- * one packet, where Spark's encoder makes two of each. Called on the channel's own thread. It never throws: the connection of a
- * message that cannot be written is closed, which fails all that waits for it, here and at the peer.
+ * Writer of messages in the encoding of Spark's library, but with head and body in one piece. That takes one system
+ * call, and one packet for small messages, where Spark's encoder takes two. Call it on the channel's event loop. It
+ * never throws. If a message cannot be written, the connection is closed, which fails everything that waits for it here
+ * and at the peer.
  */
 private[chunks] object Frame {
   private val log = LoggerFactory.getLogger(getClass)
 
-  /** @param body that of `message`, which is released */
+  /**
+   * Write a message with its body in one piece.
+   *
+   * @param body that of `message`; it is released
+   */
   def write(channel: Channel, message: Message, body: ByteBuf): ChannelFuture = closing(channel) {
     val frame =
       try Unpooled.wrappedBuffer(head(channel, message, body), body)
@@ -29,11 +34,11 @@ private[chunks] object Frame {
     channel.writeAndFlush(frame)
   }
 
-  /** Writes a one-way message. */
+  /** Write a one-way message. */
   def write(channel: Channel, message: ByteBuffer): ChannelFuture =
     write(channel, new OneWayMessage(new NioManagedBuffer(message)), Unpooled.wrappedBuffer(message))
 
-  /** Writes a message as Spark's encoder makes it. */
+  /** Write a message with Spark's encoder. */
   def write(channel: Channel, message: Message): ChannelFuture = closing(channel)(channel.writeAndFlush(message))
 
   private def head(channel: Channel, message: Message, body: ByteBuf): ByteBuf = {

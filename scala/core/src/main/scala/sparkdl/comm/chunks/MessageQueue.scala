@@ -8,8 +8,8 @@ import io.netty.channel.Channel
 import sparkdl.comm.transport.{MessagePart, PeerMessages}
 
 /**
- * Parts of messages to one peer. One is sent at once if the network takes it; those that come meanwhile travel together.
- * Whoever sent one learns when the peer has it.
+ * Queue of message parts to one peer. A part is sent at once if the network takes it; parts that are added meanwhile
+ * are batched. The sender of a part learns when the peer has it.
  */
 private[chunks] final class MessageQueue {
   private val waiting = new ArrayDeque[MessagePart]
@@ -18,7 +18,11 @@ private[chunks] final class MessageQueue {
 
   private val unconfirmed = new Unconfirmed
 
-  /** @param done as [[PeerMessages]] has it */
+  /**
+   * Add a part.
+   *
+   * @param done as in [[PeerMessages]]
+   */
   def add(part: MessagePart, done: Option[Long] => Unit): Unit = {
     val late = synchronized {
       val added = unconfirmed.add(done)
@@ -28,10 +32,10 @@ private[chunks] final class MessageQueue {
     if (late) done(None) else write()
   }
 
-  /** As of [[Unconfirmed]]. */
+  /** Confirm parts, as in [[Unconfirmed.confirm]]. */
   def confirm(total: Long, time: Long): Boolean = unconfirmed.confirm(total, time)
 
-  /** There is no connection any more. */
+  /** End all parts: the connection is gone. */
   def end(): Unit = {
     synchronized(waiting.clear())
     unconfirmed.end()
@@ -49,7 +53,7 @@ private[chunks] final class MessageQueue {
       writing |= batch.nonEmpty
       (to, batch)
     }
-    // On the channel's own thread, whose turn to write comes after what was written to the channel before.
+    // On the channel's event loop, so that it comes after earlier writes to the channel.
     if (batch.nonEmpty)
       try to.get.eventLoop.execute(() => write(to.get, batch))
       catch { case _: RejectedExecutionException => () } // the network was closed
@@ -62,7 +66,7 @@ private[chunks] final class MessageQueue {
         write()
       }
 
-  /** At least one, if any waits, and no more together than one message may have. */
+  /** Take the next batch: at least one part if any waits, and no more than fit into one message. */
   private def next(): Vector[MessagePart] = {
     val batch = Vector.newBuilder[MessagePart]
     var bytes = 0

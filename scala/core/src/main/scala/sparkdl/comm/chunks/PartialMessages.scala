@@ -4,16 +4,16 @@ import java.nio.ByteBuffer
 
 import scala.collection.mutable
 
-/** Puts the parts of messages together that come over one connection. Not thread-safe. */
+/** Assembler of messages whose parts arrive over one connection. Not thread-safe. */
 private[chunks] final class PartialMessages {
   import PartialMessages._
 
   private val incomplete = mutable.Map.empty[Long, Incomplete]
 
   /**
-   * Returns the message if this is its last part.
+   * Add a part. Return the message if this is its last part.
    *
-   * @throws Wire.ProtocolException if it is no part of the message of which the others with its number are
+   * @throws Wire.ProtocolException if the part does not fit the earlier parts with its message number
    */
   def add(part: Wire.Part): Option[ByteBuffer] =
     if (part.bytes.remaining == part.total) Some(part.bytes)
@@ -21,8 +21,8 @@ private[chunks] final class PartialMessages {
       val message = incomplete.getOrElseUpdate(part.number, new Incomplete(part.total))
       if (part.total != message.total || part.bytes.remaining > message.missing)
         throw new Wire.ProtocolException(
-          s"message ${part.number} has ${message.total} bytes, ${message.missing} of them to come, and a part of " +
-            s"${part.bytes.remaining} bytes of ${part.total} came"
+          s"message ${part.number} has ${message.total} bytes and lacks ${message.missing}, but a part of " +
+            s"${part.bytes.remaining} bytes of ${part.total} arrived"
         )
       message.add(part.bytes)
       if (message.missing > 0) None
@@ -35,7 +35,9 @@ private[chunks] final class PartialMessages {
 
 private object PartialMessages {
 
-  /** It has no more memory than bytes have come: that a message is long is what somebody says. */
+  /**
+   * Message that lacks parts. It allocates only the bytes that have arrived, as the announced length cannot be trusted.
+   */
   private final class Incomplete(val total: Int) {
     private val parts = mutable.ArrayBuffer.empty[Array[Byte]]
     var missing: Int = total

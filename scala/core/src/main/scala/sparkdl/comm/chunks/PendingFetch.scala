@@ -11,9 +11,9 @@ import org.slf4j.LoggerFactory
 import sparkdl.comm.transport.{Chunk, ChunkFailure, ChunkFetch, ChunkPeer, ChunkTarget, DirectChunkTarget}
 
 /**
- * A chunk on its way. It lets go of the target once it is over; bytes that come after that are dropped.
+ * Fetch of one chunk in progress. Once it is over, it releases its target and drops bytes that still arrive.
  *
- * @param deadlines hold it until it is over
+ * @param deadlines keep the fetch until it is over
  */
 private[chunks] final class PendingFetch(
     from: ChunkPeer,
@@ -25,15 +25,15 @@ private[chunks] final class PendingFetch(
 ) extends ChunkFetch {
   import PendingFetch._
 
-  // Both until it is over.
+  // Both are null once the fetch is over.
   private var target = into
   private var done = onEnd
 
-  /** Its target can read from the socket. */
+  /** True if the target can read from the socket. */
   val isDirect: Boolean = into.isInstanceOf[DirectChunkTarget]
   @volatile private var received = 0
 
-  // Of the connection's own thread.
+  // Used on the connection's event loop only.
   private var partMissing = 0
   private var readAhead = 0
 
@@ -53,38 +53,38 @@ private[chunks] final class PendingFetch(
   def notServed(cause: Throwable): Unit =
     finish(Some(new ChunkFailure.NotServed(s"$what: ${cause.getMessage.linesIterator.next()}", cause)))
 
-  /** A part of so many bytes comes next; false if that is none or too many. */
+  /** Begin a part of `length` bytes. Return false if it is empty or longer than the rest of the chunk. */
   def begin(length: Int): Boolean = {
     partMissing = length
     0 < length && length <= chunk.length - received
   }
 
-  /** Bytes of the part that comes which have not come. */
+  /** Bytes of the current part that have not arrived. */
   def missing: Int = partMissing
 
   def isHere: Boolean = received == chunk.length
 
-  /** The next bytes of the part. */
+  /** Take the next bytes of the part. */
   def write(bytes: ByteBuffer): Unit = {
     val count = bytes.remaining
     received += count
     partMissing -= count
-    if (readAhead > 0) readAhead -= count // they are where they belong
+    if (readAhead > 0) readAhead -= count // the target has them already
     else toTarget(_.write(bytes))
   }
 
-  /** Reads bytes, which are those of this chunk, from the connection; [[write]] is told of them afterwards. */
+  /** Read bytes of this chunk from the connection into the target. [[write]] counts them afterwards. */
   def read(from: ScatteringByteChannel, atMost: Int): Int = {
     val result = toTarget { target =>
       try Right(target.asInstanceOf[DirectChunkTarget].read(from, atMost))
-      catch { case e: IOException => Left(e) } // the connection's
+      catch { case e: IOException => Left(e) } // the connection failed, not the target
     }
     val count = result.fold(DirectReads.drop(from, atMost))(_.fold(throw _, identity))
     readAhead = math.max(0, count)
     count
   }
 
-  /** Lets the target have bytes, unless this is over; None if it did not take them. */
+  /** Pass bytes to the target, unless the fetch is over. Return None if the target did not take them. */
   private def toTarget[T](take: ChunkTarget => T): Option[T] = {
     val taken = synchronized {
       try Right(if (target == null) None else Some(take(target)))
@@ -94,7 +94,7 @@ private[chunks] final class PendingFetch(
     taken.toOption.flatten
   }
 
-  /** All of it is here. */
+  /** End the fetch: the whole chunk has arrived. */
   def complete(): Unit = finish(None)
 
   private def finish(failure: Option[ChunkFailure]): Unit = {

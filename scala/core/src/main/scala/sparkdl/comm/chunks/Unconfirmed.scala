@@ -4,17 +4,17 @@ import java.util.ArrayDeque
 
 import scala.jdk.CollectionConverters._
 
-/** What was sent over one connection, in its order, of which nothing says that the peer has it. */
+/** Sends over one connection, in order, that the peer has not confirmed. */
 private[chunks] final class Unconfirmed {
   private val sent = new ArrayDeque[Option[Long] => Unit]
   private var confirmed = 0L
   private var ended = false
 
   /**
-   * Called in the order in which things are sent.
+   * Add a send. Call it in the order of the sends.
    *
-   * @param done as [[sparkdl.comm.transport.PeerMessages]] has it
-   * @return whether there is still a connection; if not, `done` is not called
+   * @param done as in [[sparkdl.comm.transport.PeerMessages]]
+   * @return false if the connection has ended; then `done` is not called
    */
   def add(done: Option[Long] => Unit): Boolean = synchronized {
     if (!ended) sent.add(done)
@@ -22,9 +22,10 @@ private[chunks] final class Unconfirmed {
   }
 
   /**
-   * The peer has so many of them; false if it cannot.
+   * Confirm the first `total` sends of the connection. Return false if there were not so many, or more were confirmed
+   * before.
    *
-   * @param time of that by the peer's clock
+   * @param time of the confirmation by the peer's clock
    */
   def confirm(total: Long, time: Long): Boolean = {
     val found = synchronized {
@@ -39,7 +40,7 @@ private[chunks] final class Unconfirmed {
     found.isDefined
   }
 
-  /** There is no connection any more. */
+  /** End all sends: the connection is gone. */
   def end(): Unit = {
     val left = synchronized {
       ended = true

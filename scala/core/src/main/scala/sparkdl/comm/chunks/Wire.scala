@@ -8,27 +8,27 @@ import scala.util.Try
 import sparkdl.comm.transport.{Chunk, ChunkPeer, MessagePart, PeerMessages}
 
 /**
- * What executors say to each other inside the frames of Spark's network library, numbers big-endian.
+ * Wire protocol between executors, inside the frames of Spark's network library. Numbers are big-endian.
  *
- *  - The first message of a connection is the hello: kind 1, version (4 bytes), and where the executor that says it serves:
- *    port (4 bytes), the length of the host (2 bytes), host, Spark's id of the executor. It is answered by nothing, and nothing
- *    is served before it.
- *  - A batch of parts of messages: kind 2, and for each one the number of its message (8 bytes), the length of the whole message
- *    (4 bytes), its own length (4 bytes) and its bytes. Those of one message come in their order. It is answered by how many
- *    parts of this connection have come, and when the last one did: kind 3, number (8 bytes), nanoseconds of a clock of which
- *    only differences mean anything (8 bytes).
- *  - A chunk is asked for: kind 4, a number (8 bytes), and `job/block/offset/length` in decimal. It is answered by parts of the
- *    chunk, in their order, as stream responses of Spark's, which have the bytes behind them; their id is `number/length` in
- *    decimal, of the part. Or by a stream failure with such an id, and nothing after it. Both are answered as parts of messages
- *    are, with kind 3.
+ *  - Hello, kind 1: the first message of a connection. Version (4 bytes), then the address where the sender serves:
+ *   port (4 bytes), length of the host (2 bytes), host, the executor's Spark id. It has no answer, and nothing is
+ *   served before it.
+ *  - Batch, kind 2: parts of messages. Each part has the number of its message (8 bytes), the length of the whole
+ *   message (4 bytes), its own length (4 bytes) and its bytes. Parts of one message are in order. The answer is kind 3.
+ *  - Received, kind 3: confirms parts. The number of parts that have arrived over this connection (8 bytes), and when
+ *   the last one did, in nanoseconds of a clock with any origin (8 bytes).
+ *  - Ask, kind 4: asks for a chunk. A number (8 bytes), and `job/block/offset/length` in decimal. The answer is the
+ *   parts of the chunk in order, as stream responses of Spark's library followed by the bytes. The id of each is
+ *   `number/length` of the part in decimal. Or the answer is a stream failure with such an id, and nothing after it.
+ *   Both are confirmed with kind 3, as parts of messages are.
  */
 private[chunks] object Wire {
   val Version = 5
 
-  /** Bytes before those of a part. */
+  /** Bytes of a part's header. */
   val PartHead = 16
 
-  /** Bytes of the longest name that a host can have, and more than an executor's id has. */
+  /** Bytes of the longest host name. Executor ids are shorter. */
   private val MostName = 255
   private val HelloKind: Byte = 1
   private val BatchKind: Byte = 2
@@ -37,17 +37,23 @@ private[chunks] object Wire {
   private val PartId = "(-?[0-9]{1,19})/([0-9]{1,10})".r
   private val Request = "(-?[0-9]{1,19})/([A-Za-z0-9_]{1,200})/([0-9]{1,19})/([0-9]{1,10})".r
 
-  /** A peer said what nobody of this version says. */
+  /** Message that this version of the protocol does not allow. */
   final class ProtocolException(message: String) extends RuntimeException(message)
 
   sealed trait Message
 
-  /** @param from where the executor that says it serves */
+  /**
+   * First message of a connection.
+   *
+   * @param from where the sender serves
+   */
   final case class Hello(version: Int, from: ChunkPeer) extends Message
 
   final case class Batch(parts: Seq[Part]) extends Message
 
   /**
+   * Part of a message.
+   *
    * @param number of the message
    * @param total bytes of the message
    * @param bytes a view of the memory that was decoded
@@ -55,17 +61,23 @@ private[chunks] object Wire {
   final case class Part(number: Long, total: Int, bytes: ByteBuffer)
 
   /**
-   * @param total parts of this connection
+   * Confirmation of parts.
+   *
+   * @param total parts that arrived over this connection
    * @param time nanoseconds of the receiver's clock
    */
   final case class Received(total: Long, time: Long) extends Message
 
-  /** @param number by which its answers are known; other chunks that were asked for over this connection have others */
+  /**
+   * Request for a chunk.
+   *
+   * @param number identifies the answers, and is unique in its connection
+   */
   final case class Ask(number: Long, chunk: Chunk) extends Message
 
   def request(chunk: Chunk): String = s"${chunk.job}/${chunk.block}/${chunk.offset}/${chunk.length}"
 
-  /** None if it asks for no chunk. */
+  /** Parse a request; return None if it is malformed. */
   private def chunk(request: String): Option[Chunk] = request match {
     case Request(job, block, offset, length) => Try(Chunk(job.toLong, block, offset.toLong, length.toInt)).toOption
     case _ => None
@@ -82,10 +94,15 @@ private[chunks] object Wire {
     ByteBuffer.allocate(9 + asked.length).put(AskKind).putLong(number).put(asked).flip()
   }
 
-  /** @param length bytes of a part of the chunk that was asked for with this number; 0 if it cannot be had */
+  /**
+   * Return the id of a chunk's part.
+   *
+   * @param number of the request
+   * @param length bytes of the part; 0 if the chunk is refused
+   */
   def partId(number: Long, length: Int): String = s"$number/$length"
 
-  /** What [[partId]] makes: number and length; None if it is something else. */
+  /** Parse an id of [[partId]] into number and length; return None if it is malformed. */
   def part(id: String): Option[(Long, Int)] = id match {
     case PartId(number, length) => Try((number.toLong, length.toInt)).toOption
     case _ => None
@@ -103,9 +120,13 @@ private[chunks] object Wire {
   def received(total: Long, time: Long): ByteBuffer =
     ByteBuffer.allocate(17).put(ReceivedKind).putLong(total).putLong(time).flip()
 
-  /** @throws ProtocolException if it is no message */
+  /**
+   * Decode a message.
+   *
+   * @throws ProtocolException if it is malformed
+   */
   def decode(message: ByteBuffer): Message = {
-    def refuse(): Nothing = throw new ProtocolException(s"no message of version $Version: ${preview(message)}")
+    def refuse(): Nothing = throw new ProtocolException(s"not a message of version $Version: ${preview(message)}")
     if (!message.hasRemaining) refuse()
     message.get() match {
       case HelloKind if message.remaining >= 10 =>

@@ -1,35 +1,40 @@
 package sparkdl.comm.flow
 
 /**
- * How many bytes are sent at a time: so few that what is urgent gets its turn soon, but enough to repay what each chunk costs on
- * both sides, which are tens of microseconds, and hundreds in a JVM that has compiled nothing yet.
+ * Sizes of chunks. A chunk is small enough that an urgent block soon gets its turn, and large enough to repay its fixed
+ * cost. That cost is tens of microseconds on both sides, and hundreds in a JVM that has not compiled its code yet.
  */
 private[flow] object ChunkSizes {
 
-  /** But of a block that has less. */
+  /** Smallest chunk in bytes. The last chunk of a block may be smaller. */
   val Least: Int = 16 << 10
   private val Most = 256 << 10
 
-  /** What two milliseconds of the link carry repays it, up to so much; for a peer that is far slower than the link it is long. */
+  /**
+   * Bytes up to which a chunk may hold what the link carries in [[UsualNanos]]. A peer that is far slower than the link
+   * takes long for that many.
+   */
   private val Usual = 64 << 10
   private val UsualNanos = 2e6
 
-  /** More is sent at a time where that takes no longer. */
+  /** A chunk may be larger, up to [[Most]], if the link carries it in this many nanoseconds. */
   private val ShortNanos = 5e5
 
   /**
-   * And up to [[Usual]] what is next to nothing beside its block, which others have to wait for anyway. Executors that are slow
-   * themselves, as new ones are, take it for the link's fault, and would be slower with smaller ones.
+   * A chunk may be this fraction of its block, up to [[Usual]], whatever the measured rate. Others wait for the block
+   * anyway. A new executor is slow itself and measures too low a rate, and smaller chunks would slow it further.
    */
   private val OfBlock = 16
 
-  /** But no more than the peer takes in so long: it would have the window to itself. */
+  /** Nanoseconds that a chunk sized by its block may take the peer. A longer one would fill the window alone. */
   private val OfPeerNanos = 5e7
 
   /**
-   * @param rate bytes in a nanosecond; 0 if it is not known
-   * @param ofPeer likewise, of those that the block's peer takes
-   * @param block bytes of all of it
+   * Return the bytes of a block's next chunk.
+   *
+   * @param rate of the link, in bytes per nanosecond; 0 if unknown
+   * @param ofPeer rate of the block's peer, in bytes per nanosecond; 0 if unknown
+   * @param block bytes of the whole block
    */
   def chunk(rate: Double, ofPeer: Double, block: Long): Int = {
     val byRate =
@@ -41,8 +46,8 @@ private[flow] object ChunkSizes {
   }
 
   /**
-   * Bytes that have room in the common window for each peer, whatever the window follows. All send to all, and where several
-   * meet, others have nothing to do: with little in flight for each peer this happens often.
+   * Bytes per peer that the common window admits at any measured rate. In all-to-all traffic, several senders often
+   * meet at one receiver while other receivers are idle. Some bytes in flight to every peer prevent that.
    */
   val PerPeer: Long = 11 << 10
 }

@@ -6,27 +6,32 @@ import java.util.concurrent.atomic.AtomicInteger
 import sparkdl.comm.Clock
 import sparkdl.comm.transport.{Chunk, ChunkFetch, ChunkPeer, ChunkTarget, Chunks}
 
-/** A block of `bytes` bytes that another executor serves. */
+/** Block of `bytes` bytes that another executor serves. */
 private[comm] final case class RemoteBlock(server: ChunkPeer, job: Long, name: String, bytes: Long)
 
-/** Where the bytes of a block go. */
+/** Destination of a block's bytes. */
 private[comm] trait BlockTarget {
 
-  /** Takes `length` bytes of the block, from `offset` on. Parts of one block may come at the same time. */
+  /** Return the target for `length` bytes of the block from `offset` on. Parts of one block may arrive concurrently. */
   def part(offset: Long, length: Int): ChunkTarget
 }
 
 /**
- * Fetches blocks. What is wanted is asked for at once: who serves it decides what passes the links when. Any thread may call it;
- * it never waits.
+ * Fetcher of blocks. Every request is sent at once: the executor that serves the block schedules the transfer.
+ * Thread-safe and non-blocking.
  */
 private[comm] final class Fetches(chunks: Chunks, clock: Clock) {
   private val underway = new AtomicInteger
 
-  /** Blocks that are wanted and not here. */
+  /** Blocks that were requested and have not arrived. */
   def pending: Int = underway.get
 
-  /** @param patience nanoseconds until all of it has to be here */
+  /**
+   * Fetch a block.
+   *
+   * @param patience nanoseconds until the whole block must have arrived
+   * @param into destination of the block's bytes
+   */
   def fetch(block: RemoteBlock, patience: Long, into: BlockTarget): Fetch = {
     underway.incrementAndGet()
     val now = clock.nanoTime
@@ -48,17 +53,16 @@ private[comm] final class Fetches(chunks: Chunks, clock: Clock) {
 
 private object Fetches {
 
-  /** A chunk may have little more. */
+  /** Bytes of the largest chunk. The length of a chunk is an Int, so it cannot be much larger. */
   private val LargestChunk = 1L << 30
 }
 
 /**
- * A block on its way, for [[Fetches]].
+ * Fetch of one block in progress, started by [[Fetches]].
  *
- * @param askedNanos when it was asked for, by the clock
- * @param done
- *   completes when the block is here, or fails with a [[sparkdl.comm.transport.ChunkFailure]]. It does so on a thread of the
- *   network
+ * @param askedNanos time of the request, by the clock
+ * @param done completes when the block has arrived, or fails with a [[sparkdl.comm.transport.ChunkFailure]]. It
+ *    completes on a network thread
  */
 private[comm] final class Fetch private[flow] (
     val askedNanos: Long,
@@ -66,6 +70,6 @@ private[comm] final class Fetch private[flow] (
     val done: CompletableFuture[Void]
 ) {
 
-  /** Wants the block no more: [[done]] fails, unless it is complete. */
+  /** Cancel the fetch: [[done]] fails, unless it is complete. */
   def cancel(): Unit = chunks.foreach(_.cancel())
 }

@@ -1,20 +1,22 @@
 package sparkdl.comm.flow
 
 /**
- * How much later than at best one hears from a peer, whose clock has another origin: what it says may queue on its way here. The
- * best of the last [[Lateness.Horizon]], or twice that, is what counts, as clocks do not run equally fast. A clock that was set
- * back, as that of a machine that started again, has another origin: what was known of the one before says nothing.
+ * Queueing delay of what a peer reports: latency above the minimum seen for this peer. The peer's clock has another
+ * origin, so only differences between latencies are known. The minimum is that of the last [[Lateness.Horizon]] to
+ * twice that, because clocks drift apart. A report much older than the newest one means that the peer's clock was set
+ * back, for example by a reboot. Then the estimate starts over.
  */
 private[flow] final class Lateness {
   private var begin = Long.MinValue
   private var best = Long.MaxValue
   private var before = Long.MaxValue
-  private var latest = Long.MinValue // of what was said
+  private var latest = Long.MinValue // newest report, by the peer's clock
 
   /**
-   * Nanoseconds of what is heard now.
+   * Record a report that arrives now, and return its queueing delay in nanoseconds.
    *
-   * @param said when, by the peer's clock
+   * @param said time of the report by the peer's clock
+   * @param now time of arrival by this executor's clock
    */
   def of(said: Long, now: Long): Long = {
     if (begin == Long.MinValue || latest - said > Lateness.Disorder) {
@@ -36,9 +38,9 @@ private[flow] final class Lateness {
 
 private[flow] object Lateness {
 
-  /** Nanoseconds in which clocks of two machines do not drift apart by as much as queues take. */
+  /** Nanoseconds in which two machines' clocks drift apart by less than queueing delays. */
   val Horizon: Long = 10L * 1000 * 1000 * 1000
 
-  /** Nanoseconds by which a peer may be heard in another order than it spoke, over several connections. */
+  /** Nanoseconds by which a peer's reports may arrive out of order, over several connections. */
   val Disorder: Long = 100L * 1000 * 1000
 }

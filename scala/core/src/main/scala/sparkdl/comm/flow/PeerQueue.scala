@@ -2,13 +2,13 @@ package sparkdl.comm.flow
 
 import scala.collection.mutable
 
-/** What is wanted, and what is in flight, to one peer. */
+/** Blocks that wait for one peer, and chunks in flight to it. */
 private[flow] final class PeerQueue(val window: Window, order: Ordering[WantedBlock]) {
 
-  /** Those of which something is still to be requested, the first one first. */
+  /** Blocks with bytes still to be requested, most urgent first. */
   val waiting: mutable.TreeSet[WantedBlock] = mutable.TreeSet.empty(order)
 
-  /** Those that have not arrived, in the order in which they were requested. */
+  /** Requests in flight, oldest first. */
   val asked: mutable.LinkedHashSet[Request] = mutable.LinkedHashSet.empty
 
   val lateness = new Lateness
@@ -17,10 +17,10 @@ private[flow] final class PeerQueue(val window: Window, order: Ordering[WantedBl
   private var lastUse = 0L
   private var stopped = false
 
-  /** Nothing has arrived for so long that it gets nothing to do. */
+  /** True if nothing has arrived for so long that the peer gets no requests. */
   def isStalled: Boolean = stopped
 
-  /** When that will be, if nothing comes before; never if nothing is in flight. */
+  /** Time at which the peer stalls if nothing arrives before. None if it is stalled or has nothing in flight. */
   def stallsAt: Option[Long] =
     if (stopped) None
     else asked.headOption.map { oldest =>
@@ -43,41 +43,38 @@ private[flow] final class PeerQueue(val window: Window, order: Ordering[WantedBl
     stopped = false
   }
 
-  /** Something is in flight, or wanted. */
+  /** True if the peer is not stalled and has blocks waiting or requests in flight. */
   def isBusy: Boolean = !stopped && (asked.nonEmpty || waiting.nonEmpty)
 
-  /** Time of the last request or arrival; None while something is wanted or in flight. */
+  /** Time of the last request or arrival; None while a block waits or a request is in flight. */
   def idleSince: Option[Long] = if (asked.isEmpty && waiting.isEmpty) Some(lastUse) else None
 
   def gone(request: Request): Unit = {
     asked -= request
     window.gone(request.ofPeer)
-    if (asked.isEmpty) stopped = false // nothing would come that tells
+    if (asked.isEmpty) stopped = false // no arrival could end the stall
   }
 }
 
 private[flow] object PeerQueue {
 
-  /**
-   * Nanoseconds without a byte, beside what chunks of it take, after which a peer is taken for one that stands
-   * still.
-   */
+  /** Nanoseconds without an arrival after which a peer counts as stalled. Four times its last latency is added. */
   val Patience: Long = 500L * 1000 * 1000
 }
 
-/** A block until all of it has arrived. */
+/** Progress of one block until all of it has arrived. */
 private[flow] final class WantedBlock(val block: Wanted, val number: Long) {
   private var next = 0L
   private var here = 0L
 
-  /** Those of its chunks that are in flight. */
+  /** Requests of this block that are in flight. */
   val asked: mutable.Set[Request] = mutable.Set.empty
 
   def isAsked: Boolean = next == block.bytes
 
   def isHere: Boolean = here == block.bytes
 
-  /** Bytes to request next. A rest of less than half a chunk goes with the last one. */
+  /** Return the bytes to request next. A rest shorter than half a chunk joins the chunk before it. */
   def size(chunk: Int): Int = {
     val rest = block.bytes - next
     if (rest < chunk + chunk / 2) rest.toInt else chunk

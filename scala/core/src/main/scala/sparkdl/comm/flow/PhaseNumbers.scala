@@ -1,9 +1,9 @@
 package sparkdl.comm.flow
 
 /**
- * Numbers the phases of one fit: its pulls and pushes, which count from 0. A phase gets the next number that `next` gives when
- * something of it is wanted for the first time, after all phases before it. So fits that share a `next` take turns, however
- * many steps each has done.
+ * Priorities of one fit's phases: its pulls and pushes, which count from 0. A phase takes its number from `next` when
+ * something of it is first sent, after all phases before it. So fits that share `next` take turns, however many steps
+ * each has done.
  */
 private[comm] final class PhaseNumbers(next: () => Long) {
   import PhaseNumbers._
@@ -23,6 +23,6 @@ private[comm] final class PhaseNumbers(next: () => Long) {
 
 private object PhaseNumbers {
 
-  /** A rank wants something of two phases at a time. */
+  /** Phases whose numbers are kept. A rank transfers data of two phases at a time. */
   private val Kept = 4
 }

@@ -1,24 +1,26 @@
 package sparkdl.comm.flow
 
 /**
- * A window that knows how long the path is where nothing queues: the least time that a chunk took, less its transfer.
+ * Window that knows the base latency of its path: the least time that a chunk took, less its transfer time.
  *
- * A path may become longer, and that must not look like a queue for ever. So [[ProbingWindow.Horizon]] after the least time was
- * found it is measured again, by a chunk that is alone in flight. Should that meet a pause, the next ones correct it.
+ * A path may become longer, and that must not look like a queue forever. So the base is measured again
+ * [[ProbingWindow.Horizon]] after it was found, by a chunk that is alone in flight. If a pause spoils that measurement,
+ * the next chunks correct it.
  */
 private[flow] abstract class ProbingWindow extends Window {
   import ProbingWindow._
 
-  // The chunk that took least: nanoseconds, bytes, when it came, and the greatest rate since then.
+  // The chunk with the least latency: its nanoseconds, its bytes and its arrival. Then the greatest rate since that
+  // arrival.
   private var base = Double.PositiveInfinity
   private var baseBytes = 0
   private var foundAt = 0L
   private var fastest = 0.0
 
-  /** The base is not known, or too old. */
+  /** Return true if the base is unknown or too old. */
   private def probing(now: Long): Boolean = base.isInfinite || now - foundAt > Horizon
 
-  /** When what is still in flight is of slow peers, and disturbs no chunk that is to be alone. */
+  /** Time after which anything in flight belongs to slow peers, and does not disturb a probe. */
   private def drainedAt: Long =
     if (base.isInfinite) Long.MaxValue else lastSend + Pause + (4 * base).toLong
 
@@ -29,9 +31,9 @@ private[flow] abstract class ProbingWindow extends Window {
     if (inFlight > 0 && probing(now) && !base.isInfinite) Some(drainedAt) else None
 
   /**
-   * What arrives now took so many nanoseconds.
+   * Record a chunk that arrives now, `latency` nanoseconds after it was sent.
    *
-   * @return whether that was measured, alone in flight: it says nothing about the rate then
+   * @return true if it was a probe, alone in flight: then it says nothing about the rate
    */
   protected def probed(flight: Flight, latency: Double, now: Long): Boolean = {
     val wasProbing = probing(now)
@@ -44,7 +46,11 @@ private[flow] abstract class ProbingWindow extends Window {
     wasProbing
   }
 
-  /** Nanoseconds. @param rate bytes that come in a nanosecond, as it seems now */
+  /**
+   * Return the base latency of the path in nanoseconds, without transfer time.
+   *
+   * @param rate current estimate, in bytes per nanosecond
+   */
   protected def pathLatency(rate: Double): Double = {
     fastest = math.max(fastest, rate)
     math.max(0, base - baseBytes / fastest)
@@ -53,9 +59,9 @@ private[flow] abstract class ProbingWindow extends Window {
 
 private[flow] object ProbingWindow {
 
-  /** Nanoseconds for which a base is believed. To find it again takes two round trips. */
+  /** Nanoseconds for which a base is valid. Measuring it again takes two round trips. */
   val Horizon: Long = 10L * 1000 * 1000 * 1000
 
-  /** Nanoseconds after which, with some times the base, a chunk comes from a peer that is slow. */
+  /** Nanoseconds that, with four times the base added, only a chunk of a slow peer exceeds. */
   val Pause: Long = 50L * 1000 * 1000
 }

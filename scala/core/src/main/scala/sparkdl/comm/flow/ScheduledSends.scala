@@ -8,11 +8,13 @@ import sparkdl.comm.Clock
 import sparkdl.comm.transport.{Answer, ChunkPeer, MessagePart, Outbound, PeerMessages}
 
 /**
- * Sends messages, and the chunks that peers ask for, as a [[TransferScheduler]] decides: this executor's uplink is what it
- * schedules. What the kernel has keeps its order, so it gets little more at a time than the links carry; what waits here is
- * overtaken by what is more urgent. One for all that an executor sends. Any thread may call it; it never waits.
+ * Sender of messages, and of chunks that peers ask for, in the order that a [[TransferScheduler]] decides. It schedules
+ * this executor's uplink. The kernel sends in order, so it gets little more at a time than the links carry. Data that
+ * waits here can be overtaken by more urgent data. Each executor has one sender for all its data. Thread-safe and
+ * non-blocking.
  *
- * @param lost told of a peer to which something could not be sent: what waits for the connection is lost, as if it had ended
+ * @param lost called with a peer if sending to it failed. All data that waits for that connection is lost, as if it had
+ *    ended
  */
 private[comm] final class ScheduledSends(
     messages: PeerMessages,
@@ -25,19 +27,20 @@ private[comm] final class ScheduledSends(
   private val transfers = new Transfers[Outbound](clock, scheduler)(send)(failed)
   private val count = new AtomicLong
 
-  /** Messages and chunks of which nothing says that their peers have them. */
+  /** Messages and chunks that their peers have not confirmed. */
   def pending: Int = transfers.pending
 
   /**
-   * Sends a message as soon as its turn comes. If the connection ends first, it is lost, as are all others that wait for this
-   * peer then.
+   * Send a message when the scheduler selects it. If the connection ends first, the message is lost with all others
+   * that wait for this peer.
    *
-   * @param urgency and `turn`: as in [[Wanted]]
+   * @param urgency as in [[Wanted]]
+   * @param turn as in [[Wanted]]
    */
   def send(to: ChunkPeer, message: Array[Byte], urgency: Urgency, turn: Int): Unit =
     send("message", new Message(to, count.incrementAndGet(), message), urgency, turn)
 
-  /** Likewise a chunk that a peer asked for. */
+  /** Send a chunk that a peer asked for when the scheduler selects it. */
   def answer(answer: Answer, urgency: Urgency, turn: Int): Unit = send(answer.chunk.block, answer, urgency, turn)
 
   private def send(name: String, outbound: Outbound, urgency: Urgency, turn: Int): Unit =
@@ -52,13 +55,13 @@ private[comm] final class ScheduledSends(
   private def loseAll(connection: AnyRef): Unit = transfers.cancelAll(_.connection == connection)
 
   private def failed(outbound: Outbound, cause: Throwable): Unit = {
-    log.error(s"Nothing more is sent to ${outbound.to} of what waits for it: sending failed", cause)
+    log.error(s"Sending to ${outbound.to} failed: everything that waits for its connection is dropped", cause)
     loseAll(outbound.connection)
     lost(outbound.to)
   }
 
   private final class Message(override val to: ChunkPeer, number: Long, message: Array[Byte]) extends Outbound {
-    override def connection: ChunkPeer = to // there is one to each peer
+    override def connection: ChunkPeer = to // one connection per peer
     override def bytes: Int = message.length
     override def send(offset: Int, length: Int)(done: Option[Long] => Unit, refused: () => Unit): Unit =
       messages.send(to, MessagePart(number, message, offset, length))(done)

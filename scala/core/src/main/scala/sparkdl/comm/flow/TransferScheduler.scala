@@ -3,26 +3,26 @@ package sparkdl.comm.flow
 import scala.collection.mutable
 
 /**
- * Decides what passes an executor's uplink next, and when: its messages, and the blocks that others asked it for. Pure: whoever
- * drives it carries out the requests, and tells it what came of them. Not thread-safe.
+ * Scheduler of an executor's uplink. It decides which message, or which block that a peer asked for, is sent next, and
+ * when. It does no I/O: its caller carries out the requests and reports their outcome. Not thread-safe.
  *
  * {{{
- * want | arrived | cancel               what has happened
+ * want | arrived | cancel               report an event
  *   next                                after each: requests to carry out now
- *   wakeAt                              when to call `next` if nothing happens before
+ *   wakeAt                              when to call `next` if there is no event before
  * }}}
  *
- * Blocks are transferred in chunks. One window bounds the bytes in flight, which are those of
- * requests that have not arrived, of all peers together, and one more for each peer keeps one that is slow from filling it.
- * Among blocks of peers that have room, the most urgent comes first; what is in flight stays. Of equally urgent ones those go
- * first whose peers have least in flight, so that the work goes where it is done. One chunk of [[TransferScheduler.Share]] is of
- * the block that has waited longest, however urgent others are. A peer that stands still gives its part of the common window
- * back, and gets no more until something arrives again. A peer that has had nothing to do for [[TransferScheduler.Idle]] is
- * forgotten as soon as another one is new.
+ * Blocks are sent in chunks. One window bounds the bytes in flight to all peers together: requested, and not arrived.
+ * Each peer has one more window, so that a slow peer cannot fill the common one. Among blocks whose peers have room,
+ * the most urgent goes first; chunks in flight are not interrupted. Among equally urgent blocks, those whose peers have
+ * least in flight go first, so faster peers get more. One chunk in [[TransferScheduler.Share]] belongs to the block
+ * that has waited longest, however urgent others are. A stalled peer gives its part of the common window back, and gets
+ * no more until something arrives again. A peer that was idle for [[TransferScheduler.Idle]] is forgotten when a new
+ * peer appears.
  *
  * Times are nanoseconds of one clock that never goes back.
  *
- * @param newWindow the one for all peers, and one for each
+ * @param newWindow makes the common window, and one for each peer
  */
 private[comm] final class TransferScheduler private[flow] (newWindow: () => Window) {
   import TransferScheduler._
@@ -40,25 +40,25 @@ private[comm] final class TransferScheduler private[flow] (newWindow: () => Wind
   private val peers = mutable.LinkedHashMap.empty[String, PeerQueue]
   private val blocks = mutable.Map.empty[Wanted, WantedBlock]
 
-  /** Those of which something is still to be requested; the one that was requested least lately is the first. */
+  /** Blocks with bytes still to be requested, least recently served first. */
   private val longest = mutable.LinkedHashSet.empty[WantedBlock]
   private var wishes = 0L
   private var chunks = 0L
-  private var latest = Long.MinValue // when `next` was called
+  private var latest = Long.MinValue // last call of `next`
 
-  /** Bytes that are requested and have not arrived, without those of peers that stand still. */
+  /** Bytes in flight, without those of stalled peers. */
   def inFlight: Long = all.inFlight
 
-  /** The bound of [[inFlight]], in bytes. */
+  /** Bound of [[inFlight]], in bytes. */
   def window: Long = all.bytes
 
-  /** Bytes of a chunk of this block. */
+  /** Return the bytes of this block's next chunk. */
   def chunk(block: Wanted): Int = ChunkSizes.chunk(all.rate, peers(block.peer).window.rate, block.bytes)
 
-  /** So that peers have something in flight whenever their other links have room for it. */
+  /** Bytes that the common window must admit, so that every busy peer has some in flight. */
   private def floor: Long = (1 + peers.values.count(_.isBusy)) * ChunkSizes.PerPeer
 
-  /** Wants a block that can be transferred from now on. */
+  /** Add a block that can be sent from now on. */
   def want(block: Wanted): Unit = {
     require(!blocks.contains(block), s"block $block is wanted already")
     val entry = new WantedBlock(block, wishes)
@@ -77,24 +77,24 @@ private[comm] final class TransferScheduler private[flow] (newWindow: () => Wind
     peers --= idle.keys
   }
 
-  /** The requests to carry out now, in this order. */
+  /** Return the requests to carry out now, in this order. */
   def next(now: Long): Seq[Request] = {
     latest = now
     setStalledAside(now)
     Iterator.continually(choose(now)).takeWhile(_.isDefined).map(entry => ask(entry.get, now)).toList
   }
 
-  /** When [[next]] may have more requests even if nothing happens before: later than `now`. */
+  /** Return when [[next]] may have more requests without an event before; later than `now`. */
   def wakeAt(now: Long): Option[Long] = {
     val times = (peers.values.flatMap(_.stallsAt) ++ all.wakeAt(now)).filter(_ > now)
     if (times.isEmpty) None else Some(times.min)
   }
 
   /**
-   * What was requested has arrived. If its block was cancelled before, that is no matter.
+   * Record that a request arrived. If its block was cancelled before, do nothing.
    *
-   * @param said when it arrived by the peer's clock, if it was the peer who said so
-   * @return whether that was the last of its block
+   * @param said time of arrival by the peer's clock, if the peer reported the arrival
+   * @return true if it was the last request of its block
    */
   def arrived(request: Request, now: Long, said: Option[Long] = None): Boolean =
     blocks.get(request.block).filter(_.asked(request)).exists { entry =>
@@ -107,7 +107,7 @@ private[comm] final class TransferScheduler private[flow] (newWindow: () => Wind
       entry.isHere
     }
 
-  /** The block is not wanted any more. What is in flight may still arrive, but nobody waits for it. */
+  /** Remove a block. Requests in flight may still arrive, and are ignored. */
   def cancel(block: Wanted): Unit = blocks.remove(block).foreach { entry =>
     entry.asked.foreach(giveBack)
     longest -= entry
@@ -128,7 +128,7 @@ private[comm] final class TransferScheduler private[flow] (newWindow: () => Wind
       peer.stalled()
     }
 
-  /** Whether the next chunk is of the block that has waited longest. */
+  /** Return true if the next chunk belongs to the block that has waited longest. */
   private def isForLongest: Boolean = chunks % Share == Share - 1
 
   private def choose(now: Long): Option[WantedBlock] = {
@@ -147,7 +147,7 @@ private[comm] final class TransferScheduler private[flow] (newWindow: () => Wind
     !peer.isStalled && peer.window.hasRoom(size(entry), now)
   }
 
-  /** The most urgent one, of the peers that have room. */
+  /** Return the most urgent block whose peer has room. */
   private def first(now: Long): Option[WantedBlock] = {
     var found: Option[WantedBlock] = None
     peers.values.foreach { peer =>
@@ -181,9 +181,9 @@ private[comm] final class TransferScheduler private[flow] (newWindow: () => Wind
 
 private[comm] object TransferScheduler {
 
-  /** So few chunks go to who has waited longest that nobody else notices it. */
+  /** One chunk in so many goes to the block that has waited longest: too few to slow the others. */
   val Share = 64
 
-  /** Nanoseconds after which the window of a peer says little of its path. */
+  /** Nanoseconds after which a peer's window says little about its path. */
   val Idle: Long = 60L * 1000 * 1000 * 1000
 }

@@ -7,23 +7,24 @@ import scala.collection.mutable
 import sparkdl.comm.Clock
 
 /**
- * Has carried out what a [[TransferScheduler]] decides, and tells it what comes of it. Any thread may call it; it never waits.
+ * Driver of a [[TransferScheduler]]: carries out the scheduler's decisions and reports their outcome. Thread-safe and
+ * non-blocking.
  *
- * @tparam T what is known of a wanted block until all of it is transferred, or it is cancelled
- * @param carryOut begins with a request. Called by one thread at a time, in the order of the decisions
- * @param failed told what `carryOut` threw, whichever thread it was that called; the other requests are carried out
+ * @tparam T data kept for each block until it is sent or cancelled
+ * @param carryOut starts a request. Called by one thread at a time, in the order of the decisions
+ * @param failed called with what `carryOut` threw, on the thread that ran it. The other requests are still carried out
  */
 private[flow] final class Transfers[T](clock: Clock, scheduler: TransferScheduler)(carryOut: (Request, T) => Unit)(
     failed: (T, Throwable) => Unit
 ) {
   private val wanted = mutable.Map.empty[Wanted, T]
 
-  // Outside of this object's lock.
+  // Carried out without this object's lock.
   private val toCarryOut = new ArrayDeque[Request]
   private var carryingOut = false
   private var wakesAt = Long.MaxValue
 
-  /** Blocks that are wanted. */
+  /** Blocks that are not fully sent. */
   def pending: Int = synchronized(wanted.size)
 
   def isWanted(block: Wanted): Boolean = synchronized(wanted.contains(block))
@@ -34,35 +35,35 @@ private[flow] final class Transfers[T](clock: Clock, scheduler: TransferSchedule
   }
 
   /**
-   * The request is done. Returns what is known of its block if that was the last one of it.
+   * Report that a request is done. Return the data of its block if that was the block's last request.
    *
-   * @param said as [[TransferScheduler.arrived]] has it
+   * @param said as in [[TransferScheduler.arrived]]
    */
   def done(request: Request, said: Option[Long] = None): Option[T] =
     happened(now => if (scheduler.arrived(request, now, said)) wanted.remove(request.block) else None)
 
-  /** Returns what was known of the block if it was still wanted. */
+  /** Cancel a block. Return its data if it was pending. */
   def cancel(block: Wanted): Option[T] = happened { _ =>
     val about = wanted.remove(block)
     if (about.isDefined) scheduler.cancel(block)
     about
   }
 
-  /** Cancel all that is wanted and for which `isMeant` holds. */
+  /** Cancel all pending blocks whose data satisfies `isMeant`. */
   def cancelAll(isMeant: T => Boolean): Unit = happened { _ =>
     val cancelled = wanted.collect { case (block, about) if isMeant(about) => block }.toList
     wanted --= cancelled
     cancelled.foreach(scheduler.cancel)
   }
 
-  /** `event` is what happened, for the scheduler. */
+  /** Report `event` to the scheduler, then carry out the requests that follow from it. */
   private def happened[R](event: Long => R): R = {
     val result = synchronized {
       val now = clock.nanoTime
       val result = event(now)
       scheduler.next(now).foreach(toCarryOut.add)
       scheduler.wakeAt(now).filter(_ < wakesAt).foreach { time =>
-        // One that an earlier one took the place of has no successor: there is one chain of them.
+        // A wake-up that an earlier one replaced does not reset `wakesAt`, so it has no successor.
         clock.after(time - now)(happened(_ => if (wakesAt == time) wakesAt = Long.MaxValue))
         wakesAt = time
       }
@@ -90,7 +91,7 @@ private[flow] final class Transfers[T](clock: Clock, scheduler: TransferSchedule
     }
   }
 
-  /** Without those that are cancelled. */
+  /** Return the next request whose block is not cancelled. */
   private def nextToCarryOut(): Option[(Request, T)] = synchronized {
     var found = Option.empty[(Request, T)]
     while (found.isEmpty && !toCarryOut.isEmpty) {

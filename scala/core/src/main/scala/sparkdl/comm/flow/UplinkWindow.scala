@@ -1,17 +1,17 @@
 package sparkdl.comm.flow
 
 /**
- * A window for what is sent. Its connections share the uplink, so a chunk overtakes what was in flight before it on others, and
- * tells neither the link's rate nor whether there is a queue. The rate is what arrived in a round, by its time. Once a round,
- * which is about as long as a chunk takes, the window becomes
+ * Window for outgoing data. Its connections share the uplink, so a chunk overtakes chunks in flight on other
+ * connections. The latency of one chunk therefore shows neither the link's rate nor a queue. The rate is the bytes that
+ * arrived in a round, divided by its time. Once a round, which lasts about as long as a chunk takes, the window becomes
  *
  *   rate * (1.5 * latency of the path + lateness) + the larger of a floor and rate * slack + two of its largest chunks
  *
- * So some chunks queue, and the window grows by what is too much of it as long as the link gives more. Small messages have the
- * room of [[ChunkSizes.Least]]: with two of them in flight, one whose threads wake up late would often have none on its way.
- * Where all send to all, a receiver whose downlink is busy holds up a part of what is in flight: the floor has something in
- * flight for the others then. And what has arrived is in flight until one hears of it, which queues behind all that comes here:
- * without the lateness, executors to which much is sent would send little.
+ * So a few chunks queue, and the window grows by that surplus as long as the link gives more. Small messages count as
+ * chunks of [[ChunkSizes.Least]]: with room for two of them only, a thread that wakes up late would often leave the
+ * link empty. In all-to-all traffic, a receiver with a busy downlink holds up part of what is in flight. The floor
+ * keeps bytes in flight to the other receivers. Confirmations queue behind all data that comes in: without the
+ * lateness, an executor that receives much would send little.
  */
 private[flow] final class UplinkWindow extends ProbingWindow {
   import UplinkWindow._
@@ -19,11 +19,11 @@ private[flow] final class UplinkWindow extends ProbingWindow {
   private var size = Window.Start.toDouble
   private var known = 0.0
 
-  // A round: bytes that have arrived, and of these what was sent since its begin.
+  // The current round: bytes that arrived, and `fresh`, those of them that were sent since it began.
   private var begin = Long.MinValue
   private var came = 0L
   private var largest = ChunkSizes.Least
-  private var lateness = 0.0 // of each byte that has arrived, in nanoseconds
+  private var lateness = 0.0 // sum of each arrived byte's nanoseconds
   private var fresh = 0L
   private var limited = false
 
@@ -34,7 +34,7 @@ private[flow] final class UplinkWindow extends ProbingWindow {
   override def held(): Unit = limited = true
 
   override def send(bytes: Int, now: Long): Flight = {
-    if (inFlight == 0) nextRound(now) // a link without work does not show its rate
+    if (inFlight == 0) nextRound(now) // an idle link does not show its rate
     super.send(bytes, now)
   }
 
@@ -55,7 +55,7 @@ private[flow] final class UplinkWindow extends ProbingWindow {
   }
 
   private def adapt(rate: Double, floor: Long): Unit = {
-    known = if (limited) rate else math.max(known, rate) // what was not limited by the link, was slower than it
+    known = if (limited) rate else math.max(known, rate) // an unlimited round shows a lower bound
     val fitting = rate * (PathShare * pathLatency(rate) + lateness / came) + math.max(
       floor.toDouble,
       rate * Window.Slack + 2 * largest
@@ -75,6 +75,6 @@ private[flow] final class UplinkWindow extends ProbingWindow {
 
 private[flow] object UplinkWindow {
 
-  /** With less than the rate of the link on a long path, it would stay with less. */
+  /** Multiple of the path's latency. With 1, a window below the rate of a long path would stay below it. */
   private val PathShare = 1.5
 }

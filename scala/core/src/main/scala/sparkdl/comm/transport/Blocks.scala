@@ -3,39 +3,39 @@ package sparkdl.comm.transport
 import java.io.IOException
 import java.nio.ByteBuffer
 
-/** The blocks that this executor serves. A block is named by job and name. */
+/** Blocks that this executor serves. A job and a name identify a block. */
 trait Blocks {
 
-  /** Inline threshold: blocks of up to so many bytes do not repay a fetch and travel inside of the message about them. */
+  /**
+   * Inline threshold in bytes: blocks up to this size travel inside the message about them, because a fetch costs more.
+   */
   def inlineThreshold: Long
 
   /** Spark's id of this executor. */
   def executorId: String
 
   /**
-   * Publishes `chunks` as they lie, without copying them. Where Spark has no free memory for it the block goes to disk, and
-   * under memory pressure it may move there (it is never dropped), which the caller's memory survives.
+   * Publish `chunks` in place, without a copy. If Spark has no free memory, the block goes to disk. Under memory
+   * pressure it may move there; it is never dropped. The caller's memory stays valid in both cases.
    */
   def put(job: Long, name: String, chunks: Array[ByteBuffer]): Unit
 
   /**
-   * Removes the block once no reader is left.
+   * Remove the block once no reader is left.
    *
-   * @param over
-   *   asked while readers are waited for; true ends the wait. At least one attempt is made whatever it says
-   * @return
-   *   false if readers were still there in the end
+   * @param over polled while readers are left; true ends the wait. At least one attempt is made
+   * @return false if readers were left in the end
    */
   def retire(job: Long, name: String, over: () => Boolean): Boolean
 
-  /** Bytes of the block that are in memory and on disk; None if it is not here. */
+  /** Return the block's bytes in memory and on disk; None if this executor does not have it. */
   def status(job: Long, name: String): Option[(Long, Long)]
 
   /**
-   * Reads a block that is here, piece by piece.
+   * Read a block of this executor piece by piece.
    *
-   * @param take called for each piece, in their order
-   * @throws IOException if the block is not here
+   * @param take called for each piece, in order
+   * @throws IOException if this executor does not have the block
    */
   def read(job: Long, name: String)(take: ByteBuffer => Unit): Unit
 }

@@ -5,84 +5,83 @@ import java.nio.ByteBuffer
 import java.nio.channels.ReadableByteChannel
 
 /**
- * Where an executor serves the chunks of its blocks, and takes messages.
+ * Address where an executor serves chunks and receives messages.
  *
- * @param executor Spark's id of it, which one that starts at the same address later does not have
+ * @param executor its Spark id. An executor that later starts at the same address has another
  */
 final case class ChunkPeer(host: String, port: Int, executor: String) {
   override def toString: String = s"executor $executor at $host:$port"
 }
 
 /**
- * A part of a published block.
+ * Part of a published block.
  *
  * @param offset bytes of the block before it
  * @param length bytes, at least 1, all of them in the block
  */
 final case class Chunk(job: Long, block: String, offset: Long, length: Int) {
-  require(offset >= 0 && length > 0 && offset <= Long.MaxValue - length, s"no chunk of a block: $this")
+  require(offset >= 0 && length > 0 && offset <= Long.MaxValue - length, s"not a valid chunk of a block: $this")
 }
 
-/** Where the bytes of a chunk go as they arrive. */
+/** Destination of a chunk's bytes as they arrive. */
 trait ChunkTarget {
 
   /**
-   * Takes all that remains in `from`, the next bytes of the chunk. It runs on a thread of the network, so it must not wait.
-   * An exception ends this fetch, not the connection that others share.
+   * Take all bytes that remain in `from`, which are the next ones of the chunk. Called on a network thread, so it must
+   * not wait. An exception ends this fetch, not the shared connection.
    */
   def write(from: ByteBuffer): Unit
 }
 
-/** A target that can spare its bytes a copy, as direct memory can. */
+/** Target that can receive bytes without a copy, such as direct memory. */
 trait DirectChunkTarget extends ChunkTarget {
 
   /**
-   * Reads the next bytes of the chunk from the socket to where they go. On encrypted connections, and for what comes together
-   * with other answers, `write` is called.
+   * Read the next bytes of the chunk from the socket into their place. On encrypted connections, and for bytes that
+   * arrive together with other answers, `write` is called instead.
    *
    * @param atMost bytes, at least 1
-   * @return how many `from` had, as ReadableByteChannel says it; it does not wait
+   * @return bytes that were read, as ReadableByteChannel defines it; it does not wait
    */
   def read(from: ReadableByteChannel, atMost: Int): Int
 }
 
-/** A chunk that was asked for. */
+/** Fetch of one chunk. */
 trait ChunkFetch {
 
-  /** Ends it with [[ChunkFailure.Cancelled]] if it is not over. Once this returns nothing is written to its target. */
+  /** End it with [[ChunkFailure.Cancelled]] if it is not over. Once this returns, nothing is written to its target. */
   def cancel(): Unit
 }
 
-/** Why a chunk did not come. */
+/** Reason why a chunk did not arrive. */
 sealed abstract class ChunkFailure(message: String, cause: Throwable) extends IOException(message, cause)
 
 object ChunkFailure {
 
-  /** There was no connection to the peer, it refused this executor, or the connection broke. */
+  /** There was no connection to the peer, the peer refused this executor, or the connection broke. */
   final class PeerLost(message: String, cause: Throwable) extends ChunkFailure(message, cause)
 
   final class Deadline(message: String) extends ChunkFailure(message, null)
 
-  /** The peer has no such block, or one that is shorter. */
+  /** The peer does not have the block, or has a shorter one. */
   final class NotServed(message: String, cause: Throwable = null) extends ChunkFailure(message, cause)
 
   /** The target threw an exception, which is the cause. */
   final class TargetFailed(message: String, cause: Throwable) extends ChunkFailure(message, cause)
 
-  /** The caller cancelled it, or closed the network. */
+  /** The caller cancelled the fetch, or closed the network. */
   final class Cancelled(message: String) extends ChunkFailure(message, null)
 }
 
-/** The way to the chunks of blocks that other executors serve. */
+/** Client for chunks of blocks that other executors serve. */
 trait Chunks {
 
   /**
-   * Asks `from` for a chunk, of which parts come as soon as that executor sends them. It never waits: not for a connection either.
+   * Ask `from` for a chunk. Its parts arrive when that executor sends them. Never wait, not even for a connection.
    *
-   * @param deadline of the clock's nanoTime
-   * @param done
-   *   called once, without the failure if the chunk is here. It runs on a thread of the network, or on that which cancels, so
-   *   it must not wait. Nothing is written to `into` any more
+   * @param deadline by the clock's nanoTime
+   * @param done called once, with None if the chunk has arrived. It runs on a network thread or on the thread that
+   *    cancels, so it must not wait. Nothing is written to `into` after that
    */
   def fetch(from: ChunkPeer, chunk: Chunk, into: ChunkTarget, deadline: Long)(
       done: Option[ChunkFailure] => Unit
@@ -90,12 +89,12 @@ trait Chunks {
 }
 
 /**
- * Some of a message's bytes. Parts of several messages to one peer may alternate; those of one message are sent in their order.
+ * Part of a message. Parts of several messages to one peer may alternate; those of one message are sent in order.
  *
- * @param number of the message, unlike those of others of which the peer does not have all parts
+ * @param number of the message. Messages of which the peer lacks a part must have different numbers
  */
 final case class MessagePart(number: Long, message: Array[Byte], offset: Int, length: Int) {
-  require(0 <= offset && 0 <= length && offset <= message.length - length, s"no part of ${message.length} bytes: $this")
+  require(0 <= offset && 0 <= length && offset <= message.length - length, s"$this exceeds ${message.length} bytes")
   override def toString: String = s"$length bytes at $offset of message $number"
 }
 
@@ -103,17 +102,17 @@ final case class MessagePart(number: Long, message: Array[Byte], offset: Int, le
 trait PeerMessages {
 
   /**
-   * Sends without waiting. Parts for one peer arrive in the order in which they were sent; those that wait for the network
-   * travel together.
+   * Send a part without waiting. Parts for one peer arrive in the order of the calls. Parts that wait for the network
+   * are batched.
    *
    * @param part of a message of at most [[PeerMessages.MaxBytes]]
-   * @param done
-   *   called once: when the peer has it, with the time of that by the nanoTime of the peer's clock, or with None if the
-   *   connection ended before the peer said so. It runs on a thread of the network, or on the caller's, so it must not wait
+   * @param done called once: with the nanoTime of the peer's clock when the peer has the part, or with None if the
+   *    connection ended before the peer confirmed it. It runs on a network thread or on the caller's, so it must not
+   *    wait
    */
   def send(to: ChunkPeer, part: MessagePart)(done: Option[Long] => Unit): Unit
 
-  /** Likewise a message as one part. */
+  /** Send a message as one part. */
   def send(to: ChunkPeer, message: Array[Byte])(done: Option[Long] => Unit): Unit =
     send(to, MessagePart(0, message, 0, message.length))(done)
 }
@@ -122,57 +121,60 @@ object PeerMessages {
   val MaxBytes: Int = 1 << 20
 }
 
-/** Something that goes to a peer in parts. */
+/** Data that is sent to one peer in parts. */
 trait Outbound {
   def to: ChunkPeer
 
-  /** The connection that carries it, equal to no other one. Once a part is lost, so is all else that waits for this connection. */
+  /**
+   * Connection that carries the data; compare it with `==`. If a part is lost, all else that waits for this connection
+   * is lost.
+   */
   def connection: AnyRef
 
   /** Bytes of all parts. */
   def bytes: Int
 
   /**
-   * Sends its next part, without waiting.
+   * Send the next part without waiting.
    *
-   * @param done as of [[PeerMessages.send]]
-   * @param refused called instead of `done` if the part cannot be had. The peer learns that, and gets no later part either
+   * @param done as in [[PeerMessages.send]]
+   * @param refused called instead of `done` if the part cannot be read. The peer learns that, and gets no later part
    */
   def send(offset: Int, length: Int)(done: Option[Long] => Unit, refused: () => Unit): Unit
 }
 
-/** The bytes of a chunk of this executor's, which `to` asked for. */
+/** Chunk of this executor that `to` asked for. */
 trait Answer extends Outbound {
   def chunk: Chunk
   override def bytes: Int = chunk.length
 }
 
-/** What messages are delivered to, and who is asked for chunks, by threads of the network: it must not wait. */
+/** Receiver of messages and of requests for chunks. It is called on network threads, so it must not wait. */
 trait PeerMessageReceiver {
 
-  /** A peer waits for a chunk. */
+  /** Handle a peer's request for a chunk. */
   def asked(answer: Answer): Unit
 
   /**
-   * Those of one peer come one at a time, those of several at the same time.
+   * Handle a message. Messages of one peer come one at a time, those of several peers concurrently.
    *
-   * @param message can be read until this returns
+   * @param message valid until this returns
    */
   def received(message: ByteBuffer): Unit
 
-  /** The connection to `peer` broke, or there never was one: messages may not have arrived. */
+  /** Handle a connection to `peer` that broke or could not be made: messages may be lost. */
   def lost(peer: ChunkPeer): Unit
 }
 
-/** This executor's place in the network of chunks and messages. */
+/** Endpoint of this executor in the network of chunks and messages. */
 trait ChunkNetwork extends Chunks with PeerMessages {
 
-  /** Where the others reach it. */
+  /** Address under which other executors reach it. */
   def here: ChunkPeer
 
-  /** Chunks that are being sent to others. */
+  /** Parts of chunks that are being sent to others. */
   def sending: Int
 
-  /** Ends all fetches, then gives connections and threads back. */
+  /** End all fetches, then release connections and threads. */
   def close(): Unit
 }

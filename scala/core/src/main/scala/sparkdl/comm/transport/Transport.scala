@@ -1,16 +1,16 @@
 package sparkdl.comm.transport
 
-/** How this executor and the others reach each other. */
+/** Network and blocks of this executor. */
 trait Transport {
 
-  /** The host name or address under which this JVM is reached. */
+  /** Host name or address under which this JVM is reached. */
   def host: String
 
   def blocks: Blocks
 
   /**
-   * Opens this executor's place in the network, on the first free one of `portCount` ports from `firstPort` (0: any). It has
-   * Spark's authentication and encryption, as Spark's conf sets them.
+   * Open this executor's endpoint on the first free one of `portCount` ports from `firstPort` on (0: any). It
+   * authenticates and encrypts as Spark's conf says.
    *
    * @throws java.net.BindException if none of the ports is free
    */

@@ -1,8 +1,8 @@
 package sparkdl.comm.transport
 
 /**
- * Stands between the plugin and Spark's transport. The plugin loads those that java.util.ServiceLoader finds beside it; its
- * own jar has none, that of the benchmarks has one that emulates slow connections.
+ * Wrapper of Spark's transport, which the plugin loads with java.util.ServiceLoader. The plugin's own jar has none. The
+ * jar of the benchmarks has one that emulates slow connections.
  */
 trait TransportWrapper {
   def wrap(transport: Transport): Transport
