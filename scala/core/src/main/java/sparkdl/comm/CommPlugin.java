@@ -11,9 +11,9 @@ import org.apache.spark.api.plugin.SparkPlugin;
 /**
  * Entry point of the plugin: {@code spark.plugins=sparkdl.comm.CommPlugin}.
  *
- * <p>Java, and free of the Scala library, so that a jar built for another Scala version says so instead of dying
- * with a NoSuchMethodError somewhere inside an executor. Compiled for Java 8, unlike all else in the jar, so that an older Java
- * says so too.
+ * <p>It is in Java and does not use the Scala library, so that a jar for another Scala version reports that. Otherwise an
+ * executor would fail with a NoSuchMethodError. It is compiled for Java 8, unlike the rest of the jar, so that it can also
+ * report an older Java.
  */
 public final class CommPlugin implements SparkPlugin {
   @Override

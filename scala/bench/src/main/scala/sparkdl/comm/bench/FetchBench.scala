@@ -15,18 +15,18 @@ import sparkdl.comm.ps.{BenchMemory, Notice}
 import sparkdl.comm.transport.{Answer, ChunkNetwork, ChunkPeer, DirectChunkTarget, PeerMessageReceiver}
 
 /**
- * What it costs to bring a block from one executor to another, and to convert it, for python/bench_fetch.py: rank 0
- * measures, the others serve.
- * The driver calls it; nothing that a Python worker's bridge answers leads here.
+ * Benchmark of fetching a block from another executor, and of converting it, for python/bench_fetch.py. Rank 0 measures
+ * and the other ranks serve. The driver calls it; no request of a Python worker's bridge leads here.
  */
 object FetchBench {
 
   /**
-   * @param sizes bytes of the blocks, separated by commas
-   * @param windows
-   *   bytes, likewise: blocks come from all servers at once, with windows that follow the link and with each of these. If
-   *   there are none, all other ways are measured
-   * @param repeats samples of each; as many runs before do not count
+   * Run the benchmark.
+   *
+   * @param sizes bytes of the blocks, separated by commas.
+   * @param windows bytes, separated by commas. Blocks then come from all servers at once, with windows that follow the
+   *    link and with each of these. If it is empty, all other ways are measured
+   * @param repeats samples of each way, after as many runs that do not count
    * @return a JSON array of {way, servers, bytes, seconds: [...], verified}
    */
   def run(context: SparkContext, executors: Int, sizes: String, windows: String, repeats: Int): String = {
@@ -43,7 +43,7 @@ object FetchBench {
   private val Job = 1L << 61
   private val WaitSeconds = 60L
 
-  /** Of bfloat16, relative; float16 has less. */
+  /** Relative error of bfloat16; float16 has less. */
   private val HalfError = 1.0 / 256
   private val Zeros = new Array[Byte](1 << 16)
 
@@ -52,7 +52,9 @@ object FetchBench {
 
     override def part(offset: Long, length: Int): DirectChunkTarget = new Part(memory.slice(offset.toInt, length))
 
-    /** Whether it has what it should, which is then wiped out: the next way has to bring all of it. */
+    /**
+     * Return true if the memory has the expected bytes. Then clear it, so that the next way has to bring all of them.
+     */
     def isRight: Boolean = {
       val right = memory.clear().equals(expected)
       while (memory.hasRemaining) memory.put(Zeros, 0, math.min(Zeros.length, memory.remaining))
@@ -70,16 +72,16 @@ object FetchBench {
     }
   }
 
-  /** Where a rank serves its blocks, by Spark's block transfer and by chunks, and where its memory is, by size. */
+  /** Addresses of a rank: of Spark's block transfer, of its chunks, and of its memory for each size. */
   private final case class Server(plain: PlainServer, chunks: ChunkPeer, memory: IndexedSeq[String])
 
-  /** Sends messages back as they are, or keeps them, and serves blocks. */
+  /** Receiver that sends messages back unchanged, or keeps them, and serves blocks. */
   private final class Echo(back: Boolean, windows: Seq[Long]) extends PeerMessageReceiver {
     val kept = new LinkedBlockingQueue[Notice]
     @volatile var network: ChunkNetwork = _
     @volatile var peer: ChunkPeer = _
 
-    /** With the window that follows the link, and with each fixed one. */
+    /** Senders with the window that follows the link, and with each fixed one. */
     private lazy val sends = new ScheduledSends(network, SystemClock, lost) +:
       windows.map(bytes => new ScheduledSends(network, SystemClock, lost, FixedWindows.scheduler(bytes))).toIndexedSeq
     override def asked(answer: Answer): Unit =
@@ -152,7 +154,7 @@ private final class FetchBench(
         sizes.indices.flatMap(size => inMemory(memory(size), servers(1).memory(size), sizes(size)))
   }
 
-  /** There and back again. */
+  /** Measure a notice that goes there and back. */
   private def notices(echo: Echo): Seq[String] =
     (0 +: sizes.filter(_ <= blocks.inlineThreshold)).flatMap { bytes =>
       val sent =
@@ -165,12 +167,16 @@ private final class FetchBench(
       Timing.measure(repeats, Seq(there))
     }
 
-  /** The blocks of so many bytes, one on each server. */
+  /** Blocks of so many bytes, one on each server. */
   private final class Remote(servers: Seq[Server], bytes: Int, fetching: Fetches) {
     val expected = servers.indices.map(server => ByteBuffer.wrap(contents(server + 1, bytes)))
     val targets = expected.map(new Target(_))
 
-    /** @param window with which it is served: 0 is the one that follows the link */
+    /**
+     * Begin to fetch a block.
+     *
+     * @param window index of the window with which it is served; 0 is the one that follows the link
+     */
     def start(server: Int, window: Int = 0): Fetch = {
       val block = RemoteBlock(servers(server).chunks, Job, name(bytes, window), bytes.toLong)
       fetching.fetch(block, TimeUnit.SECONDS.toNanos(WaitSeconds), targets(server))
@@ -207,7 +213,7 @@ private final class FetchBench(
     Timing.measure(repeats, one ++ (if (servers.size > 1) several else Nil))
   }
 
-  /** What needs no network: a block from the memory of rank 1, on this host, and what conversions take. */
+  /** Measure what needs no network: copying a block from the memory of rank 1, on this host, and conversions. */
   private def inMemory(own: BenchMemory, path: String, bytes: Int): Seq[String] = {
     val count = bytes / 4
     val (mine, theirs) = (BenchMemory.draw(count, seed = 0), BenchMemory.draw(count, seed = 1))
@@ -218,7 +224,7 @@ private final class FetchBench(
     }
     def encode(wire: String): Way = Way(s"$wire encode", 1, bytes) { () =>
       own.encode(wire)
-      () => true // what it is, decoding shows
+      () => true // decoding checks it
     }
     val copies = Seq(
       way("memcpy", mine, within = 0)(own.copy()),

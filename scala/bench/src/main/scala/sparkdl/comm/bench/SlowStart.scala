@@ -6,7 +6,7 @@ import java.util.concurrent.{CompletableFuture, ConcurrentHashMap}
 import sparkdl.comm.{Clock, SystemClock}
 import sparkdl.comm.transport._
 
-/** Wraps the transport in executors whose JVM has the property [[SlowStart.Property]]. */
+/** Wrapper of the transport in executors whose JVM has the property [[SlowStart.Property]]. */
 final class SlowStart extends TransportWrapper {
   override def wrap(transport: Transport): Transport =
     sys.props.get(SlowStart.Property).fold(transport) { seconds =>
@@ -24,13 +24,13 @@ final class SlowStart extends TransportWrapper {
 object SlowStart {
 
   /**
-   * A JVM's property, not a key of Spark's conf: nobody sets it but who emulates a network. Seconds. Spark refuses to start
-   * executors with properties that begin as its own do.
+   * Property of the JVM with the seconds of a start-up. It is not a key of Spark's conf, as only emulated networks use
+   * it. Spark does not start executors with properties that begin as its own do.
    */
   val Property = "lab.sparkdl.startupSeconds"
 }
 
-/** All of them are fetched, so that every one starts up. */
+/** Blocks that are never inline, so that every one is fetched and starts up. */
 private[bench] final class FetchedBlocks(blocks: Blocks) extends Blocks {
   override def inlineThreshold: Long = 0
   override def executorId: String = blocks.executorId
@@ -41,15 +41,15 @@ private[bench] final class FetchedBlocks(blocks: Blocks) extends Blocks {
 }
 
 /**
- * For emulated networks only: blocks whose fetches start up as slowly as on a cluster that looks servers up and connects to
- * them each time. Of the blocks of one server one starts up at a time, which takes `startupNanos`; meanwhile those that have
- * started go on. A block starts up with its first chunk, and no other one of it comes before.
+ * Network whose fetches start up as slowly as on a cluster that looks servers up and connects to them each time. It is
+ * for emulated networks only. Blocks of one server start up one at a time, for `startupNanos` each. Blocks that have
+ * started go on meanwhile. A block starts up with its first chunk, and its other chunks wait for that.
  */
 private[bench] final class SlowStartNetwork(network: ChunkNetwork, startupNanos: Long, clock: Clock)
     extends ChunkNetwork {
   import SlowStartNetwork._
 
-  /** When the last start-up from each server ends, by `clock`. */
+  /** Time when the last start-up from each server ends, by `clock`. */
   private val ends = new ConcurrentHashMap[ChunkPeer, java.lang.Long]
   private val starting = new ConcurrentHashMap[(ChunkPeer, Long, String), CompletableFuture[Void]]
 
@@ -85,7 +85,7 @@ private[bench] final class SlowStartNetwork(network: ChunkNetwork, startupNanos:
 
 private object SlowStartNetwork {
 
-  /** A fetch that begins with `start`. */
+  /** Fetch that begins when `start` is called. */
   private final class Later(begin: () => ChunkFetch, done: Option[ChunkFailure] => Unit) extends ChunkFetch {
     private var fetch = Option.empty[ChunkFetch]
     private var cancelled = false

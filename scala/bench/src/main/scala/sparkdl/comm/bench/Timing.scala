@@ -3,15 +3,18 @@ package sparkdl.comm.bench
 import com.fasterxml.jackson.databind.{JsonNode, ObjectMapper}
 import com.fasterxml.jackson.databind.node.ObjectNode
 
-/** A way to bring `bytes` from each of `servers`: `run` returns when they are here, and gives what checks them. */
+/**
+ * Way to bring `bytes` from each of `servers`. `run` returns when they have arrived, and returns a function that checks
+ * them.
+ */
 private[bench] final case class Way(name: String, servers: Int, bytes: Int)(val run: () => () => Boolean)
 
 private[bench] object Timing {
 
   /**
-   * All ways in turn, so that a disturbance hits them alike.
+   * Measure all ways in turn, so that a disturbance affects them alike.
    *
-   * @param repeats samples of each; as many runs before do not count
+   * @param repeats samples of each way, after as many runs that do not count
    * @return for each way a JSON object {way, servers, bytes, seconds: [...], verified}
    */
   def measure(repeats: Int, ways: Seq[Way]): Seq[String] = {

@@ -1,9 +1,13 @@
 package sparkdl.comm.flow
 
-/** What the window that follows the link is compared with. */
+/** Windows of fixed size, to compare with the window that follows the link. */
 object FixedWindows {
 
-  /** @param bytes that are in flight at most, to all peers together and to each */
+  /**
+   * Make a scheduler.
+   *
+   * @param bytes most bytes in flight, to all peers together and to each
+   */
   private[comm] def scheduler(bytes: Long): TransferScheduler =
     new TransferScheduler(() => new Fixed(bytes))
 

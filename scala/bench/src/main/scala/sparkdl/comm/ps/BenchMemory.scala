@@ -8,8 +8,8 @@ import scala.jdk.CollectionConverters._
 import scala.util.Random
 
 /**
- * Memory of one process as ranks have it, which others of its host map: `values`, and room for a copy and for an encoding of
- * as many. What is done to it here is what ranks do; the benchmark only times it.
+ * Memory of one process, like a rank's, that other processes of its host map. It has `values`, and room for a copy and
+ * an encoding of them. Its operations are those of ranks; the benchmark only times them.
  */
 final class BenchMemory(values: Array[Float]) extends AutoCloseable {
   import BenchMemory._
@@ -19,12 +19,12 @@ final class BenchMemory(values: Array[Float]) extends AutoCloseable {
   private val copied = 4L * count
   private val encoded = 2 * copied
 
-  // It plays the worker's memory file: in memory, and without a name.
+  // It emulates the worker's memory file: in memory, and without a name.
   private val name = Files.createTempFile(Path.of("/dev/shm"), "sparkdl-bench", ".segment")
   private val file = new RandomAccessFile(name.toFile, "rw")
   file.setLength(bytesOf(count))
 
-  /** Where others find it. */
+  /** Path under which other processes find it. */
   val path: String = {
     val descriptors = Files.newDirectoryStream(Path.of(s"/proc/${ProcessHandle.current.pid}/fd"))
     try descriptors.asScala.find(link => Files.exists(link) && Files.isSameFile(link, name)).get.toString
@@ -34,10 +34,10 @@ final class BenchMemory(values: Array[Float]) extends AutoCloseable {
   private val segment = MappedSegment.of(file, bytesOf(count), MapMode.READ_WRITE)
   segment.putFloats(0, values, count)
 
-  /** Of the values. */
+  /** Copy the values. */
   def copy(): Unit = segment.copy(0, copied, copied)
 
-  /** Of the values of another process of this host. */
+  /** Copy the values of another process of this host. */
   def copyFrom(neighbour: BenchNeighbour): Unit = {
     var at = copied
     neighbour.segment.slices(0, copied).foreach { part =>
@@ -49,13 +49,13 @@ final class BenchMemory(values: Array[Float]) extends AutoCloseable {
 
   def encode(wire: String): Unit = BlockEncoding(wire).encode(segment, _.start * 4, shape, encoded)
 
-  /** To the place of the copy. */
+  /** Decode to the place of the copy. */
   def decode(wire: String): Unit = BlockEncoding(wire).decode(segment, encoded, shape.ranges, copied + _.start * 4)
 
   /**
-   * Whether the copy is of these numbers, which is wiped out then.
+   * Return true if the copy has these numbers. Then clear it.
    *
-   * @param within the most that it may be off, as a share of a number, or of what is usual where that is more
+   * @param within largest error, as a share of a number or of [[BenchMemory.Deviation]], whichever is more
    */
   def isCopyOf(numbers: Array[Float], within: Double): Boolean = {
     val found = new Array[Float](count)
@@ -72,7 +72,7 @@ final class BenchMemory(values: Array[Float]) extends AutoCloseable {
 
 object BenchMemory {
 
-  /** Of gradients, say: some are normal numbers of 16 bits, and some are not. */
+  /** Standard deviation of the values, as of gradients. Some are normal numbers in 16 bits, and some are subnormal. */
   private val Deviation = 1e-4
 
   def draw(count: Int, seed: Int): Array[Float] = {
@@ -82,7 +82,7 @@ object BenchMemory {
 
   private def bytesOf(count: Int): Long = 10L * count
 
-  /** The memory of `count` numbers that a process of this host has at `path`. */
+  /** Map the memory of `count` numbers that a process of this host has at `path`. */
   def neighbour(path: String, count: Int): BenchNeighbour = {
     val file = new RandomAccessFile(path, "r")
     try new BenchNeighbour(MappedSegment.of(file, bytesOf(count), MapMode.READ_ONLY))

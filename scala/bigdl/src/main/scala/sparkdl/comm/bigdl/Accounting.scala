@@ -7,12 +7,12 @@ import sparkdl.comm.Clock
 import sparkdl.comm.ps.{Span, Transfer}
 
 /**
- * What one rank did in a whole training.
+ * Account of one rank's whole training.
  *
- * @param seconds that it took
- * @param phases seconds in each, the mean over replicas
- * @param overlap as in [[Overlap]], seconds
- * @param bytes that came from other executors, by `pull` and `push`
+ * @param seconds of the training
+ * @param phases seconds in each phase, the mean over replicas
+ * @param overlap seconds, as in [[Overlap]]
+ * @param bytes from other executors, by `pull` and `push`
  */
 private[bigdl] final case class Account(
     seconds: Double,
@@ -24,8 +24,8 @@ private[bigdl] final case class Account(
 private[bigdl] object Account {
 
   /**
-   * The training in numbers, by the names that the summary of a fit has, as JSON: seconds are of an iteration, the mean over
-   * ranks, but `seconds_per_iteration` is that of the slowest one; bytes are of all ranks in the whole training.
+   * Return the training in numbers as JSON, with the names of a fit's summary. Seconds are per iteration, the mean over
+   * ranks. Only `seconds_per_iteration` is the slowest rank's. Bytes are those of all ranks in the whole training.
    *
    * @param batching how layers travelled, as JSON
    */
@@ -50,13 +50,17 @@ private[bigdl] object Account {
   }
 }
 
-/** Makes the account of a rank. `watches`: of its replicas, of which the first one shows when it computes. */
+/**
+ * Collector of a rank's account.
+ *
+ * @param watches of its replicas; the first one shows when the rank computes
+ */
 private[bigdl] final class Accounting(watches: IndexedSeq[Stopwatch], clock: Clock) {
   private val overlap = new Overlap
   private var pulledBytes, pushedBytes = 0L
   private var begun = Option.empty[Long]
 
-  /** An iteration begins. A pull begins after forward of the iteration before: what happened earlier is known. */
+  /** Begin an iteration. A pull begins after forward of the iteration before, so everything earlier is known. */
   def iteration(): Unit = {
     settle(begun)
     begun = Some(clock.nanoTime)
@@ -72,7 +76,7 @@ private[bigdl] final class Accounting(watches: IndexedSeq[Stopwatch], clock: Clo
     came(transfer)
   }
 
-  /** Of all that happened. */
+  /** Return the account of everything so far. */
   def account(seconds: Double): Account = {
     settle(Some(clock.nanoTime))
     def mean(phase: Phase.Value): Double = watches.map(_.seconds(phase)).sum / watches.size

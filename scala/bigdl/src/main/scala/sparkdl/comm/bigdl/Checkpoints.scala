@@ -12,12 +12,12 @@ import com.intel.analytics.bigdl.dllib.optim.OptimMethod
 import com.intel.analytics.bigdl.dllib.utils.File
 
 /**
- * Checkpoints in the files that BigDL's own optimizers write: `model.N`, and `optimMethod-NAME.N` for each method, without what
- * it keeps of parameters, such as momentum. N is the number of the next iteration.
+ * Checkpoints in the files that BigDL's own optimizers write: `model.N`, and `optimMethod-NAME.N` for each method. The
+ * methods are saved without values for each parameter, such as momentum. N is the number of the next iteration.
  *
- * A file has its name once all of it is written: an executor that is killed while it writes leaves none that cannot be read.
+ * A file gets its name once it is complete. So an executor that is killed while it writes leaves no unreadable file.
  *
- * @param folder of one training, which driver and executors see alike
+ * @param folder of one training, which the driver and the executors can all reach
  */
 private[bigdl] final class Checkpoints(folder: String) {
   def save(network: Network, methods: Map[String, OptimMethod[Float]], next: Int): Unit = {
@@ -26,13 +26,13 @@ private[bigdl] final class Checkpoints(folder: String) {
     val files = SparkdlBigDL.fileSystem(folder)
     names.foreach { name =>
       val (from, to) = (new Path(drafts, name), new Path(folder, name))
-      files.delete(to, false) // an attempt that was lost may have written it
+      files.delete(to, false) // an earlier attempt may have written it
       if (!files.rename(from, to)) throw new IOException(s"$from cannot be renamed to $to")
     }
     files.delete(new Path(drafts), true)
   }
 
-  /** The last one that is complete, if there is any. */
+  /** Load the last complete checkpoint; return None if there is none. */
   def latest(methods: Set[String]): Option[(Network, Map[String, OptimMethod[Float]])] = {
     val path = new Path(folder)
     val files = SparkdlBigDL.fileSystem(folder)
@@ -48,7 +48,7 @@ private[bigdl] final class Checkpoints(folder: String) {
 
 private[bigdl] object Checkpoints {
 
-  /** A folder for one training, named by the time, as BigDL's optimizers make it. */
+  /** Return a folder for one training, named by the time, as BigDL's optimizers do. */
   def newFolder(parent: String): String =
     s"$parent/${DateTimeFormatter.ofPattern("yyyyMMdd_HHmmss").format(LocalDateTime.now())}"
 

@@ -7,7 +7,7 @@ import com.intel.analytics.bigdl.dllib.tensor.{Storage, Tensor}
 import com.intel.analytics.bigdl.numeric.NumericFloat
 
 /**
- * Tries an optimization method out: whether it changes each parameter by that parameter's own gradients alone, so that any part
+ * Trial of an optimization method: does it change each parameter by that parameter's own gradients alone? Then any part
  * of the parameters can be updated anywhere.
  */
 private[bigdl] object ElementwiseTrial {
@@ -15,7 +15,11 @@ private[bigdl] object ElementwiseTrial {
   private val Cut = 9
   private val Steps = 3
 
-  /** @throws UnsupportedTrainingException if it is not so */
+  /**
+   * Try a method.
+   *
+   * @throws UnsupportedTrainingException if it is not elementwise
+   */
   def check(method: OptimMethod[Float]): Unit = {
     def refuse(why: String): Nothing = throw new UnsupportedTrainingException(
       s"${nameOf(method)} $why: every executor updates a part of the parameters, so methods have to be elementwise" +
@@ -23,11 +27,11 @@ private[bigdl] object ElementwiseTrial {
     )
     Try((run(method, 0 until Elements), run(method, 0 until Cut) ++ run(method, Cut until Elements))) match {
       case Failure(cause) => refuse(s"does not update a part of the parameters ($cause)")
-      case Success((whole, parts)) => if (whole != parts) refuse("updates parameters by the gradients of others")
+      case Success((whole, parts)) => if (whole != parts) refuse("updates a parameter by the gradients of others")
     }
   }
 
-  /** As in BigDL's documentation: without what Scala adds for floats. */
+  /** Return the name in BigDL's documentation, without the suffix that Scala adds for floats. */
   def nameOf(method: OptimMethod[Float]): String = method.getClass.getSimpleName.stripSuffix("$mcF$sp")
 
   private def run(method: OptimMethod[Float], elements: Range): Seq[Float] = {

@@ -7,19 +7,20 @@ import com.intel.analytics.bigdl.dllib.tensor.Tensor
 import com.intel.analytics.bigdl.numeric.NumericFloat
 
 /**
- * A layer that owns parameters and gives gradients, but only waits instead of computing: a machine with few cores cannot compute
- * for many executors at once. It passes its input on, of rows by columns; the gradients are made up, of the gradient of its first
- * column, and differ between layers and positions.
+ * Layer that owns parameters and returns gradients, but waits instead of computing: a machine with few cores cannot
+ * compute for many executors at once. It returns its input of rows by columns unchanged. Its gradients are made up from
+ * the gradient of the first column, and differ between layers and positions.
  *
- * @param index of the layers of its kind, counted from 0
+ * @param index among the layers of this class, from 0
  * @param count of parameters
- * @param forwardSeconds how long a forward pass takes in training; likewise `backwardSeconds`
+ * @param forwardSeconds time of a forward pass in training
+ * @param backwardSeconds time of a backward pass
  */
 final class EmulatedLayer(index: Int, count: Int, forwardSeconds: Double, backwardSeconds: Double)
     extends TensorModule[Float] {
   import EmulatedLayer._
 
-  require(count > 0, s"an emulated layer has $count parameters: at least 1 is needed")
+  require(count > 0, s"an emulated layer has $count parameters: it needs at least 1")
   private val weight, gradWeight = Tensor[Float](count)
   addRamp(weight, LargestParameter)
 
@@ -44,7 +45,7 @@ final class EmulatedLayer(index: Int, count: Int, forwardSeconds: Double, backwa
 private object EmulatedLayer {
   private val LargestParameter = 0.01f
 
-  /** Evenly spaced values, from minus to plus `largest`. */
+  /** Add evenly spaced values from minus to plus `largest`. */
   private def addRamp(to: Tensor[Float], largest: Float): Unit = {
     val (array, first, count) = (to.storage().array(), to.storageOffset() - 1, to.nElement())
     val step = 2 * largest / math.max(1, count - 1)

@@ -2,13 +2,16 @@ package sparkdl.comm.bigdl
 
 import org.apache.spark.SparkException
 
-/** What cannot be trained this way; the message says what to change. Most is found before anything is trained. */
+/**
+ * Request that cannot be trained this way. The message says what to change. Most such requests are refused before
+ * training.
+ */
 final class UnsupportedTrainingException(message: String) extends IllegalArgumentException(message)
 
-/** A rank failed, and so all did, more often than spark.sparkdl.comm.maxRestarts allows. */
+/** Failure of the ranks, more often than spark.sparkdl.comm.maxRestarts allows. */
 final class TrainingFailedException(message: String, cause: Throwable) extends RuntimeException(message, cause)
 
-/** A Spark job in which a task said that this cannot be trained, and what it said: to try again does not help. */
+/** Pattern for a failed Spark job whose task refused the request, with the task's message. A retry does not help. */
 private[bigdl] object Refusal {
   private val Said = (classOf[UnsupportedTrainingException].getName + ": (.*)").r
 

@@ -9,13 +9,16 @@ import com.intel.analytics.bigdl.dllib.feature.dataset.Sample
 import com.intel.analytics.bigdl.dllib.tensor.{Storage, Tensor}
 import com.intel.analytics.bigdl.numeric.NumericFloat
 
-/** The rows of a DataFrame as BigDL trains on them. */
+/** Rows of a DataFrame as samples of BigDL. */
 private[bigdl] object FrameRows {
 
   /**
-   * @param features the column of a row's features: a vector, or an array of numbers; likewise `label`, which may be a number
+   * Convert the rows of a DataFrame.
+   *
+   * @param features column of features: a vector, or an array of numbers
+   * @param label column of labels: a vector, an array of numbers, or a number
    * @param size of the tensor of features
-   * @throws UnsupportedTrainingException if there is no such column, or it is of another type
+   * @throws UnsupportedTrainingException if a column is missing or has another type
    */
   def apply(frame: DataFrame, features: String, label: String, size: Array[Int]): RDD[Sample[Float]] = {
     val read = Seq(features, label).map(name => numbers(name, typeOf(frame, name)))
@@ -28,7 +31,7 @@ private[bigdl] object FrameRows {
       }
       if (values.length != count)
         throw new UnsupportedTrainingException(
-          s"column $features has a row of ${values.length} numbers, and the model takes ${size.mkString(" x ")}"
+          s"column $features has a row of ${values.length} numbers, but the model takes ${size.mkString(" x ")}"
         )
       Sample(Tensor(Storage(values), 1, size), Tensor(Storage(target), 1, Array(target.length)))
     }
@@ -48,7 +51,7 @@ private[bigdl] object FrameRows {
     case SQLDataTypes.VectorType => (row, column) => row.getAs[Vector](column).toArray.map(_.toFloat)
     case other =>
       throw new UnsupportedTrainingException(
-        s"column $name is of type ${other.simpleString}: a vector, an array of numbers, or a number is needed"
+        s"column $name has type ${other.simpleString}: it needs a vector, an array of numbers, or a number"
       )
   }
 }

@@ -7,23 +7,26 @@ import com.fasterxml.jackson.databind.ObjectMapper
 import sparkdl.comm.gang.JvmRank
 import sparkdl.comm.ibatch.{AdaptiveBuckets, Batch, BatchingSettings, DirectionProfile, RankReport, Traffic}
 
-/** The buckets of a gang: rank 0 decides, from what all ranks measured, and tells the others. All ranks have the same ones. */
+/**
+ * Buckets of a gang. Rank 0 decides from the measurements of all ranks and tells the others, so all ranks have the
+ * same.
+ */
 private[bigdl] final class GangBuckets(rank: JvmRank, settings: BatchingSettings, traffic: Traffic) {
   import GangBuckets._
 
   private val adaptive = new AdaptiveBuckets(settings, traffic, rank.clock)
   private var inUse = Decision(adaptive.nextLook, adaptive.pulls, adaptive.pushes)
 
-  /** Whether anything has to be measured. */
+  /** True if ranks must measure. */
   val profiles: Boolean = adaptive.profiles
 
   def pulls: LayerBuckets = new LayerBuckets(inUse.pulls)
   def pushes: LayerBuckets = new LayerBuckets(inUse.pushes)
 
-  /** Whether all ranks look at what they measured after this step, counted from 1. */
+  /** Return true if all ranks report their measurements after this step, counted from 1. */
   def due(step: Int): Boolean = inUse.nextLook.contains(step)
 
-  /** All ranks call it after the same step. Whether there are other buckets now. */
+  /** Plan again. All ranks call it after the same step. Return true if the buckets have changed. */
   def replan(measured: RankReport): Boolean = {
     val before = inUse
     val reports = rank.session.gathering.begin(encode(measured)).parts()
@@ -37,7 +40,7 @@ private[bigdl] final class GangBuckets(rank: JvmRank, settings: BatchingSettings
     (inUse.pulls, inUse.pushes) != (before.pulls, before.pushes)
   }
 
-  /** Of rank 0: what was planned, as JSON. */
+  /** Plans of rank 0, as JSON. */
   def summary: String = {
     val reply = new ObjectMapper().createObjectNode()
     adaptive.report(reply)

@@ -7,19 +7,21 @@ import com.intel.analytics.bigdl.SparkdlBigDL
 import com.intel.analytics.bigdl.dllib.feature.dataset.MiniBatch
 import com.intel.analytics.bigdl.dllib.utils.RandomGenerator
 
-/** One rank's rows, while its task runs. */
+/** Rows of one rank, while its task runs. */
 private[bigdl] final class RankData(
     train: () => Iterator[MiniBatch[Float]],
     evaluate: () => Iterator[MiniBatch[Float]],
     orders: () => Seq[Array[Int]]
 ) {
 
-  /** The next batch: a dataset has it in a window of its own that begins anywhere, as DistriOptimizer takes it. */
+  /**
+   * Return the next batch. As in DistriOptimizer, each call has a dataset's window of rows, which may begin anywhere.
+   */
   def next(): MiniBatch[Float] = train().next()
 
   def validation(): Iterator[MiniBatch[Float]] = evaluate()
 
-  /** Gives the rows another order, as a dataset's `shuffle` does. */
+  /** Shuffle the rows, as a dataset's `shuffle` does. */
   def shuffle(): Unit = orders().foreach { order =>
     order.indices.foreach(index => order(index) = index)
     RandomGenerator.shuffle(order)
@@ -27,8 +29,8 @@ private[bigdl] final class RankData(
 }
 
 /**
- * The rows of a gang, one partition for each rank. What an RDD computes for a partition it computes again whenever a rank asks,
- * from rows that are cached: so one task can take as many batches as it likes.
+ * Rows of a gang, one partition for each rank. An RDD computes a partition again whenever a rank asks, from cached
+ * rows. So one task can take any number of batches.
  */
 private[bigdl] final class GangData private (
     train: RDD[MiniBatch[Float]],
@@ -68,15 +70,18 @@ private[bigdl] object GangData {
   ) extends Partition
 
   /**
-   * @param train cached, in as many partitions as there are ranks; likewise `validation`
-   * @throws UnsupportedTrainingException if they are not as many
+   * Combine the datasets of a training.
+   *
+   * @param train cached, in as many partitions as there are ranks
+   * @param validation cached, in as many partitions as there are ranks
+   * @throws UnsupportedTrainingException if a dataset has another number of partitions
    */
   def apply(train: RDD[MiniBatch[Float]], validation: Option[RDD[MiniBatch[Float]]], ranks: Int): GangData = {
     Seq("training" -> Some(train), "validation" -> validation).foreach { case (name, data) =>
       data.map(_.partitions.length).filter(_ != ranks).foreach { partitions =>
         throw new UnsupportedTrainingException(
-          s"the $name data have $partitions partitions, and BigDL's engine was told of $ranks executors: one for each is needed" +
-            " (DataSet.rdd makes as many)"
+          s"the $name data have $partitions partitions, but BigDL's engine has $ranks executors: use one partition for" +
+            " each (DataSet.rdd makes as many)"
         )
       }
     }

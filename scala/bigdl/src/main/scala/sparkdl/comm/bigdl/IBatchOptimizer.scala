@@ -15,14 +15,13 @@ import com.intel.analytics.bigdl.dllib.optim.Optimizer
 import com.intel.analytics.bigdl.numeric.NumericFloat
 
 /**
- * Trains a BigDL model on all executors at once, as BigDL's own `DistriOptimizer` does and with the same result, but with the
- * parameter server of this package: each layer waits for its own parameters just before it is used, and its gradients leave
- * while backward goes on, in planned buckets. There is one Spark job for all of training, of one barrier stage; nothing
- * passes through the driver between iterations.
+ * Optimizer that trains a BigDL model on all executors at once. It gives the same result as BigDL's own
+ * `DistriOptimizer`, but uses the parameter server of this package. Each layer waits for its own parameters just before
+ * it is used, and its gradients are sent during backward, in planned buckets. The whole training is one Spark job of
+ * one barrier stage, and nothing passes through the driver between iterations.
  *
- * It is set up by the same methods. What an executor keeps of a network's parameters and their optimizer is a shard of them, so
- * optimization methods have to be elementwise. The conf's keys `spark.sparkdl.comm.ps.batching` and its kin say how layers
- * travel.
+ * It has the same methods as `DistriOptimizer`. Each executor updates only a shard of the parameters, so optimization
+ * methods have to be elementwise. `spark.sparkdl.comm.ps.batching` and related keys set how layers travel.
  *
  * @param network with float parameters
  * @param batches of as many partitions as there are executors
@@ -40,13 +39,13 @@ class IBatchOptimizer(
   private var known = Seq.empty[Float]
   private var own = Map.empty[String, String]
 
-  /** The last training in numbers, with the fields of a fit's summary that [[Account.summary]] names, as JSON. */
+  /** Numbers of the last training, as JSON with the fields of a fit's summary that [[Account.summary]] names. */
   def summary: String = numbers
 
-  /** The mean loss of each iteration of the last training: after a restart, of the last attempt. */
+  /** Mean loss of each iteration of the last training; after a restart, of the last attempt. */
   def losses: Seq[Float] = known
 
-  /** Sets a key of this package's, such as `spark.sparkdl.comm.ps.batching`, for this optimizer alone. */
+  /** Set a key of this package, such as `spark.sparkdl.comm.ps.batching`, for this optimizer alone. */
   def setConf(key: String, value: String): this.type = {
     own += key -> value
     this
@@ -69,10 +68,10 @@ class IBatchOptimizer(
   }
 
   /**
-   * Trains, and returns the model that was given, with its new parameters.
+   * Train the model, and return it with its new parameters.
    *
-   * @throws UnsupportedTrainingException if this cannot be trained so: before anything is, where that can be known
-   * @throws TrainingFailedException if a rank failed more often than spark.sparkdl.comm.maxRestarts allows
+   * @throws UnsupportedTrainingException if the request is not supported: before training, if that can be known
+   * @throws TrainingFailedException if ranks failed more often than spark.sparkdl.comm.maxRestarts allows
    */
   override def optimize(): Module[Float] =
     try train()
@@ -113,11 +112,13 @@ class IBatchOptimizer(
     SparkdlBigDL.otherEngine.foreach(engine =>
       refuse(s"engine $engine keeps parameters in memory of its own: set the Java property bigdl.engineType=mklblas")
     )
-    if (dropPercentage > 0) refuse("setDropModuleProperty: no rank's gradients are left out here")
+    if (dropPercentage > 0) refuse("setDropModuleProperty is not supported: the gradients of all ranks are used")
     if (byNorm)
-      refuse("setGradientClippingByl2Norm: no executor has all gradients; clip by setConstantGradientClipping")
+      refuse(
+        "setGradientClippingByl2Norm is not supported: no executor has all gradients. Use setConstantGradientClipping"
+      )
     if (trainSummary.exists(_.getSummaryTrigger("Parameters").isDefined))
-      refuse("the train summary's Parameters: the driver does not have them while training goes on")
+      refuse("Parameters in the train summary are not supported: the driver does not have them during training")
     if (sc.getConf.get("spark.plugins", "").split(",").map(_.trim).forall(_ != Plugin))
       refuse(s"spark.plugins does not name $Plugin: set it when the application starts")
     NetworkLayers.check(model)
@@ -130,8 +131,10 @@ object IBatchOptimizer {
   private val Plugin = "sparkdl.comm.CommPlugin"
 
   /**
+   * Make an optimizer of samples.
+   *
    * @param batchSize rows in all executors, a multiple of executors times cores
-   * @throws UnsupportedTrainingException if it is none
+   * @throws UnsupportedTrainingException if it is not such a multiple
    */
   def apply(
       model: Module[Float],
@@ -144,7 +147,11 @@ object IBatchOptimizer {
     new IBatchOptimizer(model, batches.toDistributed(), criterion)
   }
 
-  /** @throws UnsupportedTrainingException if a batch of `size` rows, which the parameter `name` says, has no equal parts */
+  /**
+   * Check a batch size of the parameter `name`.
+   *
+   * @throws UnsupportedTrainingException if a batch of `size` rows cannot be cut into equal parts
+   */
   private[bigdl] def checkBatch(name: String, size: Int): Unit = {
     val (executors, cores) = (SparkdlBigDL.nodes, SparkdlBigDL.cores)
     if (size <= 0 || size % (executors * cores) != 0)

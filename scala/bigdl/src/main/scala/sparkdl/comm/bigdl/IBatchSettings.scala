@@ -6,9 +6,9 @@ import sparkdl.comm.ibatch.BatchingSettings
 import sparkdl.comm.ps.{BlockEncoding, Encodings, SessionSettings}
 
 /**
- * What is set about training, by the same keys as for PyTorch. conf/sparkdl-defaults.conf documents them.
+ * Settings of a training, with the same keys as for PyTorch. conf/sparkdl-defaults.conf documents them.
  *
- * @param session what the parameter server has to know
+ * @param session settings of the parameter server
  * @param maxRestarts how many times the gang starts again after a rank failed
  */
 private[bigdl] final case class IBatchSettings(batching: BatchingSettings, session: SessionSettings, maxRestarts: Int)
@@ -16,10 +16,14 @@ private[bigdl] final case class IBatchSettings(batching: BatchingSettings, sessi
 private[bigdl] object IBatchSettings {
   private val Prefix = "spark.sparkdl.comm."
 
-  /** Thirty years: nanoseconds are still a long. */
+  /** Longest time: thirty years. Its nanoseconds fit a Long. */
   private val MostSeconds = 1000000000L
 
-  /** @throws UnsupportedTrainingException if a value makes no sense, or cannot be done for BigDL */
+  /**
+   * Parse the settings.
+   *
+   * @throws UnsupportedTrainingException if a value is not valid, or not supported for BigDL
+   */
   def apply(conf: SparkConf): IBatchSettings = {
     def text(key: String, default: String): String = conf.get(Prefix + key, default).trim
     def refuse(key: String, why: String): Nothing =

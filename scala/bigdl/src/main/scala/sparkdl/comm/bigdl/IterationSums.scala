@@ -16,9 +16,9 @@ import com.intel.analytics.bigdl.dllib.optim.{
 import sparkdl.comm.ps.Gathering
 
 /**
- * What a rank's replicas found in an iteration.
+ * Losses of a rank's replicas in an iteration.
  *
- * @param loss the sum of their losses
+ * @param loss the sum over the replicas
  */
 private[bigdl] final case class Losses(loss: Double, replicas: Int, rows: Int) {
   def encode: Array[Byte] = ByteBuffer.allocate(16).putDouble(loss).putInt(replicas).putInt(rows).array
@@ -28,14 +28,14 @@ private[bigdl] final case class Losses(loss: Double, replicas: Int, rows: Int) {
 
 private[bigdl] object Losses {
 
-  /** The sum over all ranks. */
+  /** Return the sum over all ranks. */
   def of(round: Gathering.Round): Losses = round.parts().map { part =>
     val fields = ByteBuffer.wrap(part)
     Losses(fields.getDouble(), fields.getInt(), fields.getInt())
   }.reduce(_ + _)
 }
 
-/** Validation results as sums over rows: of each method the sum of its values, and of how many. */
+/** Validation results as sums over rows: for each method, the sum of its values and their count. */
 private[bigdl] final case class ValidationSums(sums: Seq[(Double, Long)]) {
   def encode: Array[Byte] = {
     val bytes = ByteBuffer.allocate(16 * sums.size)
@@ -49,9 +49,9 @@ private[bigdl] final case class ValidationSums(sums: Seq[(Double, Long)]) {
 private[bigdl] object ValidationSums {
 
   /**
-   * Looks at BigDL's own methods. What a user's gives is known when it judges.
+   * Check BigDL's own methods. A user's method is checked by its result.
    *
-   * @throws UnsupportedTrainingException if one gives no mean over rows
+   * @throws UnsupportedTrainingException if the result of a method is not a mean over rows
    */
   def check(methods: Seq[ValidationMethod[Float]]): Unit = methods.foreach {
     case other @ (_: PrecisionRecallAUC[_] | _: AUC[_] | _: MeanAveragePrecision[_] |
@@ -61,8 +61,11 @@ private[bigdl] object ValidationSums {
   }
 
   /**
-   * @param results of one rank; None if it has no rows
-   * @throws UnsupportedTrainingException if one is no mean over rows, so that those of ranks cannot be added up
+   * Convert the results of one rank.
+   *
+   * @param results None if the rank has no rows
+   * @throws UnsupportedTrainingException if a result is not a mean over rows, so that the ranks' results cannot be
+   *    added up
    */
   def apply(results: Option[Seq[ValidationResult]], methods: Int): ValidationSums =
     ValidationSums(results.fold(Seq.fill(methods)((0.0, 0L)))(_.map {
@@ -72,7 +75,7 @@ private[bigdl] object ValidationSums {
       case other => refuse(other.getClass.getSimpleName)
     }))
 
-  /** The sum over all ranks. */
+  /** Return the sum over all ranks. */
   def of(round: Gathering.Round): ValidationSums = ValidationSums(
     round.parts().map { part =>
       val fields = ByteBuffer.wrap(part)
@@ -81,7 +84,7 @@ private[bigdl] object ValidationSums {
   )
 
   private def refuse(what: String): Nothing = throw new UnsupportedTrainingException(
-    s"$what is no mean over rows, which is all that ranks add up: validate with accuracies, losses or mean errors, and ask" +
-      " for others after training"
+    s"$what is not a mean over rows, and ranks can add up nothing else: validate with accuracies, losses or mean" +
+      " errors, and compute others after training"
   )
 }

@@ -6,21 +6,21 @@ import java.util.concurrent.atomic.AtomicLong
 import com.intel.analytics.bigdl.dllib.tensor.Tensor
 import com.intel.analytics.bigdl.dllib.utils.DistriParameterSynchronizer
 
-/** What the gates of a replica's layers tell. Called by the thread that computes the replica. */
+/** Callbacks of the gates of a replica's layers, on the thread that computes the replica. */
 private[bigdl] trait LayerEvents {
 
-  /** Forward is about to use the parameters of a layer: returns when they are here. */
+  /** Wait for the parameters of a layer, which forward is about to use. */
   def needed(replica: Int, layer: Int): Unit
 
-  /** Backward has added to the gradients of a layer. */
+  /** Handle gradients that backward has added to those of a layer. */
   def made(replica: Int, layer: Int): Unit
 }
 
 /**
- * Stands before each leaf of one replica: BigDL calls [[get]] when the forward pass of a leaf begins, in training, and [[put]]
- * when its backward pass has ended.
+ * Gate of all leaves of one replica. In training, BigDL calls [[get]] when the forward pass of a leaf begins, and
+ * [[put]] when its backward pass has ended.
  *
- * BigDL clones some layers by serialization, such as the cells of a recurrent one: the clones have this same gate.
+ * BigDL clones some layers by serialization, such as the cells of a recurrent layer. The clones share this gate.
  *
  * @param layers by the names of the leaves
  */
@@ -44,7 +44,10 @@ private[bigdl] final class LayerGate(replica: Int, layers: Map[String, Int], eve
       grads: Tensor[Float]
   ): Unit = ()
 
-  /** Clones made from now on do not have it. Before that it is not garbage, nor is what it knows. */
+  /**
+   * Forget this gate. Clones made from now on do not have it. Until then it is never garbage-collected, nor is what it
+   * refers to.
+   */
   override def clear(): Unit = LayerGate.open.remove(id)
 
   private def writeReplace(): AnyRef = new LayerGate.Reference(id)
@@ -54,10 +57,10 @@ private[bigdl] object LayerGate {
   private val open = new ConcurrentHashMap[Long, LayerGate]
   private val ids = new AtomicLong
 
-  /** The optimizer has nothing to do with what a layer has just got. */
+  /** Result of [[get]]: the optimizer has nothing to do with parameters that have just arrived. */
   private val Nothing = (null: Tensor[Float], null: Tensor[Float])
 
-  /** How many are not cleared. */
+  /** Number of gates that are not cleared. */
   private[bigdl] def registered: Int = open.size
 
   private def register(gate: LayerGate): Long = {

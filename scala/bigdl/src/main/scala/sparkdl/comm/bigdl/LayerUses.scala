@@ -1,15 +1,15 @@
 package sparkdl.comm.bigdl
 
 /**
- * How often a step uses each layer. The first step shows it, in which all parameters are here and gradients travel at the end:
- * some layers never say that they are used, as those inside of a recurrent cell, and some say so several times.
+ * Count of each layer's uses in a step. The first step shows it: all parameters are there, and gradients travel at its
+ * end. Some layers never report a use, such as those inside of a recurrent cell. Some report several uses.
  */
 private[bigdl] final class LayerUses(layers: Int) {
   private val forward, backward = new Array[Int](layers)
   private var made = new Array[Int](layers)
   private var known = false
 
-  /** A step ends, or the first one. */
+  /** End a step. The first one ends the count. */
   def endStep(): Unit = {
     known = true
     made = new Array[Int](layers)
@@ -17,10 +17,10 @@ private[bigdl] final class LayerUses(layers: Int) {
 
   def needed(layer: Int): Unit = if (!known) forward(layer) += 1
 
-  /** Layers that forward uses without a word: they must be here before it begins. */
+  /** Layers whose use in forward is never reported. They must have arrived before it begins. */
   lazy val silent: IndexedSeq[Int] = forward.indices.filter(forward(_) == 0)
 
-  /** Backward added to a layer's gradients: whether they are complete now. */
+  /** Count gradients that backward added to a layer's. Return true if these are complete now. */
   def isComplete(layer: Int): Boolean =
     if (known) {
       made(layer) += 1
@@ -30,6 +30,6 @@ private[bigdl] final class LayerUses(layers: Int) {
       false
     }
 
-  /** Whether gradients come that should have been pushed before. */
+  /** Return true if gradients arrive that should have been pushed before. */
   def isTooLate(layer: Int): Boolean = known && backward(layer) > 0 && made(layer) > backward(layer)
 }

@@ -6,12 +6,12 @@ import com.intel.analytics.bigdl.dllib.nn.mkldnn.MklDnnModule
 import com.intel.analytics.bigdl.dllib.tensor.Tensor
 
 /**
- * The layers of a network: stretches of its flat vector of parameters, each of them what one leaf has. A stretch that no leaf
- * has is one too.
+ * Layers of a network: stretches of its flat vector of parameters, each of one leaf. A stretch that belongs to no leaf
+ * is a layer too.
  *
  * @param starts the first element of each layer
  * @param total elements of the vector
- * @param leaves those that have parameters, each with the number of its layer
+ * @param leaves with parameters, each with the number of its layer
  */
 private[bigdl] final class NetworkLayers private (
     val starts: IndexedSeq[Int],
@@ -21,20 +21,24 @@ private[bigdl] final class NetworkLayers private (
   val counts: IndexedSeq[Int] = starts.zip(starts.tail :+ total).map { case (start, end) => end - start }
   def size: Int = starts.size
 
-  /** By the name of a leaf. */
+  /** Number of each leaf's layer, by the leaf's name. */
   val of: Map[String, Int] = leaves.map { case (leaf, layer) => leaf.getName() -> layer }.toMap
 }
 
 private[bigdl] object NetworkLayers {
 
-  /** @throws UnsupportedTrainingException if a network has no parameters, or layers that cannot be trained here */
+  /**
+   * Check a network.
+   *
+   * @throws UnsupportedTrainingException if it has no parameters, or layers that are not supported
+   */
   def check(network: Network): Unit = {
     val leaves = SparkdlBigDL.leaves(network)
     leaves.foreach {
       case leaf: MklDnnModule =>
         throw new UnsupportedTrainingException(
-          s"layer ${leaf.asInstanceOf[Network].getName()} is a ${leaf.getClass.getName}, which keeps parameters in memory of its own:" +
-            " take the layer of nn that does the same"
+          s"layer ${leaf.asInstanceOf[Network].getName()} is a ${leaf.getClass.getName}, which keeps parameters in its own" +
+            " memory: use the layer of nn that does the same"
         )
       case _ =>
     }
@@ -43,9 +47,11 @@ private[bigdl] object NetworkLayers {
   }
 
   /**
+   * Find the layers of a network.
+   *
    * @param network whose parameters lie in one flat vector, as `getParameters` leaves them
    * @param total elements of that vector
-   * @throws UnsupportedTrainingException if two leaves with other parameters have the same name
+   * @throws UnsupportedTrainingException if two leaves with different parameters have the same name
    */
   def apply(network: Network, total: Int): NetworkLayers = {
     val found = for {

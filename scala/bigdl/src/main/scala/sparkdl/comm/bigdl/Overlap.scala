@@ -3,10 +3,10 @@ package sparkdl.comm.bigdl
 import sparkdl.comm.ps.Span
 
 /**
- * For how long a rank computes while something comes to it, and for how long it does one of the two alone: the parts into which
- * figure 7 of Wang, Pi and Zhou, "Scalable Distributed DL Training: Batching Communication and Computation", cuts an iteration.
+ * Times in which a rank computes and receives, only computes, or only receives. Figure 7 of Wang, Pi and Zhou,
+ * "Scalable Distributed DL Training: Batching Communication and Computation", divides an iteration into these parts.
  *
- * A transfer is known when it is waited for, which may be an iteration after it began. So time is counted once all that happened
+ * A transfer is known when it is waited for, possibly an iteration after it began. So time is counted once everything
  * in it is known: see [[settle]].
  */
 private[bigdl] final class Overlap {
@@ -15,13 +15,13 @@ private[bigdl] final class Overlap {
   private var computing, communicating = Seq.empty[Span]
   private var overlapped, communicationOnly, computationOnly = 0.0
 
-  /** It computed then; these do not overlap. */
+  /** Add times of computing, which do not overlap. */
   def computed(spans: Seq[Span]): Unit = computing ++= spans
 
-  /** Something came then. */
+  /** Add times of transfers. */
   def communicated(spans: Seq[Span]): Unit = communicating = union(communicating ++ spans)
 
-  /** All that happened before `time` is known. */
+  /** Count the time before `time`. Everything that happened in it must have been added. */
   def settle(time: Long): Unit = {
     val (own, others) = (until(time, computing), until(time, communicating))
     val both = common(own, others)
@@ -32,7 +32,7 @@ private[bigdl] final class Overlap {
     communicating = from(time, communicating)
   }
 
-  /** Seconds. */
+  /** Seconds of each part. */
   def parts: Map[String, Double] = Map(
     "overlapped" -> overlapped,
     "communication_only" -> communicationOnly,
@@ -58,7 +58,7 @@ private object Overlap {
 
   private def seconds(disjoint: Seq[Span]): Double = disjoint.map(span => span.ended - span.begun).sum / 1e9
 
-  /** Of two lists of spans that are disjoint. */
+  /** Return the common seconds of two lists of disjoint spans. */
   private def common(some: Seq[Span], others: Seq[Span]): Double = {
     val overlaps = for (one <- some; other <- others)
       yield math.max(0, math.min(one.ended, other.ended) - math.max(one.begun, other.begun))

@@ -6,15 +6,15 @@ import sparkdl.comm.gang.JvmRank
 import sparkdl.comm.ps.{AllocatedSegment, Segment, SegmentMap}
 
 /**
- * Parameters and gradients of one rank on their way: each layer of the replicas waits for its parameters, and when the last
- * gradient of a bucket is made, the bucket is pushed. BigDL computes on the heap, and the parameter server has memory of its
- * own, so both are copied.
+ * Transfers of one rank's parameters and gradients. Each layer of the replicas waits for its parameters. A bucket is
+ * pushed when its last gradient is complete. BigDL computes on the heap and the parameter server has its own memory, so
+ * parameters and gradients are copied.
  *
- * [[open]] comes first. A step is [[begin]], the replicas' forward and backward, of which [[LayerEvents]] tell, with
- * [[forwardEnded]] between them, and [[end]], which leaves the next version's parameters on their way. [[await]] waits for all of
- * them. [[close]] comes last, also if any of these failed.
+ * Call [[open]] first. A step is [[begin]], the replicas' forward and backward with [[forwardEnded]] between them, and
+ * [[end]]. The methods of [[LayerEvents]] are called during forward and backward. After [[end]], the next version's
+ * parameters are still on their way; [[await]] waits for all of them. Call [[close]] last, also after a failure.
  *
- * @param makeShard of what this rank updates
+ * @param makeShard makes the part that this rank updates
  */
 private[bigdl] final class ParameterExchange(
     rank: JvmRank,
@@ -46,10 +46,10 @@ private[bigdl] final class ParameterExchange(
   private var pushes = decided.pushes
   private var prefetched = if (inPlace) 0L else -1L
 
-  // How many of the buckets of `pulls` are where the replicas compute: all ranks begin with the same values.
+  // Buckets of `pulls` that the replicas can use. All ranks begin with the same values.
   @volatile private var pulled = if (inPlace) pulls.size else 0
 
-  // Of this step.
+  // State of the current step.
   private var early = false
   private var taken = new Array[Boolean](layers.size)
   private var awaited = new Countdown(pushes)
@@ -61,7 +61,7 @@ private[bigdl] final class ParameterExchange(
     pulls.batches.indices.foreach(session.publish(0, _))
   }
 
-  /** From now on the replicas' layers wait for their parameters. */
+  /** Make the replicas' layers wait for their parameters from now on. */
   def open(): Unit = {
     gates = IndexedSeq.tabulate(replicas.size)(new LayerGate(_, layers.of, this))
     replicas.gate(gates)
@@ -89,13 +89,13 @@ private[bigdl] final class ParameterExchange(
     timed.foreach(_.forward.at(layer))
   }
 
-  /** A replica knows its loss, and goes on with backward. */
+  /** Handle the end of forward: the replica knows its loss, and goes on with backward. */
   def forwardEnded(replica: Int): Unit = {
     val timed = profiler.filter(_ => replica == 0)
     timed.foreach(_.forward.end())
     synchronized(
       pullAll(replicas.watches(replica))
-    ) // before gradients are written: others may still fetch the last ones
+    ) // before gradients are written: others may still fetch those of the last step
     timed.foreach(_.backward.begin())
   }
 
@@ -108,8 +108,8 @@ private[bigdl] final class ParameterExchange(
       if (pushes.size > 1) {
         if (uses.isTooLate(layer))
           throw new UnsupportedTrainingException(
-            s"backward adds to the gradients of layer ${layer + 1} more often than in the first step, and they have been pushed:" +
-              " set spark.sparkdl.comm.ps.pushBatching=whole"
+            s"backward adds to the gradients of layer ${layer + 1} more often than in the first step, after they were" +
+              " pushed: set spark.sparkdl.comm.ps.pushBatching=whole"
           )
         if (complete) take(layer)
       }
@@ -118,7 +118,7 @@ private[bigdl] final class ParameterExchange(
     timed.foreach(_.backward.skip())
   }
 
-  /** Backward is over on all replicas. */
+  /** End a step: backward is over on all replicas. */
   def end(): Unit = synchronized {
     profiler.foreach(_.backward.end())
     val watch = replicas.watches(0)
@@ -139,27 +139,27 @@ private[bigdl] final class ParameterExchange(
     pushes = next
   }
 
-  /** Waits until all parameters are where the replicas compute. */
+  /** Wait until all parameters are where the replicas compute. */
   def await(): Unit = synchronized(pullAll(replicas.watches(0)))
 
   def stretches: Seq[Stretch] = shard.stretches
 
-  /** Of rank 0: how layers travelled, as JSON. */
+  /** Description of the batches by rank 0, as JSON. */
   def batching: String = decided.summary
 
-  /** What this rank did, once all parameters are here. */
+  /** Return the account of this rank. All parameters must have arrived. */
   def account(seconds: Double): Account = accounting.account(seconds)
 
-  /** The replicas do not train any more. */
+  /** Release the replicas' gates: training is over. */
   def close(): Unit = gates.foreach(_.clear())
 
-  /** Of the current step, counted from 1. */
+  /** Number of the current step, counted from 1. */
   private def step: Int = version.toInt + 1
 
   private def pullFor(layer: Int, watch: Stopwatch): Unit = pullUpTo(pulls.of(layer), watch)
   private def pullAll(watch: Stopwatch): Unit = pullUpTo(pulls.size - 1, watch)
 
-  /** Waits for the parameters up to those of this bucket. */
+  /** Wait for the parameters up to those of this bucket. */
   private def pullUpTo(bucket: Int, watch: Stopwatch): Unit = if (pulled <= bucket) watch.in(Phase.Pull)(pull(bucket))
 
   private def pull(bucket: Int): Unit = {
@@ -183,7 +183,10 @@ private[bigdl] final class ParameterExchange(
     prefetched = next
   }
 
-  /** The gradients of a layer are made on all replicas: they leave the replicas, and are pushed with the last of their bucket. */
+  /**
+   * Take a layer's gradients, complete on all replicas, from the replicas. The last layer of a bucket pushes the
+   * bucket.
+   */
   private def take(layer: Int): Unit = {
     val (start, count) = (layers.starts(layer), layers.counts(layer))
     val sum = replicas.gradients.head
@@ -200,7 +203,9 @@ private[bigdl] final class ParameterExchange(
     awaited.arrived(layer).foreach(session.push(version, _))
   }
 
-  /** The optimizer's step on the next bucket of gradients, once it is summed; parameters are published a bucket at a time. */
+  /**
+   * Update with the next bucket of gradients, once it is summed. Publish each bucket of parameters when it is complete.
+   */
   private def updateNext(watch: Stopwatch): Unit = watch.in(Phase.Push) {
     val transfer = session.collect(version, collected)
     watch.move(Phase.Push, Phase.Aggregate, transfer.aggregateSeconds)
@@ -216,16 +221,16 @@ private[bigdl] final class ParameterExchange(
 private[bigdl] object ParameterExchange {
 
   /**
-   * Java's error would end the executor, and the next attempt's executor as well.
+   * Allocate memory. Java's own error would end the executor, and then the executor of the next attempt.
    *
-   * @throws UnsupportedTrainingException if the JVM has not so many bytes outside of its heap
+   * @throws UnsupportedTrainingException if the JVM does not have so many bytes outside of its heap
    */
   def orRefusal[T](bytes: Long)(allocate: => T): T =
     try allocate
     catch {
       case e: OutOfMemoryError =>
         throw new UnsupportedTrainingException(
-          s"a rank needs $bytes bytes outside of the heap, and its executor has not as many (${e.getMessage}): raise" +
+          s"a rank needs $bytes bytes outside of the heap, but its executor does not have them (${e.getMessage}): raise" +
             " -XX:MaxDirectMemorySize in spark.executor.extraJavaOptions (default: the heap's size), and" +
             " spark.executor.memoryOverhead by as much"
         )

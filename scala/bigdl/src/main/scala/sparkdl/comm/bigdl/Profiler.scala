@@ -3,7 +3,7 @@ package sparkdl.comm.bigdl
 import sparkdl.comm.Clock
 import sparkdl.comm.ibatch.{ComputingTimes, RecentSteps}
 
-/** What one rank measures of its computing; medians are over the last `steps` steps. */
+/** Measurements of one rank's computing. Medians are over the last `steps` steps. */
 private[bigdl] final class Profiler(layers: Int, steps: Int, clock: Clock) {
   import Profiler._
 
@@ -12,7 +12,11 @@ private[bigdl] final class Profiler(layers: Int, steps: Int, clock: Clock) {
   private val iterations = new RecentSteps[Double](math.max(0, steps - Settling))
   private var begun = Option.empty[(Long, Double)]
 
-  /** An iteration begins, and the one before it has ended. `updating`: seconds that the optimizer has taken in all of them. */
+  /**
+   * Begin an iteration, which ends the one before.
+   *
+   * @param updating seconds that the optimizer has taken in all iterations so far
+   */
   def iteration(updating: Double): Unit = {
     val now = clock.nanoTime
     begun.foreach { case (before, earlier) =>
@@ -30,6 +34,9 @@ private[bigdl] final class Profiler(layers: Int, steps: Int, clock: Clock) {
 
 private object Profiler {
 
-  /** New buckets take effect after one iteration for pulls, after two for pushes; no more steps than that cannot time them. */
+  /**
+   * Iterations until new buckets take effect: one for pulls, two for pushes. A measurement of so few steps cannot time
+   * them.
+   */
   private val Settling = 2
 }

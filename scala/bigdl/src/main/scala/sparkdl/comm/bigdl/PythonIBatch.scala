@@ -13,7 +13,7 @@ import com.intel.analytics.bigdl.dllib.optim.{OptimMethod, Trigger}
 import com.intel.analytics.bigdl.dllib.utils.python.api.{PythonBigDL, Sample}
 import com.intel.analytics.bigdl.numeric.NumericFloat
 
-/** What BigDL's Python API calls to make an [[IBatchOptimizer]], as it makes BigDL's own. */
+/** Entry points for Python: BigDL's Python API calls them to make an [[IBatchOptimizer]], as it makes BigDL's own. */
 final class PythonIBatch extends PythonBigDL[Float] {
   def createIBatchOptimizer(
       model: Module[Float],
@@ -27,7 +27,7 @@ final class PythonIBatch extends PythonBigDL[Float] {
     setUp(IBatchOptimizer(model, toJSample(rows.rdd), criterion, batchSize), methods, endWhen)
   }
 
-  /** Likewise, for the rows of a DataFrame: see [[FrameRows]]. */
+  /** Make an optimizer for the rows of a DataFrame: see [[FrameRows]]. */
   def createIBatchOptimizerOfFrame(
       model: Module[Float],
       frame: DataFrame,
@@ -43,11 +43,11 @@ final class PythonIBatch extends PythonBigDL[Float] {
     setUp(IBatchOptimizer(model, rows, criterion, batchSize), methods, endWhen)
   }
 
-  /** [[IBatchOptimizer.losses]], as BigDL's Python API takes lists. */
+  /** Return [[IBatchOptimizer.losses]] as a list for BigDL's Python API. */
   def lossesOfIBatchOptimizer(optimizer: IBatchOptimizer): JList[JDouble] =
     new ArrayList(optimizer.losses.map(loss => Double.box(loss.toDouble)).asJava)
 
-  /** A layer that only waits, as BigDL's Python API makes layers: see [[EmulatedLayer]]. */
+  /** Make a layer that only waits, for BigDL's Python API: see [[EmulatedLayer]]. */
   def createEmulatedLayer(index: Int, count: Int, forwardSeconds: Double, backwardSeconds: Double): EmulatedLayer =
     new EmulatedLayer(index, count, forwardSeconds, backwardSeconds)
 
@@ -64,6 +64,6 @@ final class PythonIBatch extends PythonBigDL[Float] {
 
 object PythonIBatch {
 
-  /** As BigDL's Python API looks for it. */
+  /** Make the object by the name that BigDL's Python API looks for. */
   def ofFloat(): PythonIBatch = new PythonIBatch
 }

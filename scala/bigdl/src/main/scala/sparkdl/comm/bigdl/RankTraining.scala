@@ -13,14 +13,14 @@ import com.intel.analytics.bigdl.dllib.utils.{T, Table}
 import sparkdl.comm.gang.JvmRank
 import sparkdl.comm.ps.{Gathering, Segment, SegmentMap}
 
-/** The whole training of one rank: iterations, until the trigger ends them on all ranks alike. */
+/** Training of one rank: iterations until the trigger ends them, which happens on all ranks alike. */
 private[bigdl] final class RankTraining(request: TrainingRequest, rank: JvmRank, data: RankData, context: TaskContext) {
   import RankTraining._
 
   private val clock = rank.clock
   private val replicas = new Replicas(IndexedSeq.fill(request.cores)(replica()))
 
-  // Each knows how far training is, and nothing of parameters.
+  // These methods only track the progress of training. They never see parameters.
   private val methods = request.methods.map { case (name, method) => name -> method.clone() }
   private val exchange = new ParameterExchange(rank, IBatchSettings(conf), replicas, shard)
 
@@ -99,7 +99,7 @@ private[bigdl] final class RankTraining(request: TrainingRequest, rank: JvmRank,
     }
   }
 
-  /** Forward and backward; the losses of all ranks are gathered meanwhile. */
+  /** Run forward and backward. Meanwhile the losses of all ranks are gathered. */
   private def train(batch: MiniBatch[Float]): Gathering.Round = {
     var sum = 0.0
     var known = 0

@@ -8,7 +8,7 @@ import com.intel.analytics.bigdl.dllib.optim.{ValidationMethod, ValidationResult
 import com.intel.analytics.bigdl.dllib.tensor.Tensor
 import com.intel.analytics.bigdl.dllib.utils.DistriParameterSynchronizer
 
-/** One of a rank's networks, with the criterion and the validation methods that it computes with, and what times that. */
+/** Network of a rank, with its criterion, its validation methods and its stopwatch. */
 private[bigdl] final case class Replica(
     network: Network,
     criterion: Criterion[Float],
@@ -17,21 +17,21 @@ private[bigdl] final case class Replica(
 )
 
 /**
- * The networks that one rank computes with, each with its part of a batch, on a thread of its own. They have the parameters in
- * common, and gradients of their own.
+ * Networks of one rank. Each computes its part of a batch, on its own thread. They share the parameters, and each has
+ * its own gradients.
  *
- * @param all at least one; their parameters lie in flat vectors that nobody else has
+ * @param all at least one; their parameters lie in flat vectors that nobody else uses
  */
 private[bigdl] final class Replicas(all: IndexedSeq[Replica]) {
   private val first = all.head.network
   private val flat = all.map(replica => SparkdlBigDL.flatten(replica.network))
 
-  /** Flat. */
+  /** Flat vector of the parameters. */
   val weights: Array[Float] = Replicas.array(flat.head._1)
   val layers: NetworkLayers = NetworkLayers(first, weights.length)
   all.tail.foreach(replica => share(replica.network))
 
-  /** Likewise, of each. */
+  /** Flat vector of each replica's gradients. */
   val gradients: IndexedSeq[Array[Float]] = flat.map { case (_, gradients) => Replicas.array(gradients) }
 
   private val leavesOfEach = all.map(replica => SparkdlBigDL.leaves(replica.network))
@@ -39,24 +39,25 @@ private[bigdl] final class Replicas(all: IndexedSeq[Replica]) {
   def size: Int = all.size
   def watches: IndexedSeq[Stopwatch] = all.map(_.watch)
 
-  /** What a network keeps that is no parameter, such as the means of batch normalization: of the first one. */
+  /** State of the first network other than parameters, such as the means of batch normalization. */
   def extras: Array[Tensor[Float]] = first.getExtraParameter()
 
-  /** Has the layers of each replica ask for their parameters, and say when their gradients are made. */
+  /** Make the layers of each replica ask `by` for their parameters, and report complete gradients to it. */
   def gate(by: Int => DistriParameterSynchronizer[Float]): Unit =
     all.indices.foreach(number => leavesOfEach(number).foreach(SparkdlBigDL.gate(_, by(number))))
 
   /**
-   * Forward and backward of a batch, cut over the replicas.
+   * Run forward and backward of a batch, cut over the replicas.
    *
-   * @param forwardEnded told each replica's number and loss as soon as that is known, on the replica's thread
+   * @param forwardEnded called with each replica's number and loss as soon as the loss is known, on the replica's
+   *    thread
    * @throws UnsupportedTrainingException if the batch cannot be cut into equal parts
    */
   def train(batch: MiniBatch[Float])(forwardEnded: (Int, Double) => Unit): Unit = {
     val rows = batch.size()
     if (rows < size || rows % size != 0)
       throw new UnsupportedTrainingException(
-        s"a batch of $rows rows in each executor cannot be cut into $size equal parts, one for each core: take a batch size" +
+        s"a batch of $rows rows in each executor cannot be cut into $size equal parts, one for each core: set a batch size" +
           " that is a multiple of executors times cores"
       )
     onEach { number =>
@@ -72,7 +73,7 @@ private[bigdl] final class Replicas(all: IndexedSeq[Replica]) {
     }
   }
 
-  /** The results of each validation method on all of `batches`; None if there are none. */
+  /** Return the results of each validation method on all of `batches`; None if there are none. */
   def evaluate(batches: Iterator[MiniBatch[Float]]): Option[Seq[ValidationResult]] = {
     all.foreach(_.network.evaluate())
     batches.map(evaluate).reduceOption(Replicas.add)
@@ -103,12 +104,12 @@ private object Replicas {
   private def add(some: Seq[ValidationResult], more: Seq[ValidationResult]): Seq[ValidationResult] =
     some.zip(more).map { case (left, right) => left + right }
 
-  /** The array of a tensor that is all of its storage. */
+  /** Return the array of a tensor. The tensor must be all of its storage. */
   private def array(tensor: Tensor[Float]): Array[Float] = {
     val array = tensor.storage().array()
     require(
       tensor.storageOffset() == 1 && array.length == tensor.nElement(),
-      s"${tensor.nElement()} parameters begin at ${tensor.storageOffset()} of ${array.length}"
+      s"${tensor.nElement()} parameters begin at element ${tensor.storageOffset()} of ${array.length}: they must be all"
     )
     array
   }

@@ -7,18 +7,18 @@ import com.intel.analytics.bigdl.numeric.NumericFloat
 
 import sparkdl.comm.ps.{ElementRange, Segment, SegmentMap}
 
-/** The parameters of a stretch of the flat vector, as their server has them. */
+/** Parameters of a stretch of the flat vector, from the rank that updates them. */
 private[bigdl] final case class Stretch(start: Int, values: Array[Float])
 
 /**
- * The parameters that one rank updates: its stripe of each layer. Each stripe has an optimization method of its own, so that
- * layers are updated in any grouping.
+ * Parameters that one rank updates: its stripe of each layer. Each stripe has its own optimization method, so that
+ * layers can be updated in any grouping.
  *
- * @param memory has them, and the sums of their gradients
+ * @param memory has the parameters and the sums of their gradients
  * @param weights the initial values of all parameters
  * @param method by layer; it is copied
- * @param gradients how many were added up: their mean is what the optimizer gets
- * @param clipping the least and the largest value that a gradient may have
+ * @param gradients number of gradients in each sum; the optimizer gets their mean
+ * @param clipping least and largest value of a gradient
  */
 private[bigdl] final class Shard(
     map: SegmentMap,
@@ -63,17 +63,19 @@ private[bigdl] final class Shard(
     map.layout.stripe(layer, map.rank).map(new Stripe(_, method(layer).clone()))
   }
 
-  /** The optimizer's step on the parameters of these layers, of which the gradients are summed. */
+  /** Update the parameters of these layers. Their gradients must be summed. */
   def step(layers: Range, progress: Progress): Unit = layers.flatMap(stripes(_)).foreach(_.step(progress))
 
   def stretches: Seq[Stretch] = stripes.flatten.map(_.stretch)
 }
 
 /**
- * How far training is, as optimization methods and triggers are told.
+ * Progress of training, for optimization methods and triggers.
  *
- * @param iteration counted from 1; likewise `epoch`
- * @param loss of the iteration before; `score`: of the last validation
+ * @param epoch counted from 1
+ * @param iteration counted from 1
+ * @param loss of the iteration before
+ * @param score of the last validation
  */
 private[bigdl] final case class Progress(epoch: Int, iteration: Int, loss: Float, score: Float) {
   def tell(method: OptimMethod[Float]): Unit = {

@@ -3,7 +3,7 @@ package sparkdl.comm.bigdl
 import sparkdl.comm.Clock
 import sparkdl.comm.ps.Span
 
-/** What the thread that computes a replica does in an iteration, as the summary of a fit calls it. */
+/** Phases of the thread that computes a replica, with their names in the summary of a fit. */
 private[bigdl] object Phase extends Enumeration {
   val Pull: Value = Value("pull")
   val Forward: Value = Value("forward")
@@ -12,7 +12,7 @@ private[bigdl] object Phase extends Enumeration {
   val Aggregate: Value = Value("aggregate")
   val Update: Value = Value("update")
 
-  /** Those that compute. */
+  /** Phases that compute. */
   val Computing: Set[Value] = Set(Forward, Backward, Update)
 }
 
@@ -23,7 +23,7 @@ private[bigdl] final class Stopwatch(clock: Clock) {
   private var since = 0L
   private var computed = Vector.empty[Span]
 
-  /** A phase inside of another one is not counted into that one. */
+  /** Run `body` as a phase. A phase inside of another one does not count for the outer one. */
   def in[T](phase: Phase.Value)(body: => T): T = {
     val outside = current
     switch(Some(phase))
@@ -31,7 +31,7 @@ private[bigdl] final class Stopwatch(clock: Clock) {
     finally switch(outside)
   }
 
-  /** So much of what was counted for `from` was `to`. */
+  /** Move seconds that were counted for `from` to `to`. */
   def move(from: Phase.Value, to: Phase.Value, seconds: Double): Unit = {
     spent(from.id) -= seconds
     spent(to.id) += seconds
@@ -39,7 +39,7 @@ private[bigdl] final class Stopwatch(clock: Clock) {
 
   def seconds(phase: Phase.Value): Double = spent(phase.id)
 
-  /** When it computed since the last call. */
+  /** Return the times of computing since the last call. */
   def takeComputed(): IndexedSeq[Span] = {
     val taken = computed
     computed = Vector.empty

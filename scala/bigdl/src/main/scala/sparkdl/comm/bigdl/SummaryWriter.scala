@@ -10,11 +10,11 @@ import com.intel.analytics.bigdl.SparkdlBigDL
 import com.intel.analytics.bigdl.dllib.utils.T
 import com.intel.analytics.bigdl.dllib.visualization.{Summary, TrainSummary, ValidationSummary}
 
-/** Writes what rank 0 tells of a training to BigDL's summaries, once training is over. */
+/** Writer of a training's values from rank 0 into BigDL's summaries, after training. */
 private[bigdl] final class SummaryWriter(train: Option[TrainSummary], validation: Option[ValidationSummary]) {
   import SummaryWriter._
 
-  /** When it returns, the summaries can be read. */
+  /** Write all values. When this returns, the summaries can be read. */
   def write(told: Told): Unit = {
     train.foreach(summary => add(summary, told.iterations.flatMap(scalars(summary, _))))
     validation.foreach { summary =>
@@ -40,7 +40,10 @@ private[bigdl] final class SummaryWriter(train: Option[TrainSummary], validation
     }
   }
 
-  /** A summary has a thread that writes, in the order in which it was told, and does not say when it has. */
+  /**
+   * Add values to a summary. Its own thread writes them in order, without saying when it is done, so wait for the last
+   * one.
+   */
   private def add(summary: Summary, scalars: Seq[Scalar]): Unit = scalars.lastOption.foreach { last =>
     val before = summary.readScalar(last.name).length
     scalars.foreach(scalar => summary.addScalar(scalar.name, scalar.value, scalar.step))
@@ -48,13 +51,13 @@ private[bigdl] final class SummaryWriter(train: Option[TrainSummary], validation
     val deadline = Patience.fromNow
     def isThere: Boolean =
       try summary.readScalar(last.name).length >= written
-      catch { case _: IOException => false } // it is at the end of the file, and half of it is there
+      catch { case _: IOException => false } // only half of it is written yet
     var there = isThere
     while (!there && deadline.hasTimeLeft()) {
       Thread.sleep(PollMillis)
       there = isThere
     }
-    if (!there) log.warn(s"After $Patience a summary does not have all of the training yet: it is still being written")
+    if (!there) log.warn(s"A summary is not complete after $Patience: it is still being written")
   }
 }
 

@@ -15,7 +15,7 @@ import com.intel.analytics.bigdl.numeric.NumericFloat
 
 import sparkdl.comm.gang.JvmRank
 
-/** One training as Spark jobs: one, or one more for each time that a rank fails. */
+/** Training as Spark jobs: one job, and one more after each failure of a rank. */
 private[bigdl] final class TrainingJob(
     sc: SparkContext,
     model: Module[Float],
@@ -27,7 +27,7 @@ private[bigdl] final class TrainingJob(
 
   private val settings = IBatchSettings(conf)
 
-  /** Trains; then the model has its new parameters. Returns what rank 0 tells, and the summary of all, as JSON. */
+  /** Train the model. Return rank 0's result, and the summary of all ranks as JSON. */
   def run(
       given: Map[String, OptimMethod[Float]],
       clipping: Option[(Float, Float)],
@@ -49,7 +49,7 @@ private[bigdl] final class TrainingJob(
         state.getOrElse("score", 0f)
       )
       if (used == 0) data.shuffle()
-      // Also has Spark cache what it lost with an executor: a barrier stage cannot be tried again for it.
+      // This also makes Spark cache again what it lost with an executor. A barrier stage cannot be retried for that.
       val rows = data.data(train = false).map(_.size().toLong).fold(0L)(_ + _)
       validationData.foreach(_.originRDD().count())
       for ((name, count) <- Seq("training" -> rows) ++ validationData.map("validation" -> _.size()) if count == 0)
@@ -77,7 +77,7 @@ private[bigdl] final class TrainingJob(
         case Success(results) => finish(results)
         case Failure(refused @ Refusal(_)) => throw refused
         case Failure(e: SparkException) if number < settings.maxRestarts =>
-          log.warn(s"A rank failed; all begin again, for the ${number + 1}. time of at most ${settings.maxRestarts}", e)
+          log.warn(s"A rank failed: restarting all ranks, attempt ${number + 1} of at most ${settings.maxRestarts}", e)
           val saved = checkpoint.flatMap(to => new Checkpoints(to.path).latest(methods.keySet))
           val (from, known) = saved.getOrElse((network, methods))
           attempt(number + 1, from, known)
@@ -92,14 +92,14 @@ private[bigdl] final class TrainingJob(
     attempt(0, model, given)
   }
 
-  /** Of the flat vector, what the parts of the network have that the methods are for. */
+  /** Return the stretch of the flat vector of each part of the network that has a method. */
   private def spansOf(names: Set[String]): Map[String, (Int, Int)] = {
     val all = SparkdlBigDL.flatten(model)._1
     if (names == Set(model.getName())) Map(model.getName() -> (0 -> all.nElement()))
     else
       names.map { name =>
         val part = model(name).getOrElse(
-          throw new UnsupportedTrainingException(s"an optimization method is for $name, which the model does not have")
+          throw new UnsupportedTrainingException(s"an optimization method is set for $name, but the model lacks it")
         )
         val own = SparkdlBigDL.flatten(part)._1
         name -> (own.storageOffset() - 1 -> own.nElement())
@@ -121,11 +121,11 @@ private[bigdl] object TrainingJob {
   private val log = LoggerFactory.getLogger(classOf[TrainingJob])
   private val Interrupt = "spark.job.interruptOnCancel"
 
-  /** One Spark job; what it captures is this request alone. */
+  /** Run one Spark job. The job captures only this request. */
   private def train(request: TrainingRequest, data: GangData): Seq[RankResult] = {
     val sc = data.sparkContext
     val before = sc.getLocalProperty(Interrupt)
-    sc.setLocalProperty(Interrupt, "true") // a rank of a stage that was given up should not wait for its deadline
+    sc.setLocalProperty(Interrupt, "true") // a rank of a cancelled stage should not wait for its deadline
     try data.barrier().mapPartitions(rows => Iterator.single(runRank(request, rows.next()))).collect().toSeq
     finally sc.setLocalProperty(Interrupt, before)
   }

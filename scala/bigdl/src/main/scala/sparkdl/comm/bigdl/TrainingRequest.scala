@@ -5,23 +5,24 @@ import com.intel.analytics.bigdl.dllib.models.utils.ModelBroadcast
 import com.intel.analytics.bigdl.dllib.optim.{OptimMethod, Trigger, ValidationMethod}
 import com.intel.analytics.bigdl.dllib.tensor.Tensor
 
-/** When, and by what, the network is judged. */
+/** Validation of the network: when, and with which methods. */
 private[bigdl] final case class Validation(trigger: Trigger, methods: Seq[ValidationMethod[Float]])
 
-/** When, and where, the network and its optimization methods are saved. */
+/** Checkpoints of the network and its optimization methods: when, and where. */
 private[bigdl] final case class CheckpointRequest(trigger: Trigger, path: String)
 
 /**
- * What the driver asks of all ranks.
+ * Request of the driver to all ranks.
  *
- * @param job of this attempt
- * @param conf the keys of the application's conf that are about training
- * @param methods by the name of the part of the network that each is for
- * @param spans of these parts: first element of the flat vector, and how many
- * @param clipping as in [[Shard]]
- * @param start how far training is already
- * @param epochRows how many rows of the current epoch were used; `rows`: of all in an epoch
- * @param cores of each executor, each of which has a replica of the network
+ * @param job of this attempt.
+ * @param conf the application's keys about training.
+ * @param methods by the name of their part of the network
+ * @param spans first element and length of each part in the flat vector
+ * @param clipping as in [[Shard]].
+ * @param start progress before this attempt
+ * @param epochRows rows of the current epoch that were used
+ * @param rows in an epoch
+ * @param cores of each executor; each core has a replica of the network
  */
 private[bigdl] final case class TrainingRequest(
     job: Long,
@@ -41,19 +42,20 @@ private[bigdl] final case class TrainingRequest(
     cores: Int
 ) {
 
-  /** The name of the method for the parameters from this element on. */
+  /** Return the name of the method for the parameters from this element on. */
   def methodFor(element: Int): String = spans
     .collectFirst { case (name, (first, count)) if first <= element && element < first + count => name }
     .getOrElse(throw new UnsupportedTrainingException(
-      s"no optimization method is for parameter $element of the network"
+      s"parameter $element of the network has no optimization method"
     ))
 }
 
 /**
- * An iteration that was done, as summaries show it.
+ * Finished iteration, for summaries.
  *
  * @param number counted from 1
- * @param epoch and `score`: after it
+ * @param epoch after the iteration
+ * @param score after the iteration
  * @param rowsPerSecond of all ranks
  */
 private[bigdl] final case class Iteration(
@@ -65,20 +67,22 @@ private[bigdl] final case class Iteration(
     rowsPerSecond: Float
 )
 
-/** What each validation method said after an iteration. */
+/** Results of each validation method after an iteration. */
 private[bigdl] final case class Judgement(iteration: Int, values: Seq[(String, Float)])
 
 /**
- * What a rank has in the end.
+ * Final result of a rank.
  *
  * @param stretches the parameters that it updated
- * @param told by rank 0 alone
+ * @param told the results that only rank 0 has
  */
 private[bigdl] final case class RankResult(stretches: Seq[Stretch], account: Account, told: Option[Told])
 
 /**
- * @param methods with what they know of how far training is
- * @param extras what the network keeps that is no parameter
+ * Results that rank 0 reports for all ranks.
+ *
+ * @param methods with the final progress of training
+ * @param extras state of the network other than parameters
  * @param batching how layers travelled, as JSON
  */
 private[bigdl] final case class Told(

@@ -11,15 +11,17 @@ import sparkdl.comm.chunks.ChunkNode
 import sparkdl.comm.transport.{Blocks, ChunkNetwork, ExecutorEnvironment, PeerMessageReceiver, Transport}
 
 /**
- * The executor that runs in this JVM. This file, SparkdlBlocks and SparkdlChunks are the only ones of the plugin that touch
- * names which are internal to Spark.
+ * Executor that runs in this JVM. Only this file, SparkdlBlocks and SparkdlChunks use names that are internal to Spark.
  */
 final class SparkdlExecutor(conf: SparkConf) extends Transport with ExecutorEnvironment {
   private val env = SparkEnv.get
 
   override val blocks: Blocks = new SparkdlBlocks(env)
 
-  /** On a local-mode driver the block manager is not up yet, and on an executor Spark's RpcEnv has no address. */
+  /**
+   * Host of this JVM. In local mode the driver's block manager is not up yet, and on an executor Spark's RpcEnv has no
+   * address.
+   */
   override def host: String = Option(env.rpcEnv.address).fold(env.blockManager.blockManagerId.host)(_.host)
 
   override def localDirectory: File = env.blockManager.diskBlockManager.localDirs.head

@@ -15,15 +15,15 @@ import sparkdl.comm.CommException
 import sparkdl.comm.ps.PsNode
 
 /**
- * One connection of a Python worker, hence at most one rank; a worker may have another one for its files, which needs no rank.
- * Requests are done in order. A thread of its own does those that may wait, while the one that reads them keeps reading,
- * so that a worker's death is seen and ends that wait.
+ * Connection of one Python worker, and therefore of at most one rank. A worker may have another connection for its
+ * files, which needs no rank. Requests are carried out in order. A separate thread runs each request that may wait,
+ * while this thread keeps reading. So this thread notices when the worker dies, and ends the wait.
  */
 private[bridge] final class BridgeConnection(channel: SocketChannel, node: PsNode, hadoopConf: => Configuration) {
   import BridgeConnection._
 
   private val worker = Executors.newSingleThreadExecutor(operationThread)
-  private val underWay = new AtomicInteger // requests that `worker` has yet to end
+  private val underWay = new AtomicInteger // requests that `worker` has not finished
   private val operations = new BridgeOperations(node, hadoopConf)
   private var failedPost: Option[ObjectNode] = None
 
@@ -31,7 +31,7 @@ private[bridge] final class BridgeConnection(channel: SocketChannel, node: PsNod
     try Iterator.continually(Frames.read(channel)).takeWhile(_.isDefined).flatten.foreach { request =>
         val name = request.path("op").asText
         val posted = BridgeRequest.isPosted(name)
-        if (posted && underWay.get == 0) post(name, request) // saves waking another thread
+        if (posted && underWay.get == 0) post(name, request) // without waking another thread
         else {
           underWay.incrementAndGet()
           worker.execute { () =>

@@ -9,7 +9,7 @@ import sparkdl.comm.ibatch.{AdaptiveBuckets, DirectionProfile, Policy, RankRepor
 import sparkdl.comm.ps.{BlockEncoding, Encodings, PsNode, PsSession, SegmentMap, SessionSettings, Transfer}
 import sparkdl.comm.transport.ChunkPeer
 
-/** Does what one Python worker asks for. [[perform]] and [[leave]] are called one at a time. */
+/** Operations of one Python worker. Call [[perform]] and [[leave]] one at a time. */
 private[bridge] final class BridgeOperations(node: PsNode, hadoopConf: => Configuration) {
   import BridgeRequest._
 
@@ -18,7 +18,7 @@ private[bridge] final class BridgeOperations(node: PsNode, hadoopConf: => Config
   @volatile private var workerGone = false
   private val files = new HadoopFiles(hadoopConf, () => workerGone)
 
-  /** The worker is gone: what waits for others ends, and so does a copy. Called at any time, on any thread. */
+  /** End all waits and copies, because the worker is gone. Call it at any time, on any thread. */
   def abort(): Unit = {
     workerGone = true
     session.foreach(open =>
@@ -30,7 +30,11 @@ private[bridge] final class BridgeOperations(node: PsNode, hadoopConf: => Config
     try session.foreach(_.close())
     finally session = None
 
-  /** @return the fields of the answer */
+  /**
+   * Carry out a request.
+   *
+   * @return the fields of the answer
+   */
   def perform(request: BridgeRequest): ObjectNode = {
     val reply = Frames.newObject()
     request match {
@@ -64,12 +68,12 @@ private[bridge] final class BridgeOperations(node: PsNode, hadoopConf: => Config
     buckets.getOrElse(throw new CommException(CommException.Protocol, "open has to come first"))
 
   private def hello(request: Hello, reply: ObjectNode): Unit = {
-    if (session.isDefined) throw new CommException(CommException.Protocol, "hello came twice")
+    if (session.isDefined) throw new CommException(CommException.Protocol, "hello was called twice")
     val ours = BridgeConnection.Protocol
     if (request.protocol != ours)
       throw new CommException(
         CommException.Plugin,
-        s"the Python package speaks bridge protocol ${request.protocol} and the jar $ours: install the two from one version"
+        s"the Python package has bridge protocol ${request.protocol}, but the jar $ours: install both from one version"
       )
     session = Some(node.join(request.job, request.rank))
     val ChunkPeer(host, port, executor) = node.address

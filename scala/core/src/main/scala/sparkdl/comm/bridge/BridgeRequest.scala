@@ -10,14 +10,14 @@ import sparkdl.comm.ps.{BlockEncoding, DenseEncoding}
 import sparkdl.comm.transport.ChunkPeer
 
 /**
- * What a Python worker asks of its executor. tests/golden/bridge/operations.json, which the Python tests write, pins every
- * operation's name, its fields and whether it is posted.
+ * Request of a Python worker to its executor. The Python tests write tests/golden/bridge/operations.json. It pins the
+ * name and the fields of every operation, and whether it is posted.
  */
 private[bridge] sealed trait BridgeRequest
 
 /**
- * A request that never waits, is made many times in an iteration, and gets no answer. If it fails, the next one that is
- * answered is answered with that.
+ * Request without an answer. It never waits, and is made many times in an iteration. If it fails, the next answer
+ * reports the failure.
  */
 private[bridge] sealed trait PostedRequest extends BridgeRequest
 
@@ -25,9 +25,12 @@ private[bridge] object BridgeRequest {
   final case class Hello(protocol: Long, job: Long, rank: Int) extends BridgeRequest
 
   /**
-   * @param builds of the executors' jars, by rank
-   * @param density the share of gradients that are not zero, about, if most are
-   * @param canPullAhead the worker computes with the parameters of one version while those of the next arrive
+   * Request to open the session.
+   *
+   * @param builds of the executors' jars, by rank.
+   * @param density approximate share of gradients that are not zero, if most are zero
+   * @param canPullAhead true if the worker can compute with the parameters of one version while those of the next
+   *    arrive
    */
   final case class Open(
       peers: IndexedSeq[ChunkPeer],
@@ -44,7 +47,11 @@ private[bridge] object BridgeRequest {
 
   final case class Measured(computing: ComputingTimes) extends BridgeRequest
 
-  /** @param reports of all ranks, in the order of the ranks */
+  /**
+   * Request to plan batches again.
+   *
+   * @param reports of all ranks, in the order of the ranks
+   */
   final case class Replan(reports: IndexedSeq[RankReport]) extends BridgeRequest
   case object ReportBatching extends BridgeRequest
   final case class Cut(pull: IndexedSeq[Batch], push: IndexedSeq[Batch]) extends PostedRequest
@@ -61,13 +68,13 @@ private[bridge] object BridgeRequest {
   final case class DeleteFile(remote: String, recursive: Boolean) extends BridgeRequest
   final case class FileExists(remote: String) extends BridgeRequest
 
-  /** Elements of a layer. A network has less than 2^62 in all, so that bytes of it are still a long. */
+  /** Most elements of a layer. A whole network must have fewer than 2^62, so that its bytes fit a Long. */
   private val MostElements = 1L << 40
 
-  /** A version counts 2^32 in what the worker is told of sums. */
+  /** Most versions. A version counts 2^32 in the value that reports sums to the worker. */
   private val MostVersions = Int.MaxValue.toLong
 
-  /** Thirty years: nanoseconds are still a long. */
+  /** Most seconds: thirty years. Their nanoseconds fit a Long. */
   private val MostSeconds = 1e9
 
   private final case class Operation(posted: Boolean, parse: Fields => BridgeRequest)
@@ -99,10 +106,14 @@ private[bridge] object BridgeRequest {
 
   def names: Set[String] = operations.keySet
 
-  /** Whether nobody waits for an answer to this operation, however wrong the request is otherwise. */
+  /** Return true if this operation has no answer, even if the rest of the request is not valid. */
   def isPosted(name: String): Boolean = operations.get(name).exists(_.posted)
 
-  /** @throws CommException of the kind Protocol, and IllegalArgumentException, if the request makes no sense */
+  /**
+   * Parse a request.
+   *
+   * @throws CommException of the kind Protocol, and IllegalArgumentException, if the request is not valid
+   */
   def parse(message: JsonNode): BridgeRequest = {
     val name = message.path("op").asText
     val known = operations.getOrElse(

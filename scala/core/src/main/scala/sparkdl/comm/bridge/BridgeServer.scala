@@ -18,9 +18,9 @@ import sparkdl.comm.ps.PsNode
 import sparkdl.comm.transport.ExecutorEnvironment
 
 /**
- * The Unix-domain socket by which Python workers reach their executor. The socket lies in a directory that only this user may
- * enter; where it is, and the token to show, stand in a file of this user's in the executor's first block directory, which
- * Spark tells its Python workers as SPARK_LOCAL_DIRS.
+ * Unix-domain socket through which Python workers reach their executor. The socket is in a directory that only this
+ * user can enter. Its path and the token that a worker must send are in a file that only this user can read. The file
+ * is in the executor's first block directory, which Python workers find in SPARK_LOCAL_DIRS.
  */
 private[comm] final class BridgeServer(node: PsNode, executor: ExecutorEnvironment) {
   import BridgeServer._
@@ -40,10 +40,10 @@ private[comm] final class BridgeServer(node: PsNode, executor: ExecutorEnvironme
   listener.bind(UnixDomainSocketAddress.of(socket))
   advertise()
   startThread("sparkdl-bridge")(acceptAll())
-  // Whatever it meets there, the executor starts.
+  // The executor starts even if the sweep fails.
   startThread("sparkdl-bridge-sweep") {
     try SocketDirectory.sweep(directory)
-    catch { case NonFatal(e) => log.warn("What killed executors left could not be swept away: {}", e.toString) }
+    catch { case NonFatal(e) => log.warn("Sockets of killed executors could not be removed: {}", e.toString) }
   }
 
   def close(): Unit = {
@@ -75,7 +75,7 @@ private[comm] final class BridgeServer(node: PsNode, executor: ExecutorEnvironme
       } catch {
         case _: ClosedChannelException => ()
         case e: java.io.IOException =>
-          // Out of descriptors, say. Spark ends an executor whose thread dies of an exception.
+          // For example, out of file descriptors. An exception that ends a thread would end the executor.
           log.warn("The bridge cannot accept a connection: {}", e.toString)
           Thread.sleep(100)
       }
@@ -90,7 +90,10 @@ private[comm] final class BridgeServer(node: PsNode, executor: ExecutorEnvironme
     }
   }
 
-  /** A stranger who shows nothing must not keep a thread for ever: the connection is cut when the time is over. */
+  /**
+   * Return true if the peer sends the token in time. A peer that sends nothing must not keep a thread forever, so its
+   * connection is then closed.
+   */
   private def showsToken(channel: SocketChannel): Boolean = {
     val shown = ByteBuffer.allocate(TokenBytes)
     val reading = startThread("sparkdl-bridge-token") {

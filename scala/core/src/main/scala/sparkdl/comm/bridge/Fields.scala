@@ -6,7 +6,7 @@ import com.fasterxml.jackson.databind.JsonNode
 
 import sparkdl.comm.CommException
 
-/** The fields of a JSON object, each with its type and its limits; failures are of the kind Protocol and name the field. */
+/** Fields of a JSON object, each with its type and limits. Failures are of the kind Protocol and name the field. */
 private[bridge] final class Fields(val message: JsonNode) {
   def text(field: String): String = present(field, _.isTextual).asText
 
@@ -14,24 +14,24 @@ private[bridge] final class Fields(val message: JsonNode) {
 
   def number(field: String): Long = whole(field, present(field, _.isIntegralNumber))
 
-  /** From `least` to `most`, both included. */
+  /** Return a whole number from `least` to `most`, both included. */
   def number(field: String, least: Long, most: Long): Long = within(field, number(field), least, most)
 
   def int(field: String, least: Int = 0, most: Int = Int.MaxValue): Int = number(field, least, most).toInt
 
-  /** More than 0, up to `most`. */
+  /** Return a number more than 0, up to `most`. */
   def seconds(field: String, most: Double): Double = {
     val value = present(field, _.isNumber).asDouble
-    if (!(value > 0 && value <= most)) refuse(s"field $field: $value s is not more than 0 and at most $most s")
+    if (!(value > 0 && value <= most)) refuse(s"field $field: $value s must be more than 0 and at most $most s")
     value
   }
 
-  /** A finite number of at least 0. */
+  /** Return a finite number of at least 0. */
   def amount(field: String): Double = notNegative(field, present(field, _.isNumber))
 
   def amounts(field: String): IndexedSeq[Double] = elements(field).map(notNegative(field, _))
 
-  /** None if the field is there and holds null. */
+  /** Return None if the field is there and is null. */
   def nullable[T](field: String)(read: String => T): Option[T] =
     if (message.path(field).isNull) None else Some(read(field))
 
@@ -45,7 +45,7 @@ private[bridge] final class Fields(val message: JsonNode) {
   def numbers(field: String, least: Long, most: Long): IndexedSeq[Long] =
     elements(field).map(element => within(field, whole(field, element), least, most))
 
-  /** Pairs of whole numbers. */
+  /** Return pairs of whole numbers. */
   def pairs(field: String, least: Int, most: Int): IndexedSeq[(Int, Int)] = elements(field).map { pair =>
     if (!pair.isArray || pair.size != 2) refuse(s"field $field holds $pair, expected pairs")
     def part(index: Int): Int = within(field, whole(field, pair.get(index)), least, most).toInt
@@ -56,13 +56,13 @@ private[bridge] final class Fields(val message: JsonNode) {
 
   private def notNegative(field: String, value: JsonNode): Double = {
     if (!value.isNumber || !(value.asDouble >= 0 && value.asDouble < Double.PositiveInfinity))
-      refuse(s"field $field holds $value, no number of at least 0")
+      refuse(s"field $field holds $value, expected a number of at least 0")
     value.asDouble
   }
 
   private def whole(field: String, value: JsonNode): Long = {
     if (!value.isIntegralNumber || !value.canConvertToLong)
-      refuse(s"field $field holds $value, no whole number of 64 bits")
+      refuse(s"field $field holds $value, expected a whole number of 64 bits")
     value.asLong
   }
 

@@ -10,7 +10,7 @@ import com.fasterxml.jackson.databind.node.ObjectNode
 
 /**
  * Frames between a Python worker and its executor: four bytes of length, big-endian, then that many bytes of JSON (one
- * object, UTF-8). The first bytes on a connection are the token, as they are.
+ * object, UTF-8). Before the first frame of a connection the worker sends the bare token.
  */
 private[bridge] object Frames {
   val MaxBytes: Int = 16 << 20
@@ -31,10 +31,7 @@ private[bridge] object Frames {
     while (frame.hasRemaining) channel.write(frame)
   }
 
-  /**
-   * @return
-   *   the next frame, or None at the end of the stream
-   */
+  /** Return the next frame, or None at the end of the stream. */
   def read(channel: SocketChannel): Option[JsonNode] = {
     val head = ByteBuffer.allocate(4)
     if (channel.read(head) < 0) None
@@ -42,7 +39,7 @@ private[bridge] object Frames {
       fill(channel, head)
       val length = head.flip().getInt
       if (length <= 0 || length > MaxBytes)
-        throw new IOException(s"a frame of $length bytes; at most $MaxBytes are allowed")
+        throw new IOException(s"a frame has $length bytes; at most $MaxBytes are allowed")
       val body = ByteBuffer.allocate(length)
       fill(channel, body)
       val message = mapper.readTree(new String(body.array, UTF_8))

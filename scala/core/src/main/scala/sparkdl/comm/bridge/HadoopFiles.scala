@@ -12,27 +12,27 @@ import org.apache.hadoop.io.IOUtils
 import sparkdl.comm.CommException
 
 /**
- * Files at any path that Hadoop reaches with this executor's settings (hdfs:, s3a:, viewfs:, file:), for a Python worker,
- * which has no Hadoop of its own. All failures are CommExceptions of the kind File that name the path.
+ * Files for a Python worker, which has no Hadoop of its own. They have any path that Hadoop can reach with this
+ * executor's settings (hdfs:, s3a:, viewfs:, file:). All failures are CommExceptions of the kind File that name the
+ * path.
  *
- * @param over
- *   true once nobody waits for an answer any more: a copy under way then ends, because the worker's successor may be writing
- *   to the same path by now
+ * @param over returns true once the worker has left. Then a copy in progress ends, because the worker's successor may
+ *    write to the same path
  */
 private[bridge] final class HadoopFiles(conf: => Configuration, over: () => Boolean) {
   import HadoopFiles._
 
-  /** Copies a local file to `remote`, in place of what is there; parents are made. Nothing is left of a copy that fails. */
+  /** Copy a local file to `remote`, replacing what is there; parents are made. A copy that fails leaves nothing. */
   def put(local: String, remote: String): Unit = explained(s"copy $local to $remote") {
     val source = Paths.get(local)
-    if (!Files.isRegularFile(source)) throw new FileNotFoundException(s"$local is not there, or is no regular file")
+    if (!Files.isRegularFile(source)) throw new FileNotFoundException(s"$local is missing or is not a regular file")
     val (system, target) = locate(remote)
     val from = Files.newInputStream(source)
     try copy(from, system.create(target, true), system.delete(target, false))
     finally from.close()
   }
 
-  /** Copies the file at `remote` to a local path, in place of what is there. Nothing is left of a copy that fails. */
+  /** Copy the file at `remote` to a local path, replacing what is there. A copy that fails leaves nothing. */
   def get(remote: String, local: String): Unit = explained(s"copy $remote to $local") {
     val (system, source) = locate(remote)
     val target = Paths.get(local)
@@ -41,24 +41,27 @@ private[bridge] final class HadoopFiles(conf: => Configuration, over: () => Bool
     finally from.close()
   }
 
-  /** What is in the directory `remote`, by name. */
+  /** Return the entries of the directory `remote`, by name. */
   def list(remote: String): Seq[FileStatus] = explained(s"list $remote") {
     val (system, directory) = locate(remote)
     if (!system.getFileStatus(directory).isDirectory) throw new IOException("not a directory")
     system.listStatus(directory).toSeq.sortBy(_.getPath.getName)
   }
 
-  /** Renames a file or directory within its file system. Hadoop would move it *into* a directory that is at `to` already. */
+  /**
+   * Rename a file or directory within its file system. Refuse an existing `to`: Hadoop would move `from` *into* a
+   * directory.
+   */
   def rename(from: String, to: String): Unit = explained(s"rename $from to $to") {
     val (system, source) = locate(from)
     val target = new Path(to)
-    if (!system.exists(source)) throw new FileNotFoundException(s"$from is not there")
-    if (system.exists(target)) throw new FileAlreadyExistsException(s"$to is there already")
+    if (!system.exists(source)) throw new FileNotFoundException(s"$from does not exist")
+    if (system.exists(target)) throw new FileAlreadyExistsException(s"$to exists already")
     if (!system.rename(source, target))
       throw new IOException("the file system refused without a reason; does the target's parent exist?")
   }
 
-  /** Deletes a file or directory; one that is not empty only if `recursive`. What is not there counts as deleted. */
+  /** Delete a file or directory; one that is not empty only if `recursive`. A missing one counts as deleted. */
   def delete(remote: String, recursive: Boolean): Unit = explained(s"delete $remote") {
     val (system, target) = locate(remote)
     if (!system.delete(target, recursive) && system.exists(target))
@@ -75,7 +78,7 @@ private[bridge] final class HadoopFiles(conf: => Configuration, over: () => Bool
     (path.getFileSystem(conf), path)
   }
 
-  /** Closes `to`. */
+  /** Copy all bytes, and close `to`. If that fails, call `discard`. */
   private def copy(from: InputStream, to: OutputStream, discard: => Unit): Unit = {
     val watched = new FilterInputStream(from) {
       override def read(buffer: Array[Byte], begin: Int, count: Int): Int =
@@ -91,8 +94,8 @@ private[bridge] final class HadoopFiles(conf: => Configuration, over: () => Bool
   }
 
   /**
-   * File systems are plug-ins: they throw what they like, RuntimeExceptions for a class that is not there among others. An
-   * Error, as a cloud store gives without its SDK, would take the whole executor with it.
+   * Run `body`, and turn its failure into a CommException. File systems are plug-ins that throw anything, such as a
+   * RuntimeException for a missing class. A cloud store without its SDK throws an Error, which would end the executor.
    */
   private def explained[T](what: String)(body: => T): T =
     try body

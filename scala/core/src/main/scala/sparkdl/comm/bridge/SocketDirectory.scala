@@ -8,16 +8,22 @@ import java.util.concurrent.TimeUnit
 
 import org.slf4j.LoggerFactory
 
-/** The directory of the bridge's socket, which only this user may enter. */
+/** Directory of the bridge's socket, which only this user can enter. */
 private[bridge] object SocketDirectory {
   val SocketName = "bridge"
   private val Prefix = "sparkdl-"
 
-  /** A Unix socket's path has at most 107 bytes, and this directory and the socket in it need some of them. */
+  /**
+   * Most bytes of the parent's path. A Unix socket's path has at most 107, and this directory and the socket in it need
+   * some.
+   */
   private val MaxParentBytes = 60
   private val log = LoggerFactory.getLogger(SocketDirectory.getClass)
 
-  /** Where sockets go: the JVM's directory for temporary files, or /tmp where that has too long a name. */
+  /**
+   * Return the parent of sockets' directories: the JVM's directory for temporary files, or /tmp if its path is too
+   * long.
+   */
   def parent(temporary: String): Path =
     Paths.get(if (temporary.getBytes.length <= MaxParentBytes) temporary else "/tmp")
 
@@ -29,8 +35,8 @@ private[bridge] object SocketDirectory {
     )
 
   /**
-   * Removes what executors that were killed left beside `own`: directories that [[create]] made for the same user, whose
-   * socket nobody answers. Anybody may put other things there, and links.
+   * Remove the directories of killed executors beside `own`. [[create]] made them for the same user, and their socket
+   * does not answer. Other users may put anything else there, also links.
    */
   def sweep(own: Path, nowMillis: Long = System.currentTimeMillis): Unit = {
     val ours = Inode(own)
@@ -48,7 +54,7 @@ private[bridge] object SocketDirectory {
     finally found.close()
   }
 
-  /** What the path itself is, not what it may link to: type and permissions as of stat(2), and the owner. */
+  /** Mode, as stat(2) returns it, and owner of a path itself, not of what it links to. */
   private final case class Inode(mode: Int, owner: Int) {
     def isSocket: Boolean = (mode & 0xf000) == 0xc000
   }
@@ -60,13 +66,13 @@ private[bridge] object SocketDirectory {
     }
   }
 
-  /** A bridge that is being set up does not answer yet. */
+  /** Return true if the directory is old. A bridge that is still starting does not answer. */
   private def old(directory: Path, nowMillis: Long): Boolean =
     Files.getLastModifiedTime(directory).toMillis < nowMillis - TimeUnit.MINUTES.toMillis(1)
 
   /**
-   * Does not wait: a process that is stopped leaves visitors waiting for ever once its queue of them is full. Only a socket
-   * that refuses has nobody behind it.
+   * Return true if a process listens on the socket. Do not wait for it: a stopped process whose queue is full never
+   * accepts. Only a refused connection shows that no process listens.
    */
   private def answers(path: Path): Boolean = {
     val visitor = SocketChannel.open(StandardProtocolFamily.UNIX)

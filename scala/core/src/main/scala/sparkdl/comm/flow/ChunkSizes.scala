@@ -21,7 +21,7 @@ private[flow] object ChunkSizes {
   private val ShortNanos = 5e5
 
   /**
-   * A chunk may be this fraction of its block, up to [[Usual]], whatever the measured rate. Others wait for the block
+   * A chunk may be this fraction of its block, up to [[Usual]], at any measured rate. Others wait for the block
    * anyway. A new executor is slow itself and measures too low a rate, and smaller chunks would slow it further.
    */
   private val OfBlock = 16

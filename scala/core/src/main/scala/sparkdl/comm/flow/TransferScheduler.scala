@@ -3,7 +3,7 @@ package sparkdl.comm.flow
 import scala.collection.mutable
 
 /**
- * Scheduler of an executor's uplink. It decides which message, or which block that a peer asked for, is sent next, and
+ * Scheduler of an executor's uplink. It decides which message, or requested block, is sent next, and
  * when. It does no I/O: its caller carries out the requests and reports their outcome. Not thread-safe.
  *
  * {{{
@@ -181,7 +181,7 @@ private[comm] final class TransferScheduler private[flow] (newWindow: () => Wind
 
 private[comm] object TransferScheduler {
 
-  /** One chunk in so many goes to the block that has waited longest: too few to slow the others. */
+  /** Number of chunks per chunk that goes to the block that has waited longest: too few to slow the others. */
   val Share = 64
 
   /** Nanoseconds after which a peer's window says little about its path. */

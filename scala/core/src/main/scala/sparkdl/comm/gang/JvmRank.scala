@@ -9,11 +9,11 @@ import sparkdl.comm.ps.PsSession
 import sparkdl.comm.transport.ChunkPeer
 
 /**
- * A rank that runs in its executor's JVM: one task of a barrier stage, for as long as the job takes. Its number is that of its
+ * Rank that runs in its executor's JVM, as one task of a barrier stage, for the whole job. Its number is that of its
  * partition.
  *
  * @param peers by rank
- * @param inlineThreshold a block of up to so many bytes travels inside of its notice
+ * @param inlineThreshold largest block, in bytes, that travels inside its notice
  */
 private[comm] final class JvmRank private (
     val session: PsSession,
@@ -28,10 +28,10 @@ private[comm] final class JvmRank private (
 private[comm] object JvmRank {
 
   /**
-   * Runs `body` as a rank of the gang, together with the other tasks of the stage. If it fails, so do the others, as soon as
-   * they hear of it: the waits of their sessions end.
+   * Run `body` as a rank of the gang, together with the other tasks of the stage. If it fails, it tells the other
+   * ranks, and the waits of their sessions end.
    *
-   * @param job of this attempt: no other gang of the application has the same
+   * @param job of this attempt; every gang of the application has a different one
    */
   def run[T](context: BarrierTaskContext, job: Long)(body: JvmRank => T): T = {
     val node = CommExecutorPlugin.node
@@ -50,7 +50,7 @@ private[comm] object JvmRank {
     } finally session.close()
   }
 
-  /** Takes a second, whatever it carries: it is called once. */
+  /** Gather the addresses and builds of all tasks. It takes a second for any amount of data, so it is called once. */
   private def allGather(context: BarrierTaskContext, own: Member): IndexedSeq[Member] =
     context.allGather(own.encode).toIndexedSeq.map(Member.decode)
 
@@ -63,7 +63,7 @@ private[comm] object JvmRank {
 
     def decode(text: String): Member = text.split(Separator) match {
       case Array(host, port, executor, build) => Member(ChunkPeer(host, port.toInt, executor), build)
-      case _ => throw new CommException(CommException.Protocol, s"no member of a gang: $text")
+      case _ => throw new CommException(CommException.Protocol, s"not a member of a gang: $text")
     }
   }
 }

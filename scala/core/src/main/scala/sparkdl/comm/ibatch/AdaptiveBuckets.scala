@@ -7,16 +7,16 @@ import com.fasterxml.jackson.databind.node.ObjectNode
 import sparkdl.comm.Clock
 
 /**
- * Decides for all ranks of a fit in which batches layers travel, from what the ranks measured. The executor of rank 0 decides,
- * and the front end tells the others: a plan of many layers keeps a core busy. Those of other ranks know the first batches,
- * which are the same everywhere.
+ * Decisions about batches for all ranks of a fit, from what the ranks measured. The executor of rank 0 decides, because
+ * planning for many layers keeps a core busy. The front end tells the other ranks. Their instances know only the first
+ * batches, which are the same on all ranks.
  *
- * A policy that needs a profile begins with one batch for everything, and plans after `profileIterations` steps. Where pulls
- * go on while gradients are pushed, `ibatch` plans both together, and an [[Autotuner]] tries that plan for as many steps
- * more, then `layerwise` and, of many layers, [[AdaptiveBuckets.Few]] equal parts for as many again, and stays with what was
- * the fastest, or as fast with fewer batches.
+ * A policy that needs a profile begins with one batch for all layers, and plans after `profileIterations` steps. If
+ * pulls overlap pushes, `ibatch` plans both directions together. Then an [[Autotuner]] tries that plan for as many
+ * steps, and after it `layerwise` and, for many layers, [[AdaptiveBuckets.Few]] equal parts. It keeps the fastest, or
+ * one that is as fast with fewer batches.
  *
- * @param clock bounds how long the planner looks; see [[Planner.together]]
+ * @param clock bounds the planner's search; see [[Planner.together]]
  */
 private[comm] final class AdaptiveBuckets(settings: BatchingSettings, traffic: Traffic, clock: Clock) {
   import AdaptiveBuckets._
@@ -26,24 +26,24 @@ private[comm] final class AdaptiveBuckets(settings: BatchingSettings, traffic: T
   private val both = Seq(pull, push)
   private var trial = Option.empty[Autotuner]
   private var looks = 1
-  private var predicted = 0.0 // seconds of an iteration, by the last plan of both directions
+  private var predicted = 0.0 // seconds per iteration, by the last plan of both directions
 
-  /** Of parameters from the next step on, in the order in which they travel; likewise `pushes`, of gradients. */
+  /** Batches of parameters (`pulls`) and gradients (`pushes`) from the next step on, in the order of their transfer. */
   def pulls: IndexedSeq[Batch] = pull.batches
   def pushes: IndexedSeq[Batch] = push.batches
 
-  /** Whether a policy needs measurements, and there is another rank to measure with. */
+  /** True if a policy needs measurements and there is another rank to measure with. */
   val profiles: Boolean = settings.needsProfile && traffic.world > 1
 
-  /** The step, counted from 1, after which all ranks look at what they measured. The first step is not measured. */
+  /** Step, counted from 1, after which all ranks report their measurements. The first step is not measured. */
   def nextLook: Option[Int] = if (profiles) Some(looks * settings.profileIterations + 1) else None
 
   /**
-   * After that step.
+   * Plan again, after the step [[nextLook]].
    *
    * @param reports of all ranks, in any order
-   * @return pulls and pushes, if they were planned anew; None if they stay as they are
-   * @throws IllegalArgumentException if a report makes no sense
+   * @return pulls and pushes, or None if they stay the same
+   * @throws IllegalArgumentException if a report is not valid
    */
   def replan(reports: Seq[RankReport]): Option[(IndexedSeq[Batch], IndexedSeq[Batch])] = {
     val seconds = ProfileAgreement.agreedSeconds(reports.flatMap(_.seconds))
@@ -57,11 +57,15 @@ private[comm] final class AdaptiveBuckets(settings: BatchingSettings, traffic: T
   }
 
   /**
-   * For the run's summary: of `pull` and `push` what is in use. It has `kept`, in words, the `policy` that made it, its
-   * `batches` and, if these were made from a profile, `predicted_seconds`, `optimal_ratio` and the `profile`, as
-   * [[PlanRequest]] takes it; if both directions were planned together, the predicted `iteration_seconds`. `tried` has, by
-   * policy, `seconds` of an iteration, its `predicted_seconds`, and how many `pulls` and `pushes` there were. `asked` is the
-   * policy that was asked for, and `outcome` what has become of it: if nothing was planned, why.
+   * Write the batches in use to `reply`, under `pull` and `push`, for the run's summary. The fields of each are:
+   *
+   *  - `kept`, a description; `policy`, which made the batches; and `batches`.
+   *  - If they were made from a profile: `predicted_seconds`, `optimal_ratio`, and `profile` in the format of
+   *   [[PlanRequest]].
+   *  - If both directions were planned together: the predicted `iteration_seconds`.
+   *  - `tried`: for each policy, measured `seconds` of an iteration, `predicted_seconds`, and the numbers of `pulls`
+   *   and `pushes`.
+   *  - `asked`, the policy that was set, and `outcome`, its result: if nothing was planned, why.
    */
   def report(reply: ObjectNode): Unit =
     Seq(Direction.Pull -> pull, Direction.Push -> push).foreach { case (direction, batches) =>
@@ -88,7 +92,7 @@ private[comm] final class AdaptiveBuckets(settings: BatchingSettings, traffic: T
 
   private def whyUnmeasured: String = {
     val set = s"spark.sparkdl.comm.ps.profileIterations=${settings.profileIterations}"
-    if (!profiles) "there is one rank, to which nothing comes"
+    if (!profiles) "there is one rank, which transfers nothing"
     else if (looks == 1) s"the run ended before ${nextLook.get} iterations were done ($set)"
     else s"no rank measured its layers in the iterations before a plan ($set): a rank that computes on a GPU cannot"
   }
@@ -98,7 +102,7 @@ private[comm] final class AdaptiveBuckets(settings: BatchingSettings, traffic: T
 
   private def onTrial: Option[Autotuner] = trial.filterNot(_.isOver)
 
-  /** After an iteration with the current batches took so long. Whether there are others now; likewise [[planFrom]]. */
+  /** Record that an iteration with the current batches took `seconds`. Return true if the batches change. */
   private def tune(autotuner: Autotuner, seconds: Double): Boolean = {
     val before = autotuner.current
     autotuner.took(measured(seconds, predicted))
@@ -116,7 +120,7 @@ private[comm] final class AdaptiveBuckets(settings: BatchingSettings, traffic: T
     val changed = learnt.contains(true)
     if (changed && sharesNetwork) {
       val chosen = if (isFirst) Policy.Whole else trial.fold[Policy](Policy.IBatch)(_.current)
-      if (!chosen.needsProfile) planTogether(chosen) // for what it predicts
+      if (!chosen.needsProfile) planTogether(chosen) // for its prediction
       val known = seconds.map(measured(_, predicted))
       planTogether(Policy.IBatch)
       if (isFirst || (pulls, pushes) != before) known.foreach(beginTrial(chosen, _, isFirst))
@@ -125,7 +129,7 @@ private[comm] final class AdaptiveBuckets(settings: BatchingSettings, traffic: T
     changed
   }
 
-  /** Whether both directions are planned from profiles, and travel at the same time. */
+  /** True if both directions are planned from profiles and overlap. */
   private def sharesNetwork: Boolean =
     traffic.ahead && both.forall(batches => batches.policy == Policy.IBatch && batches.isMeasured)
 
@@ -140,11 +144,13 @@ private[comm] final class AdaptiveBuckets(settings: BatchingSettings, traffic: T
   }
 
   /**
+   * Begin to try the plan and its rivals.
+   *
    * @param before the policy in use before the plan
-   * @param measured of it
+   * @param measured what was measured with it
    */
   private def beginTrial(before: Policy, measured: Autotuner.Measured, isFirst: Boolean): Unit = {
-    // Inline blocks are fetched while the first profile is measured, so one batch is timed again without that.
+    // While the first profile is measured, inline blocks are fetched. So time one batch again without that.
     val again = if (isFirst && both.exists(_.isInlineWhole)) Seq(before) else Nil
     val known = ListMap(Seq(before).filterNot(_.needsProfile).diff(again).map(_ -> measured): _*)
     val layerwise = if (both.forall(_.batches.size == traffic.layers)) Nil else Seq(Policy.Layerwise)
@@ -155,9 +161,9 @@ private[comm] final class AdaptiveBuckets(settings: BatchingSettings, traffic: T
 
 private[comm] object AdaptiveBuckets {
 
-  /** Once there is a plan, the profile is looked at again after this many times `profileIterations`. */
+  /** Multiple of `profileIterations` after which a planned profile is measured again. */
   private val LookAgain = 10
 
-  /** Batches of which the first and the last, which nothing hides, are a small part, and that cost few messages. */
+  /** Number of equal parts. They cost few messages, and the first and the last one, which cannot overlap, are small. */
   private val Few = 24
 }

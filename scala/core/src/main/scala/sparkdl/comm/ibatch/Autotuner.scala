@@ -3,11 +3,11 @@ package sparkdl.comm.ibatch
 import scala.collection.immutable.ListMap
 
 /**
- * Tries what the planner predicts, and keeps it only if nothing plainer is faster: each candidate is used for some iterations,
- * the `planned` batches first, then the `others`; then the fastest stays. Of those that are as fast but for chance, the one
- * with the fewest batches does: each costs executors work, of which they may have more later.
+ * Trial of a plan against simpler policies. Each candidate is used for some iterations: first the `planned` batches,
+ * then the `others`. Then the fastest stays. Among candidates that differ by chance only, the one with the fewest
+ * batches stays: each batch costs work on executors, which may have less time for it later.
  *
- * @param known what was measured with some of them before
+ * @param known earlier measurements of some policies
  */
 private[ibatch] final class Autotuner(
     planned: Policy,
@@ -21,16 +21,16 @@ private[ibatch] final class Autotuner(
   private var measured = known
   private var over = false
 
-  /** The one in use now. */
+  /** Policy in use now. */
   def current: Policy = inUse
 
-  /** Those that were tried so far, and those that were known. */
+  /** Measurements of the policies that were tried, and of those known before. */
   def tried: ListMap[Policy, Measured] = measured
 
-  /** Whether [[current]] is what was chosen. */
+  /** True if [[current]] is the final choice. */
   def isOver: Boolean = over
 
-  /** Notes what the current one is like, and goes on to the next, or at last to what stays. */
+  /** Record the measurement of the current policy. Then go on to the next one, or to the final choice. */
   def took(now: Measured): Unit = {
     measured = measured.updated(inUse, now)
     waiting.headOption match {
@@ -50,14 +50,17 @@ private[ibatch] final class Autotuner(
 private[ibatch] object Autotuner {
 
   /**
-   * @param seconds of an iteration
-   * @param predicted likewise
-   * @param pulls batches of parameters; `pushes`: of gradients
+   * Measurement of one policy.
+   *
+   * @param seconds per iteration
+   * @param predicted seconds per iteration
+   * @param pulls batches of parameters
+   * @param pushes batches of gradients
    */
   final case class Measured(seconds: Double, predicted: Double, pulls: Int, pushes: Int) {
     def batches: Int = pulls + pushes
   }
 
-  /** The share by which something must be faster than another: less is chance. */
+  /** Relative difference of times below which a difference is chance. */
   private val Margin = 0.02
 }

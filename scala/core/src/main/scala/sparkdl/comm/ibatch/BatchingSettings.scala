@@ -1,11 +1,12 @@
 package sparkdl.comm.ibatch
 
 /**
- * What is set about batches, alike for all ranks of a fit.
+ * Settings of batches, equal on all ranks of a fit.
  *
- * @param pull how parameters are cut; `push`: gradients
+ * @param pull policy for parameters
+ * @param push policy for gradients
  * @param profileIterations steps that are measured before a plan
- * @param replanDrift by how much, relatively, a profile has to change for another plan
+ * @param replanDrift relative change of a profile that causes another plan
  */
 private[comm] final case class BatchingSettings(
     pull: Policy,
@@ -15,25 +16,25 @@ private[comm] final case class BatchingSettings(
 ) {
   private def policies = Seq(pull, push)
 
-  /** Whether both directions may be on their way at the same time. */
+  /** True if both directions may transfer at the same time. */
   def overlap: Boolean = !policies.contains(Policy.Whole)
 
-  /** A batch of parameters is asked for when the one before is here. */
+  /** True if a batch of parameters is requested only after the one before has arrived. */
   def inTurn: Boolean = pull.inTurn
 
   def needsProfile: Boolean = policies.exists(_.needsProfile)
 
-  /** How many steps measurements are over; None if no policy needs any. */
+  /** Steps of a measurement; None if no policy needs one. */
   def measuredSteps: Option[Int] = if (needsProfile) Some(profileIterations) else None
 }
 
 private[comm] object BatchingSettings {
 
   /**
-   * As spark.sparkdl.comm.ps.batching and its kin have them.
+   * Parse spark.sparkdl.comm.ps.batching and the keys that belong to it.
    *
-   * @param pushBatching empty: as `batching`, and with the paper's all at once
-   * @throws IllegalArgumentException if there is no such policy
+   * @param pushBatching if empty: the same as `batching`, or `whole` with a policy of the paper
+   * @throws IllegalArgumentException if a policy does not exist
    */
   def apply(batching: String, pushBatching: String, profileIterations: Int, replanDrift: Double): BatchingSettings = {
     val pull = Policy(batching)

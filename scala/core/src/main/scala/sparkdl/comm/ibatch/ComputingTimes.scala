@@ -1,11 +1,12 @@
 package sparkdl.comm.ibatch
 
 /**
- * What one rank measured of its own computing; None: nothing.
+ * Computing times of one rank; None where it measured nothing.
  *
- * @param forward and `backward`: seconds of each layer
- * @param update seconds of a step in which the optimizer has the thread that computes
- * @param iteration seconds of an iteration
+ * @param forward seconds of each layer
+ * @param backward seconds of each layer
+ * @param update seconds per step in which the optimizer occupies the thread that computes
+ * @param iteration seconds per iteration
  */
 private[comm] final case class ComputingTimes(
     forward: Option[IndexedSeq[Double]],

@@ -1,12 +1,12 @@
 package sparkdl.comm.ibatch
 
-/** Which way layers travel. */
+/** Direction in which layers travel. */
 private[ibatch] sealed abstract class Direction(val name: String, plural: String) {
 
-  /** As in "7 pulls". */
+  /** Return a count of batches as text, for example "7 pulls". */
   def count(batches: Int): String = s"$batches ${if (batches == 1) name else plural}"
 
-  /** What is in the order of the layers, in the order in which they travel. */
+  /** Put values in the order of the layers into the order of transfer. */
   def travelling[T](layers: IndexedSeq[T]): IndexedSeq[T]
 }
 
@@ -15,13 +15,17 @@ private[ibatch] object Direction {
     override def travelling[T](layers: IndexedSeq[T]): IndexedSeq[T] = layers
   }
 
-  /** Backward makes the gradients of the last layer first. */
+  /** Gradients, which backward makes for the last layer first. */
   case object Push extends Direction("push", "pushes") {
     override def travelling[T](layers: IndexedSeq[T]): IndexedSeq[T] = layers.reverse
   }
 
-  /** @throws IllegalArgumentException if there is none of this name */
+  /**
+   * Return the direction of this name.
+   *
+   * @throws IllegalArgumentException if there is none
+   */
   def apply(name: String): Direction = Seq(Pull, Push)
     .find(_.name == name)
-    .getOrElse(throw new IllegalArgumentException(s"direction $name: pull or push"))
+    .getOrElse(throw new IllegalArgumentException(s"direction=$name does not exist: set pull or push"))
 }

@@ -3,9 +3,9 @@ package sparkdl.comm.ibatch
 import com.fasterxml.jackson.databind.node.ObjectNode
 
 /**
- * The batches of one direction: the last plan, and what was measured for it.
+ * Batches of one direction: the last plan, and the measurements behind it.
  *
- * @param policy that was asked for
+ * @param policy that was set
  * @param bytes of each layer on the network
  */
 private[ibatch] final class DirectionBatches(
@@ -19,22 +19,25 @@ private[ibatch] final class DirectionBatches(
   private var measured = Option.empty[DirectionProfile]
   private var last = alone
 
-  /** In the order in which they travel. */
+  /** Batches in the order of their transfer. */
   def batches: IndexedSeq[Batch] = direction.travelling(last.plan.batches)
 
   def isMeasured: Boolean = measured.isDefined
 
-  /** Whether one batch of everything comes with its notices. */
+  /** True if one batch of all layers travels inside its notices. */
   def isInlineWhole: Boolean = bytes.sum <= traffic.noticeBytes
 
-  /** Whether `now`, what the ranks agreed on, is further than `drift` from what plans were made from so far. */
+  /**
+   * Take `now`, which the ranks agreed on, if it differs by more than `drift` from the measurements in use. Return true
+   * if so.
+   */
   def learn(now: DirectionProfile, drift: Double): Boolean = {
     val changed = measured.forall(ProfileAgreement.drift(_, now) > drift)
     if (changed) measured = Some(now)
     changed
   }
 
-  /** As the planner takes it; zeros if nothing was measured. */
+  /** Profile for the planner; zeros if nothing was measured. */
   def profile: Profile = {
     val received = (traffic.world - 1).toDouble / traffic.world
     val perByte = measured.fold(0.0)(_.perByte)
@@ -53,7 +56,10 @@ private[ibatch] final class DirectionBatches(
     )
   }
 
-  /** Plans as if this direction had the network for itself; one batch while a policy has not the profile that it needs. */
+  /**
+   * Plan as if this direction had the network for itself. Use one batch while the policy lacks the profile that it
+   * needs.
+   */
   def planAlone(): Unit = last = alone
 
   private def alone: LastPlan = {
@@ -63,20 +69,22 @@ private[ibatch] final class DirectionBatches(
   }
 
   /**
+   * Use a plan of both directions.
+   *
    * @param used the policy that made the plan
-   * @param iterationSeconds predicted, with `plan` and that of the other direction
+   * @param iterationSeconds prediction with `plan` and the plan of the other direction
    */
   def take(used: Policy, plan: Plan, from: Profile, iterationSeconds: Double): Unit =
     last = LastPlan(used, plan, Some(from), Some(iterationSeconds))
 
-  /** What is in use, as in "plan, 7 pulls" or "layerwise". */
+  /** Description of the batches in use, as "plan, 7 pulls" or "layerwise". */
   def kept: String = {
     val count = batches.size
     val oneEach = if (count == traffic.layers && count > 1) ", one per layer" else ""
     if (last.policy.isPlanned) s"plan, ${direction.count(count)}$oneEach" else last.policy.name
   }
 
-  /** For the run's summary: see [[AdaptiveBuckets.report]]. */
+  /** Write the batches in use to `reply`: see [[AdaptiveBuckets.report]]. */
   def report(reply: ObjectNode): ObjectNode = {
     reply.put("policy", last.policy.name)
     reply.put("kept", kept)
@@ -95,8 +103,10 @@ private[ibatch] final class DirectionBatches(
 private[ibatch] object DirectionBatches {
 
   /**
+   * Last plan of this direction.
+   *
    * @param policy that made the plan
-   * @param profile that the plan was made from, if it was
+   * @param profile behind the plan, if there was one
    */
   private final case class LastPlan(
       policy: Policy,

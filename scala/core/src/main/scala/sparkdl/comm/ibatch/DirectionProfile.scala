@@ -1,14 +1,14 @@
 package sparkdl.comm.ibatch
 
 /**
- * What a rank measured of pulls and forward, or of pushes and backward.
+ * Measurements of one rank, of pulls and forward or of pushes and backward.
  *
  * @param compute seconds of each layer
- * @param startup seconds from the request of a batch to its first byte
+ * @param startup seconds from the request of a batch to its first byte.
  * @param perByte seconds of transfer for each byte that this rank receives
- * @param gap how much of a start-up follows those of others, the rest overlaps with them; None where there were no two batches
- * @param sum of pushes: seconds of a step in which gradients are added up
- * @param update likewise, in which the optimizer has the thread that computes
+ * @param gap seconds of a start-up that cannot overlap with other start-ups; None without two batches to measure it
+ * @param sum of pushes: seconds per step in which gradients are added up
+ * @param update of pushes: seconds per step in which the optimizer occupies the thread that computes
  */
 private[comm] final case class DirectionProfile(
     compute: IndexedSeq[Double],

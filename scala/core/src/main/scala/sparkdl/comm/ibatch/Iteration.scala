@@ -3,27 +3,34 @@ package sparkdl.comm.ibatch
 import scala.collection.mutable
 
 /**
- * How long iterations take, one after another, with given batches, if everything takes what the profiles say. A [[Plan]]
- * has one direction begin with an idle network; here both share it. Pulls of an iteration begin during the backward pass
- * before, as soon as their layers are updated.
+ * Model of successive iterations with given batches, for which everything takes as long as the profiles say. A [[Plan]]
+ * gives each direction an idle network; here both directions share it. Pulls of an iteration begin during the backward
+ * pass before it, as soon as their layers are updated.
  *
- * All ranks do the same at the same time. So there is one link, both of whose directions are equally busy. Start-ups cost the
- * link nothing; their gaps follow one another, the rest of them overlaps. Inline blocks, which come inside of their notices,
- * have none, as nobody asks for them. The most urgent block has the link, as sparkdl.comm.ps.BlockUrgencies says, and
- * overtakes one that is half here. What came is summed beside all that. It is updated when backward is done with a layer,
- * which then goes on later, or at once after its end; with one batch for all pulls or all pushes, only then.
+ * All ranks do the same at the same time. So there is one link, equally busy in both directions. Start-ups do not
+ * occupy the link. Their gaps follow one another, and the rest of them overlaps. Inline blocks travel inside their
+ * notices and have no start-up. The most urgent block has the link, as in sparkdl.comm.ps.BlockUrgencies, and
+ * interrupts a less urgent one. Gradients are summed in parallel to all that. A sum is used for an update after a layer
+ * of backward, whose next layer is delayed, or right after backward ends. With one batch for all pulls or for all
+ * pushes, updates wait for the end of backward.
  *
  * @param push with the times of backward as `compute`
  */
 private[ibatch] final class Iteration(pull: Profile, push: Profile) {
   import Iteration._
 
-  require(pull.layers == push.layers, s"as many layers are pulled (${pull.layers}) as pushed (${push.layers})")
+  require(
+    pull.layers == push.layers,
+    s"${pull.layers} layers are pulled, but ${push.layers} are pushed: the numbers must be equal"
+  )
 
-  /** Seconds of an iteration when they have settled. Both in the order of the layers, as a [[Plan]] has them. */
+  /**
+   * Return the seconds of an iteration once iterations repeat. Batches are in the order of the layers, as in a
+   * [[Plan]].
+   */
   def seconds(pulls: IndexedSeq[Batch], pushes: IndexedSeq[Batch]): Double = new Run(pulls, pushes).settled()
 
-  /** A batch on its way. `left`: seconds of the link that it still needs. */
+  /** Transfer of a batch. It needs the link for `left` more seconds. */
   private final class Transfer(
       val batch: Int,
       val isPull: Boolean,
@@ -32,7 +39,7 @@ private[ibatch] final class Iteration(pull: Profile, push: Profile) {
       var left: Double
   ) {
 
-    /** Pushes come first. */
+    /** Priority of the transfer: pushes come first. */
     val urgency: Int = if (isPull) firstLayer else Int.MinValue / 2 - firstLayer
   }
 
@@ -44,7 +51,7 @@ private[ibatch] final class Iteration(pull: Profile, push: Profile) {
     if (byTime != 0) byTime else Integer.compare(number(one), number(other))
   }
 
-  /** How long the batches of one direction take, and which steps they are of. */
+  /** Times of one direction's batches, and the steps that each batch covers. */
   private final class Direction(profile: Profile, val batches: IndexedSeq[Batch], steps: IndexedSeq[Batch]) {
     val transfer: IndexedSeq[Double] = ofBatches(profile.transfer)
     val comesWithNotice: IndexedSeq[Boolean] = batches.map(profile.comesWithNotice)
@@ -58,13 +65,16 @@ private[ibatch] final class Iteration(pull: Profile, push: Profile) {
     val sum: IndexedSeq[Double] = ofBatches(profile.sum)
     val update: IndexedSeq[Double] = ofBatches(profile.update)
 
-    /** Seconds from the begin of this step to the end of each of its layers, if the last layer is computed first. */
+    /**
+     * Return the seconds from the begin of this step to the end of each of its layers, if the last layer is computed
+     * first.
+     */
     def ends(step: Int): Iterator[Double] = {
       val Batch(first, last) = steps(step)
       (last to first by -1).iterator.scanLeft(0.0)((end, layer) => end + profile.compute(layer - 1)).drop(1)
     }
 
-    /** By step, its batch. */
+    /** Batch of each step. */
     val batchOf: IndexedSeq[Int] = {
       val batchOfLayer = batches.zipWithIndex.flatMap { case (batch, number) =>
         Seq.fill(batch.last - batch.first + 1)(number)
@@ -76,7 +86,7 @@ private[ibatch] final class Iteration(pull: Profile, push: Profile) {
   }
 
   private final class Run(pulls: IndexedSeq[Batch], pushes: IndexedSeq[Batch]) {
-    // Layers between which no batch ends are computed in one step, so that few batches take little time to look at.
+    // Layers between which no batch ends are computed in one step, so that few batches take little time to simulate.
     private val steps: IndexedSeq[Batch] = {
       val ends = (pulls ++ pushes).map(_.last).distinct.sorted
       (0 +: ends.init).zip(ends).map { case (before, last) => Batch(before + 1, last) }
@@ -91,26 +101,26 @@ private[ibatch] final class Iteration(pull: Profile, push: Profile) {
 
     // Forward computes layers 0 to L - 1 in steps 0 to L - 1, backward L - 1 to 0 in the next L.
     private var step = 0
-    private var stepped = 0.0 // when it began
-    private var computed = Never // when this step will be; never while it waits
+    private var stepped = 0.0 // begin of this step
+    private var computed = Never // end of this step; Never while it waits
     private val here = Array.fill(pulls.size)(false)
 
-    private var started = 0.0 // when the gap of the last start-up will be over
+    private var started = 0.0 // end of the last start-up's gap
     private val starting = mutable.TreeSet.empty[Start](earliest(_.at, _.transfer.number))
-    private val inTurn = mutable.Queue.empty[Int] // pulls: the first one is on its way
+    private val inTurn = mutable.Queue.empty[Int] // pulls; the first one is under way
 
-    // Of those that may move only the first one does, since then.
+    // Transfers that need the link. Only the most urgent one has it, since time `since`.
     private val moving = mutable.TreeSet.empty[Transfer]((one, other) => Integer.compare(one.urgency, other.urgency))
     private var since = 0.0
     private var asked = 0
 
-    private val toPush = new Array[Int](pushes.size) // steps of each batch that backward has yet to do
+    private val toPush = new Array[Int](pushes.size) // steps of each batch that backward has not done
     private val toUpdate = new Array[Int](pulls.size)
-    private val summing = mutable.TreeSet.empty[Sum](earliest(_.at, _.batch)) // when the sum of a batch will be there
+    private val summing = mutable.TreeSet.empty[Sum](earliest(_.at, _.batch)) // by the end of the sum
     private val summed = mutable.Queue.empty[Int]
-    private var updates = 0 // that are done
-    private var updating = Never // when one of what is summed will begin
-    private var updated = Never // when the one of `inUpdate` will be done
+    private var updates = 0 // number that are done
+    private var updating = Never // begin of the next update
+    private var updated = Never // end of the update of `inUpdate`
     private var inUpdate = 0
 
     def settled(): Double = {
@@ -121,14 +131,14 @@ private[ibatch] final class Iteration(pull: Profile, push: Profile) {
       (begins.last - begins(begins.size - 1 - count)) / count
     }
 
-    /** Whether the last iterations took equally long. */
+    /** True if the last iterations took equally long. */
     private def repeats: Boolean = begins.size > Alike && {
       val last = begins.takeRight(Alike + 1)
       val periods = last.tail.zip(last).map { case (begin, before) => begin - before }
       periods.max - periods.min <= 1e-9 * periods.max
     }
 
-    /** To what happens next. */
+    /** Advance the clock to the next event. */
     private def advance(): Unit = {
       val arrival = if (moving.isEmpty) Never else math.max(now, since + moving.head.left)
       val start = if (starting.isEmpty) Never else starting.head.at
@@ -150,7 +160,7 @@ private[ibatch] final class Iteration(pull: Profile, push: Profile) {
       head
     }
 
-    /** What moved so far may have to wait now, and what waited may move. */
+    /** Change the set of transfers, which may give the link to another transfer. */
     private def changeMoving(change: => Unit): Unit = {
       moving.headOption.foreach(_.left -= now - since)
       since = now
@@ -191,7 +201,7 @@ private[ibatch] final class Iteration(pull: Profile, push: Profile) {
       if (step == 2 * layers) beginUpdate() else if (ahead && step >= layers) updateAfterLayer()
     }
 
-    /** Between two of the layers that this step computes; after the last of them it is done anyway. */
+    /** Schedule an update between two layers of this step. After its last layer, updates begin anyway. */
     private def updateAfterLayer(): Unit =
       pushing.ends(2 * layers - 1 - step).map(stepped + _).find(_ >= now).filter(_ < computed).foreach { end =>
         updating = math.min(updating, end)
@@ -206,7 +216,7 @@ private[ibatch] final class Iteration(pull: Profile, push: Profile) {
       compute()
     }
 
-    /** Begins with this step, unless its parameters are not here. */
+    /** Begin this step, unless its parameters have not arrived. */
     private def compute(): Unit = {
       stepped = now
       if (step >= layers) computed = now + pushing.compute(2 * layers - 1 - step)
@@ -226,7 +236,7 @@ private[ibatch] final class Iteration(pull: Profile, push: Profile) {
       if (step == 2 * layers || ahead && step > layers) beginUpdate()
     }
 
-    /** Of what is summed, batch by batch; meanwhile nothing is computed. */
+    /** Begin to update the next summed batch. Meanwhile nothing is computed. */
     private def beginUpdate(): Unit = {
       updating = Never
       if (updated == Never && summed.nonEmpty) {
@@ -238,7 +248,7 @@ private[ibatch] final class Iteration(pull: Profile, push: Profile) {
       }
     }
 
-    /** What is updated is pulled; the next iteration begins with the last of it. */
+    /** Pull what was updated. The last update begins the next iteration. */
     private def updateDone(): Unit = {
       updated = Never
       pushing.stepsOf(inUpdate).map(pulling.batchOf).foreach { whole =>
@@ -254,9 +264,9 @@ private[ibatch] final class Iteration(pull: Profile, push: Profile) {
 private[ibatch] object Iteration {
   private val Never = Double.PositiveInfinity
 
-  /** So many iterations are looked at if they do not settle to equal ones: two by turns, for instance. */
+  /** Iterations that are simulated at most, if they do not become equal: two may alternate, for example. */
   private val Most = 9
 
-  /** So many that take equally long are followed by more of them. */
+  /** Equal iterations in a row that show that all later ones are equal. */
   private val Alike = 2
 }

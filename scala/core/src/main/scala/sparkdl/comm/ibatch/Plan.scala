@@ -1,19 +1,18 @@
 package sparkdl.comm.ibatch
 
-/** Layers `first` to `last`, both included, counted from 1. */
+/** Batch of the layers `first` to `last`, both included, counted from 1. */
 private[comm] final case class Batch(first: Int, last: Int)
 
 /**
- * Batches of consecutive layers that cover a network, in the order of the layers: pulls go in this order, pushes in the
+ * Batches of consecutive layers that cover a network, in the order of the layers. Pulls go in this order, pushes in the
  * reverse.
  *
- * @param seconds
- *   predicted: for pulls from the begin of the first to the end of forward, for pushes from the begin of backward to the
- *   end of the last
+ * @param seconds predicted: for pulls from the begin of the first pull to the end of forward, for pushes from the begin
+ *    of backward to the end of the last push
  */
 private[comm] final case class Plan(batches: IndexedSeq[Batch], seconds: Double)
 
-/** When a batch is transferred and when it is computed: begins and ends in seconds. */
+/** Times at which a batch is transferred and computed: begins and ends in seconds. */
 private[comm] final case class Step(
     transferBegin: Double,
     transferEnd: Double,
@@ -21,18 +20,18 @@ private[comm] final case class Step(
     computeEnd: Double
 ) {
 
-  /** The same in a time that runs backwards from `end`. */
+  /** Return the same times on a clock that runs backwards from `end`. */
   def mirrored(end: Double): Step = Step(end - transferEnd, end - transferBegin, end - computeEnd, end - computeBegin)
 }
 
 /**
- * How long batches take, by the real pipeline: pulls go back to back, and a batch is computed when it has arrived and the
- * one before it is computed.
+ * Times of batches, by the real pipeline: pulls go back to back, and a batch is computed when it has arrived and the
+ * batch before it is computed.
  *
- *   S_k = k T_s + T_t[1..l_k]                  batch k has arrived
- *   F_k = max(F_{k-1}, S_k) + C[l_{k-1}+1..l_k]  batch k is computed, F_0 = 0; F_N is the plan's time
+ *   S_k = k T_s + T_t[1..l_k]                     batch k has arrived
+ *   F_k = max(F_{k-1}, S_k) + C[l_{k-1}+1..l_k]   batch k is computed, F_0 = 0; F_N is the plan's time
  *
- * Written out, F_N is the largest S_k + C[l_{k-1}+1..L] of all k, which is how it is computed here: one formula, so that
+ * Written out, F_N is the largest S_k + C[l_{k-1}+1..L] over all k. It is computed by this formula everywhere, so that
  * plans with equal times compare as equal.
  */
 private[comm] final class Pipeline(val profile: Profile) {
@@ -41,23 +40,23 @@ private[comm] final class Pipeline(val profile: Profile) {
   private val computed: Array[Double] = profile.compute.scanLeft(0.0)(_ + _).toArray
   private val left: Array[Double] = profile.compute.scanRight(0.0)(_ + _).toArray
 
-  /** Seconds to pull layers `after` + 1 to `last` in one communication. */
+  /** Return the seconds to pull layers `after` + 1 to `last` in one communication. */
   def pull(after: Int, last: Int): Double = profile.startup + (transferred(last) - transferred(after))
 
-  /** Seconds to compute layers `after` + 1 to `last`. */
+  /** Return the seconds to compute layers `after` + 1 to `last`. */
   def compute(after: Int, last: Int): Double = computed(last) - computed(after)
 
-  /** When all would be computed if nothing waited but for batch number `k`, layers `after` + 1 to `last`. */
+  /** Return when all layers would be computed if only batch number `k`, layers `after` + 1 to `last`, caused a wait. */
   def finish(k: Int, after: Int, last: Int): Double = k * profile.startup + transferred(last) + left(after)
 
-  /** The plan whose batches end with the layers `ends`; the last of these is L. */
+  /** Return the plan whose batches end with the layers `ends`; the last of these is L. */
   def plan(ends: IndexedSeq[Int]): Plan = {
     val after = 0 +: ends.init
     val seconds = ends.indices.map(k => finish(k + 1, after(k), ends(k))).max
     Plan(ends.indices.map(k => Batch(after(k) + 1, ends(k))), seconds)
   }
 
-  /** What `plan` predicts for pulls, batch by batch. Pushes: mirrored at `plan.seconds`. */
+  /** Return the predicted times of each batch of pulls. For pushes, mirror them at `plan.seconds`. */
   def schedule(plan: Plan): IndexedSeq[Step] = plan.batches
     .scanLeft(Step(0, 0, 0, 0)) { (before, batch) =>
       val arrived = before.transferEnd + pull(batch.first - 1, batch.last)

@@ -10,7 +10,10 @@ import com.fasterxml.jackson.databind.ObjectMapper
 
 import sparkdl.comm.SystemClock
 
-/** Answers each line of standard input, a [[PlanRequest]], with a line; `error` says why there is no plan. Needs no Spark. */
+/**
+ * Program that answers each line of standard input, a [[PlanRequest]], with a line. Its `error` says why there is no
+ * plan. It needs no Spark.
+ */
 object PlanMain {
   def main(arguments: Array[String]): Unit = {
     val mapper = new ObjectMapper

@@ -6,20 +6,26 @@ import com.fasterxml.jackson.databind.node.ObjectNode
 import sparkdl.comm.Clock
 
 /**
- * A request for a plan, and its answer, in JSON.
+ * Request for a plan, and its answer, in JSON.
  *
- * Request: `startup` (seconds), `transfer` and `compute` (seconds of each layer), `bytes` (of each layer; may be left out, and
- * so may `notice_bytes`, `in_turn`, `gap`, `sum` and `update`, see [[Profile]]), `policy`, `direction` ("pull" or "push"). Answer: `batches`, pairs of
- * first and last layer, counted from 1, in the order in which they travel; `predicted_seconds`; `optimal_ratio`; `schedule`,
- * for each batch when it is predicted to be transferred and computed: begin and end of each, in seconds.
+ * Request: `startup` (seconds), `transfer` and `compute` (seconds of each layer), `policy`, `direction` ("pull" or
+ * "push"). Optional: `bytes` of each layer, `notice_bytes`, `in_turn`, `gap`, `sum` and `update`; see [[Profile]].
  *
- * Or, for directions that share the network: `pull` and `push`, each with the numbers of a profile, and both with
- * `batches` or both without. Answer: `pull` and `push`, each as above, and `iteration_seconds` (see [[Iteration]]). Batches
- * that are not given are chosen, as policy `ibatch` does.
+ * Answer: `batches`, pairs of first and last layer, counted from 1, in the order of transfer; `predicted_seconds`;
+ * `optimal_ratio`; `schedule`, the predicted times of each batch: begin and end of its transfer, begin and end of its
+ * computation, in seconds.
+ *
+ * A request for directions that share the network has `pull` and `push`, each with the fields of a profile. Either both
+ * have `batches` or neither; without them, batches are chosen as by policy `ibatch`. The answer has `pull` and `push`,
+ * each as above, and `iteration_seconds` (see [[Iteration]]).
  */
 private[comm] object PlanRequest {
 
-  /** @throws IllegalArgumentException if the request makes no sense */
+  /**
+   * Write the answer to `request` into `reply`.
+   *
+   * @throws IllegalArgumentException if the request is not valid
+   */
   def answer(request: JsonNode, reply: ObjectNode, clock: Clock): Unit =
     if (request.has("pull") && request.has("push")) together(request.path("pull"), request.path("push"), reply, clock)
     else {
@@ -48,7 +54,7 @@ private[comm] object PlanRequest {
     val ends = elements(request, "batches").map(_.path(1).asInt).sorted
     require(
       ends.nonEmpty && ends.head > 0 && ends.distinct == ends && ends.last == profile.layers,
-      s"batches of ${profile.layers} layers are pairs of first and last layer, not ${request.path("batches")}"
+      s"batches=${request.path("batches")}: expected pairs of first and last layer that cover ${profile.layers} layers"
     )
     new Pipeline(profile).plan(ends)
   }
@@ -65,7 +71,7 @@ private[comm] object PlanRequest {
     if (request.has("update")) elements(request, "update").map(number(_, "update")) else IndexedSeq.empty
   )
 
-  /** Writes the numbers of a profile, as a request has them. */
+  /** Write a profile with the fields of a request. */
   def write(profile: Profile, request: ObjectNode): Unit = {
     def array(field: String, layers: IndexedSeq[Double]): Unit =
       layers.foldLeft(request.putArray(field))(_.add(_))
@@ -99,17 +105,17 @@ private[comm] object PlanRequest {
 
   private def elements(request: JsonNode, field: String): IndexedSeq[JsonNode] = {
     val value = request.path(field)
-    require(value.isArray, s"a profile's $field is an array with a number for each layer, not $value")
+    require(value.isArray, s"$field=$value in a profile: expected an array with a number for each layer")
     (0 until value.size).map(value.get)
   }
 
   private def number(value: JsonNode, field: String): Double = {
-    require(value.isNumber, s"a profile's $field is in seconds, not $value")
+    require(value.isNumber, s"$field=$value in a profile: expected seconds")
     value.asDouble
   }
 
   private def whole(value: JsonNode): Long = {
-    require(value.isIntegralNumber, s"a profile's bytes are whole numbers, not $value")
+    require(value.isIntegralNumber, s"bytes=$value in a profile: expected whole numbers")
     value.asLong
   }
 }

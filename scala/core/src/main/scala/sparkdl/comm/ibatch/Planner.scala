@@ -4,26 +4,31 @@ import scala.collection.mutable
 
 import sparkdl.comm.Clock
 
-/** Cuts a network into batches (S. Wang, A. Pi, X. Zhou: "Scalable Distributed DL Training: Batching Communication and Computation"). */
+/**
+ * Planner that cuts a network into batches (S. Wang, A. Pi, X. Zhou: "Scalable Distributed DL Training: Batching
+ * Communication and Computation").
+ */
 private[ibatch] object Planner {
   def plan(profile: Profile, policy: Policy): Plan = plan(new Pipeline(profile), policy)
 
-  /** The plan's time over that of an optimal one: 1 or more. */
+  /** Return the plan's time divided by that of an optimal plan: 1 or more. */
   def ratioToOptimal(profile: Profile, plan: Plan): Double = {
     val best = Planner.plan(profile, Policy.Optimal).seconds
     if (plan.seconds == best) 1.0 else plan.seconds / best
   }
 
   /**
-   * Plans for pulls and pushes that share the network, and the seconds of an iteration with them. The greedy plans, which are
-   * made as if each direction had it for itself, compete with an exact one of that kind, with one batch, with one per layer
-   * and with cuts into equal parts. By turns, one direction takes what is best beside what the other one has. Of networks
-   * with hundreds of layers not all are looked at, see [[MostBatches]] and [[MostNanos]]: those with few batches come first.
+   * Plan pulls and pushes that share the network. Return both plans and the seconds of an iteration.
+   *
+   * The greedy plans, which give each direction the network for itself, compete with other plans: an exact one of that
+   * kind, one batch, one batch per layer, and cuts into equal parts. The two directions alternate: each takes the best
+   * plan for the current plan of the other. For networks with hundreds of layers the search is cut short, see
+   * [[MostBatches]] and [[MostNanos]]. Plans with few batches come first.
    */
   def together(pull: Profile, push: Profile, clock: Clock): (Plan, Plan, Double) = {
     val end = clock.nanoTime + MostNanos
     val search = new Search(new Iteration(pull, push), () => clock.nanoTime >= end)
-    // Two directions with one batch each, or one per layer, would have to change together.
+    // Both directions have to change together to get to one batch each, or to one per layer.
     search.consider(plan(pull, Policy.IBatch), plan(push, Policy.IBatch))
     search.look(plan(pull, Policy.Whole), plan(push, Policy.Whole))
     search.look(plan(pull, Policy.Layerwise), plan(push, Policy.Layerwise))
@@ -37,7 +42,7 @@ private[ibatch] object Planner {
     (search.best.pull, search.best.push, search.best.seconds)
   }
 
-  /** Likewise, where both directions have the same plain policy. */
+  /** Plan pulls and pushes that share the network, both with the same plain policy. */
   def alike(pull: Profile, push: Profile, policy: Policy): (Plan, Plan, Double) = {
     val (pulls, pushes) = (plan(pull, policy), plan(push, policy))
     (pulls, pushes, new Iteration(pull, push).seconds(pulls.batches, pushes.batches))
@@ -45,7 +50,7 @@ private[ibatch] object Planner {
 
   private final case class Pair(pull: Plan, push: Plan, seconds: Double)
 
-  /** Which pair of plans is the best one so far. */
+  /** Search for the best pair of plans. */
   private final class Search(iteration: Iteration, isLate: () => Boolean) {
     private val known = mutable.Set.empty[(Plan, Plan)]
     private var batches = 0
@@ -72,7 +77,11 @@ private[ibatch] object Planner {
     all.distinct.sortBy(_.batches.size)
   }
 
-  /** Batches that end where about so much is transferred, in parts of which `until` has the last one. */
+  /**
+   * Return the ends of batches that cut the transfer time into parts.
+   *
+   * @param until end of each part, as a count of equal parts; the last one is the number of equal parts
+   */
   private def parts(profile: Profile, until: Seq[Double]): IndexedSeq[Int] = {
     val transferred = profile.transfer.scanLeft(0.0)(_ + _).tail
     val part = transferred.last / until.last
@@ -80,7 +89,10 @@ private[ibatch] object Planner {
     (ends :+ profile.layers).distinct.toIndexedSeq
   }
 
-  /** Parts that take about as long to transfer. The first one is cut once more: nothing hides that of the first layers. */
+  /**
+   * Return the ends of `count` parts with about equal transfer times. The first part is cut again, as its first layers
+   * cannot overlap.
+   */
   private def equal(count: Int): Seq[Double] = 1.0 / 3 +: (1 to count).map(_.toDouble)
 
   private def plan(pipeline: Pipeline, policy: Policy): Plan = policy match {
@@ -96,17 +108,16 @@ private[ibatch] object Planner {
   }
 
   /**
-   * Exact, in O(L) per step of a bisection over the time.
+   * Find an exact plan, in O(L) per step of a bisection over the time.
    *
-   * Can all be computed within `seconds`? The batches that begin after layer a with number k allow the most for what follows
-   * if each ends as late as it may: a later end leaves less to compute, which is all that the next batch's limit depends
-   * on. So one pass from the first layer on answers it, and with the fewest batches. Bisection ends when no number lies
-   * between a time that is possible and one that is not; the additions round monotonically, so rounding does not make it
-   * miss a plan.
+   * Can all layers be computed within `seconds`? Each batch is extended as far as that time allows. A later end leaves
+   * less to compute, and the limit of the next batch depends on nothing else. So one pass from the first layer on gives
+   * the answer, with the fewest batches. The bisection ends when there is no number between a possible time and an
+   * impossible one. Additions round monotonically, so rounding does not lose a plan.
    */
   private def optimal(pipeline: Pipeline): Plan = {
     var best = pipeline.plan(IndexedSeq(pipeline.layers))
-    var impossible = 0.0 // or possible, and then `best` takes no time either
+    var impossible = 0.0 // if it is possible, `best` takes no time either
     var middle = best.seconds / 2
     while (impossible < middle && middle < best.seconds) {
       within(pipeline, middle) match {
@@ -118,7 +129,10 @@ private[ibatch] object Planner {
     within(pipeline, best.seconds).fold(best)(pipeline.plan)
   }
 
-  /** The ends of the fewest batches with which all is computed within `seconds`; None if that is impossible. */
+  /**
+   * Return the ends of the fewest batches with which all layers are computed within `seconds`; None if that is
+   * impossible.
+   */
   private def within(pipeline: Pipeline, seconds: Double): Option[IndexedSeq[Int]] = {
     val ends = IndexedSeq.newBuilder[Int]
     var (k, after, last) = (1, 0, 0)
@@ -147,11 +161,14 @@ private[ibatch] object Planner {
   }
 
   /**
-   * So many batches of both directions are looked at, and no pair of plans more: 0.2 to 0.3 s of a core for 1,000
-   * layers, compiled. A bound of the work finds the same plans each time.
+   * Batches of both directions that a search may consider. They take 0.2 to 0.3 s of a core for 1,000 layers, in
+   * compiled code. A bound on work, not time, finds the same plans each time.
    */
   private val MostBatches = 12000
 
-  /** After so long no pair of plans more: a JVM that has compiled nothing of this yet looks at few. One rank plans for all. */
+  /**
+   * Nanoseconds after which a search ends. A JVM that has not compiled this code considers few plans. One rank plans
+   * for all.
+   */
   private val MostNanos = 100L * 1000 * 1000
 }

@@ -2,31 +2,33 @@ package sparkdl.comm.ibatch
 
 import scala.util.Try
 
-/** How a network is cut into batches. */
+/** Policy that cuts a network into batches. */
 private[comm] sealed abstract class Policy(val name: String) {
 
-  /** Whether that depends on how long anything takes. */
+  /** True if the cut depends on measured times. */
   def needsProfile: Boolean = this match {
     case Policy.Whole | Policy.Layerwise | Policy.PaperLayerwise | Policy.Fixed(_) => false
     case _ => true
   }
 
-  /** Whether the planner cuts the batches, from how long layers compute; others cut without looking at that. */
+  /** True if the planner cuts the batches, by the computing times of layers. */
   def isPlanned: Boolean = this match {
     case Policy.Parts(_) => false
     case _ => needsProfile
   }
 
-  /** Whether a batch of parameters is asked for when the one before is here, as the paper's one thread does it. */
+  /**
+   * True if a batch of parameters is requested only after the one before has arrived, as the paper's one thread does.
+   */
   def inTurn: Boolean = this == Policy.Paper || this == Policy.PaperLayerwise
 }
 
 private[comm] object Policy {
 
-  /** One communication for everything. */
+  /** Policy of one batch for all layers. */
   case object Whole extends Policy("whole")
 
-  /** One for each layer. */
+  /** Policy of one batch for each layer. */
   case object Layerwise extends Policy("layerwise")
 
   /** The paper's Algorithm 1. */
@@ -35,27 +37,27 @@ private[comm] object Policy {
   /** The paper's Algorithm 2. */
   case object Greedy2 extends Policy("greedy2")
 
-  /** The better one of the two, as the paper has it. Of both directions at once: [[Planner.together]]. */
+  /** The better plan of the two algorithms, as in the paper. For both directions together, see [[Planner.together]]. */
   case object IBatch extends Policy("ibatch")
 
-  /** The same, for batches of which each is asked for when the one before is here: see [[Profile.inTurn]]. */
+  /** Plan of [[IBatch]], with each batch requested after the one before has arrived: see [[Profile.inTurn]]. */
   case object Paper extends Policy("paper")
 
-  /** One for each layer, likewise: what the paper compares with. */
+  /** Policy of one batch for each layer, requested after the one before has arrived: what the paper compares with. */
   case object PaperLayerwise extends Policy("paper-layerwise")
 
-  /** No plan of one direction takes less time. */
+  /** The fastest plan of one direction. */
   case object Optimal extends Policy("optimal")
 
-  /** At most `count` parts that take about as long to transfer; the first one is cut once more. */
+  /** At most `count` parts with about equal transfer times; the first is cut again. */
   final case class Parts(count: Int) extends Policy(s"parts:$count")
 
-  /** As many layers as fit into `bytes`, at least one. */
+  /** Batches of as many layers as fit into `bytes`, and at least one. */
   final case class Fixed(bytes: Long) extends Policy(s"fixed:$bytes")
 
   private val named: Seq[Policy] = Seq(Whole, Layerwise, Greedy1, Greedy2, IBatch, Paper, PaperLayerwise, Optimal)
 
-  /** More than any network has layers. */
+  /** No network has so many layers. */
   private val MostParts = 1000000
 
   def apply(text: String): Policy = named
@@ -63,8 +65,8 @@ private[comm] object Policy {
     .orElse(number(text, "parts:").filter(_ <= MostParts).map(count => Parts(count.toInt)))
     .orElse(number(text, "fixed:").map(Fixed(_)))
     .getOrElse(throw new IllegalArgumentException(
-      s"policy $text: one of ${named.map(_.name).mkString(", ")}, parts:COUNT with COUNT of 1 to $MostParts, or fixed:BYTES " +
-        "with BYTES of at least 1"
+      s"policy $text does not exist: set one of ${named.map(_.name).mkString(", ")}, parts:COUNT with COUNT of 1 to " +
+        s"$MostParts, or fixed:BYTES with BYTES of at least 1"
     ))
 
   private def number(text: String, prefix: String): Option[Long] =

@@ -1,11 +1,11 @@
 package sparkdl.comm.ibatch
 
-/** What holds for all ranks, of what each of them measured. */
+/** Agreement of all ranks on what each of them measured. */
 private[ibatch] object ProfileAgreement {
 
   /**
-   * That of the slowest rank, for which all others wait: the layers of the rank that computes longest, and each of the other
-   * times of the rank where that is longest. None if no rank measured any.
+   * Return the profile of the slowest rank, for which all others wait. It has the layers of the rank that computes
+   * longest, and the maximum of each other time. None if no rank measured any.
    */
   def agree(found: Seq[DirectionProfile]): Option[DirectionProfile] =
     if (found.isEmpty) None
@@ -19,7 +19,7 @@ private[ibatch] object ProfileAgreement {
         found.map(_.update).max
       ))
 
-  /** The median; None if no rank measured any. */
+  /** Return the median; None if no rank measured any. */
   def agreedSeconds(found: Seq[Double]): Option[Double] =
     if (found.isEmpty) None
     else {
@@ -27,7 +27,10 @@ private[ibatch] object ProfileAgreement {
       Some((sorted((sorted.size - 1) / 2) + sorted(sorted.size / 2)) / 2)
     }
 
-  /** The largest relative change of what decides about batches: all computation, a start-up and its gap, a transfer. */
+  /**
+   * Return the largest relative change of a time that decides about batches: all computing, start-up with gap, or
+   * transfer.
+   */
   def drift(before: DirectionProfile, now: DirectionProfile): Double =
     Seq[DirectionProfile => Double](_.computing, _.starting, _.perByte).map { of =>
       val (old, current) = (of(before), of(now))

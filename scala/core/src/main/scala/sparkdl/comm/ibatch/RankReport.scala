@@ -1,9 +1,9 @@
 package sparkdl.comm.ibatch
 
 /**
- * What one rank measured since it was last asked; None: nothing.
+ * Measurements of one rank since its last report; None where it measured nothing.
  *
- * @param seconds of an iteration
+ * @param seconds per iteration
  */
 private[comm] final case class RankReport(
     pull: Option[DirectionProfile],

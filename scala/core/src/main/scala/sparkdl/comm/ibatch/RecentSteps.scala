@@ -11,7 +11,11 @@ private[comm] final class RecentSteps[T](steps: Int) {
 
 private[comm] object RecentSteps {
 
-  /** @param values at least one */
+  /**
+   * Return the median.
+   *
+   * @param values at least one
+   */
   def median(values: IndexedSeq[Double]): Double = {
     val sorted = values.sorted
     (sorted((sorted.size - 1) / 2) + sorted(sorted.size / 2)) / 2

@@ -1,11 +1,12 @@
 package sparkdl.comm.ibatch
 
 /**
- * What travels between the ranks of a fit in an iteration.
+ * Data that the ranks of a fit exchange in an iteration.
  *
- * @param world how many ranks
- * @param pull bytes of each layer's parameters on the network; `push`: of its gradients, about
- * @param noticeBytes batches of so many bytes, or fewer, come with the notices that they are there
+ * @param world number of ranks
+ * @param pull bytes of each layer's parameters on the network.
+ * @param push approximate bytes of each layer's gradients on the network
+ * @param noticeBytes largest batch, in bytes, that travels inside its notices
  * @param ahead parameters are pulled while gradients are still pushed
  */
 private[comm] final case class Traffic(
@@ -15,7 +16,10 @@ private[comm] final case class Traffic(
     noticeBytes: Long,
     ahead: Boolean
 ) {
-  require(pull.size == push.size, s"as many layers are pulled (${pull.size}) as pushed (${push.size})")
+  require(
+    pull.size == push.size,
+    s"${pull.size} layers are pulled, but ${push.size} are pushed: the numbers must be equal"
+  )
 
   def layers: Int = pull.size
 }

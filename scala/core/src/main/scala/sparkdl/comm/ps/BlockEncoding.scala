@@ -1,48 +1,54 @@
 package sparkdl.comm.ps
 
-/** `count` bytes of a segment, beginning at `offset`. */
+/** Range of `count` bytes of a segment, from `offset` on. */
 private[comm] final case class ByteRange(offset: Long, count: Long)
 
 /**
- * How the float32 elements of a block look on their way. What implementations return is about bytes in a [[Segment]]; they
- * are called inside of its `access`, and by any number of threads at once, for different blocks.
+ * Wire format of a block's float32 elements. Implementations return byte ranges of a [[Segment]]. Call them inside its
+ * `access`. Any number of threads may call them at once, for different blocks.
  *
- * Elements lie where a function of their range says, as a byte offset: values that the model computes with in one flat
- * vector, those that the optimizer updates apart ([[SegmentMap.master]]).
+ * A function of an element range gives its place, as a byte offset. The values that the model computes with are one
+ * flat vector. The optimizer's values lie apart ([[SegmentMap.master]]).
  */
 private[comm] trait BlockEncoding {
 
-  /** As in spark.sparkdl.comm.ps.wire. */
+  /** Name in spark.sparkdl.comm.ps.wire. */
   def name: String
 
   /**
-   * Most bytes that a block has; at least 1 unless the shape is empty. The block of several layers has at most as many as
-   * their blocks apart.
+   * Return the most bytes that a block has; at least 1 unless the shape is empty. A block of several layers has at most
+   * as many as one block per layer.
    */
   def maxBytes(shape: BlockShape): Long
 
-  /** About the bytes of a block of so many elements, if the share `density` of them is not zero. */
+  /** Return the approximate bytes of a block of `elements` elements. The share `density` of them is not zero. */
   def expectedBytes(elements: Long, density: Double): Long
 
-  /** Bytes of memory that [[encode]] needs for what cannot be served from where it lies; likewise. */
+  /**
+   * Return the bytes of memory that [[encode]] needs for a copy. The same bound for several layers holds as in
+   * [[maxBytes]].
+   */
   def stagingBytes(shape: BlockShape): Long
 
-  /** Whether a block may have so many bytes, checked before they come. */
+  /** Return true if a block may have so many bytes. Call it before they arrive. */
   def canHave(shape: BlockShape, bytes: Long): Boolean
 
   /**
-   * Makes a block of the elements at `from`.
+   * Encode the elements at `from` as a block.
    *
-   * @return its bytes in the order in which they travel: one range, which begins at `staging`, or else some of them lie where
-   *   the elements do
+   * @return the block's byte ranges in the order of transfer: one range that begins at `staging`, or some ranges in the
+   *    elements' own place
    */
   def encode(memory: Segment, from: ElementRange => Long, shape: BlockShape, staging: Long): IndexedSeq[ByteRange]
 
-  /** Where a block of `bytes` bytes lies that [[encode]] made of the same, as it said. */
+  /** Return the byte ranges of a block of `bytes` bytes that [[encode]] made with the same arguments. */
   def placeOf(from: ElementRange => Long, shape: BlockShape, staging: Long, bytes: Long): IndexedSeq[ByteRange] =
     IndexedSeq(ByteRange(staging, bytes))
 
-  /** Replace the elements at `to` by the sum of the blocks `before`, of these elements and of the blocks `after`, in this order. */
+  /**
+   * Replace the elements at `to` by the sum of the blocks `before`, of these elements and of the blocks `after`, in
+   * this order.
+   */
   def addInto(
       memory: Segment,
       before: Seq[ByteRange],
@@ -55,18 +61,22 @@ private[comm] trait BlockEncoding {
 private[comm] object BlockEncoding {
   private val all: Seq[DenseEncoding] = Seq(Fp32, Bf16, Fp16)
 
-  /** Of gradients whose encoding is not that of parameters. */
+  /** Encoding for gradients only; parameters need a dense one. */
   val Sparse: BlockEncoding = SparseEncoding
 
-  /** @throws IllegalArgumentException if there is none of this name */
+  /**
+   * Return the encoding of this name.
+   *
+   * @throws IllegalArgumentException if there is none
+   */
   def apply(name: String): DenseEncoding = all
     .find(_.name == name)
     .getOrElse(throw new IllegalArgumentException(
-      s"spark.sparkdl.comm.ps.wire=$name: one of ${all.map(_.name).mkString(", ")}"
+      s"spark.sparkdl.comm.ps.wire=$name does not exist: set one of ${all.map(_.name).mkString(", ")}"
     ))
 }
 
-/** Those of the two kinds of blocks. */
+/** Encodings of the two kinds of blocks. */
 private[comm] final case class Encodings(parameters: DenseEncoding, gradients: BlockEncoding)
 
 private[comm] object Encodings {

@@ -1,6 +1,6 @@
 package sparkdl.comm.ps
 
-/** Blocks are named by shard, bucket and version (and by job, which the block bridge adds). */
+/** Names of blocks, made of shard, bucket and version. The block bridge adds the job. */
 private[ps] object BlockNames {
   def parameters(server: Int, bucket: Int, version: Long): String = s"sparkdl_p_${server}_${bucket}_$version"
 

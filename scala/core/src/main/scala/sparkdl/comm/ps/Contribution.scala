@@ -3,9 +3,10 @@ package sparkdl.comm.ps
 import java.nio.ByteBuffer
 
 /**
- * Rank `from` gives rank `to` its part of what all ranks gather. Its encoding is a [[MessageHead]] and the fields that follow.
+ * Message in which rank `from` gives rank `to` its part of a [[Gathering]]. It is encoded as a [[MessageHead]], round
+ * and part.
  *
- * @param round counts what was gathered
+ * @param round number of the round
  */
 private[comm] final case class Contribution(job: Long, to: Int, from: Int, round: Long, part: Array[Byte]) {
   def encode: Array[Byte] =
@@ -18,7 +19,7 @@ private[comm] object Contribution {
   val Kind: Byte = 3
   private val NumberBytes = 8
 
-  /** None if it is no contribution. */
+  /** Decode a message; return None if it is not a contribution. */
   def decode(message: ByteBuffer): Option[Contribution] =
     MessageHead.decode(message, Set(Kind), NumberBytes) { (head, body) =>
       val round = body.getLong()

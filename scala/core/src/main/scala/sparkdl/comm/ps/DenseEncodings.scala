@@ -3,15 +3,15 @@ package sparkdl.comm.ps
 import java.nio.{ByteBuffer, ByteOrder}
 
 /**
- * Encodings with equally many bytes for each element, little-endian. They work on heap tiles that stay in the first-level
- * cache, because the JIT vectorises loops over arrays and not over mapped buffers.
+ * Encoding with the same number of bytes for each element, little-endian. It works on tiles in heap arrays that fit the
+ * first-level cache, because the JIT vectorizes loops over arrays but not over mapped buffers.
  */
 private[comm] abstract class DenseEncoding(override val name: String, val elementBytes: Int) extends BlockEncoding {
   import DenseEncoding._
 
   /**
-   * True if a block is the elements themselves: it is served from where they lie and arrives where they belong. Otherwise
-   * owner and readers compute with what was decoded, and exact values lie apart.
+   * True if a block consists of the elements themselves. It is then served from their place and arrives in their place.
+   * Otherwise owner and readers compute with the decoded values, and the exact values lie apart.
    */
   def inPlace: Boolean
 
@@ -19,10 +19,10 @@ private[comm] abstract class DenseEncoding(override val name: String, val elemen
   override def expectedBytes(elements: Long, density: Double): Long = elements * elementBytes
   override def canHave(shape: BlockShape, bytes: Long): Boolean = bytes == maxBytes(shape)
 
-  /** Reads `count` encoded elements at `offset` into `scratch.term`. */
+  /** Read `count` encoded elements at `offset` into `scratch.term`. */
   protected def load(memory: Segment, offset: Long, scratch: Scratch, count: Int): Unit
 
-  /** Writes the elements that are encoded at `encoded` to `to`: those of these ranges, in this order. */
+  /** Decode the elements of these ranges, in this order, from `encoded`, and write them to `to`. */
   def decode(memory: Segment, encoded: Long, ranges: Seq[ElementRange], to: ElementRange => Long): Unit = {
     val scratch = ofThisThread.get
     tiles(ranges, to) { (at, before, count) =>
@@ -56,7 +56,7 @@ private[comm] abstract class DenseEncoding(override val name: String, val elemen
 
 private[comm] object DenseEncoding {
 
-  /** Elements: all of a [[Scratch]] is in a first-level cache of 32 KiB then. */
+  /** Elements per tile. A [[Scratch]] of this size fits a first-level cache of 32 KiB. */
   private[ps] val Tile = 1024
 
   final class Scratch {
@@ -68,13 +68,13 @@ private[comm] object DenseEncoding {
     private val ints = bytes.asIntBuffer
     private val floats = bytes.asFloatBuffer
 
-    /** As `Float.floatToRawIntBits`, in loops of which Java 17 vectorises nothing. */
+    /** Convert as `Float.floatToRawIntBits` does. Java 17 does not vectorize loops over that. */
     def bitsOf(from: Array[Float], to: Array[Int], count: Int): Unit = {
       floats.put(0, from, 0, count)
       ints.get(0, to, 0, count)
     }
 
-    /** Likewise as `Float.intBitsToFloat`. */
+    /** Convert as `Float.intBitsToFloat` does. Java 17 does not vectorize loops over that. */
     def floatsOf(from: Array[Int], to: Array[Float], count: Int): Unit = {
       ints.put(0, from, 0, count)
       floats.get(0, to, 0, count)
@@ -83,7 +83,7 @@ private[comm] object DenseEncoding {
 
   private[ps] val ofThisThread: ThreadLocal[Scratch] = ThreadLocal.withInitial(() => new Scratch)
 
-  /** Begin a sum: what is added to -0.0 keeps its bits. */
+  /** Begin a sum: adding to -0.0 keeps the bits of the first term. */
   private[ps] def begin(sum: Array[Float], count: Int): Unit = java.util.Arrays.fill(sum, 0, count, -0.0f)
 
   private[ps] def add(sum: Array[Float], term: Array[Float], count: Int): Unit = {
@@ -94,7 +94,7 @@ private[comm] object DenseEncoding {
     }
   }
 
-  /** Calls `body(byte offset of the tile's elements, elements of `ranges` before it, count)`. */
+  /** Call `body(byte offset of the tile's elements, elements of `ranges` before it, count)` for each tile. */
   private[ps] def tiles(ranges: Seq[ElementRange], place: ElementRange => Long)(
       body: (Long, Long, Int) => Unit
   ): Unit = {
@@ -112,7 +112,7 @@ private[comm] object DenseEncoding {
   }
 }
 
-/** The elements as they are. Short ranges are gathered, so that not each of them is a write to a socket of its own. */
+/** Encoding of the elements themselves. Short ranges are gathered, so that they do not take one socket write each. */
 private[comm] object Fp32 extends DenseEncoding("fp32", 4) {
   override def inPlace: Boolean = true
   override def stagingBytes(shape: BlockShape): Long = shape.packedCount * 4
@@ -143,13 +143,13 @@ private[comm] object Fp32 extends DenseEncoding("fp32", 4) {
     memory.getFloats(offset, scratch.term, count)
 }
 
-/** 16 bits for each element, all of which are staged. */
+/** Encoding with 16 bits for each element. Every block is staged. */
 private[comm] abstract class HalfEncoding(name: String) extends DenseEncoding(name, 2) {
 
-  /** Makes `halves` of the float32 numbers `bits`. */
+  /** Round the float32 numbers `bits` to `halves`. */
   protected def round(scratch: DenseEncoding.Scratch, count: Int): Unit
 
-  /** Makes `term` of `halves`. */
+  /** Widen `halves` to `term`. */
   protected def widen(scratch: DenseEncoding.Scratch, count: Int): Unit
 
   override def inPlace: Boolean = false

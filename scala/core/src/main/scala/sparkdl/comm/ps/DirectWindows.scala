@@ -4,13 +4,17 @@ import java.nio.{ByteBuffer, ByteOrder}
 
 import scala.reflect.ClassTag
 
-/** The buffers outside of the heap that a segment consists of. */
+/** Direct buffers that a segment consists of. */
 private[ps] object DirectWindows {
 
-  /** A Java buffer holds less than 2 GiB. */
+  /** Bytes of a window. A Java buffer holds less than 2 GiB. */
   val Bytes: Long = 1L << 30
 
-  /** @param make a buffer of the segment's bytes from the first number on, of as many as the second says */
+  /**
+   * Return windows of `bytes` bytes in all, in native byte order.
+   *
+   * @param make a buffer from the first byte and the number of bytes
+   */
   def of[B <: ByteBuffer: ClassTag](bytes: Long)(make: (Long, Long) => B): Array[B] =
     (0L until bytes by Bytes).map { begin =>
       val window = make(begin, math.min(Bytes, bytes - begin))
@@ -18,7 +22,7 @@ private[ps] object DirectWindows {
       window
     }.toArray
 
-  /** Gives the memory back at once: the garbage collector would do so when it likes. */
+  /** Free the memory at once. The garbage collector would free it at some later time. */
   def free(window: ByteBuffer): Unit = unsafe.invokeCleaner(window)
 
   private lazy val unsafe = {

@@ -5,7 +5,7 @@ import java.util.concurrent.CompletableFuture
 import sparkdl.comm.{Clock, CommException}
 import sparkdl.comm.transport.PeerMessages
 
-/** What all ranks of a session gather, in rounds: a small part of each rank. All ranks begin rounds in the same order. */
+/** All-gather of small byte arrays by the ranks of a session, in rounds. All ranks begin rounds in the same order. */
 private[comm] final class Gathering private[ps] (
     job: Long,
     rank: Int,
@@ -19,10 +19,10 @@ private[comm] final class Gathering private[ps] (
 
   private var rounds = 0L
 
-  /** Gives this rank's `part`, of at most [[MostBytes]], to the others; it does not wait. */
+  /** Send this rank's `part`, of at most [[MostBytes]], to the others, without waiting. */
   def begin(part: Array[Byte]): Round = {
     incoming.checkNotFailed()
-    require(part.length <= MostBytes, s"a part of ${part.length} bytes is to be gathered, at most $MostBytes can be")
+    require(part.length <= MostBytes, s"the part to gather has ${part.length} bytes: at most $MostBytes are allowed")
     rounds += 1
     incoming.contributed(Contribution(job, rank, rank, rounds, part))
     outgoing.contribute(rounds, part)
@@ -37,7 +37,7 @@ private[comm] final class Gathering private[ps] (
       val missing = arriving.indexWhere(!_.isDone)
       new CommException(
         CommException.Deadline,
-        s"rank $rank waited $timeoutSeconds s to hear of rank $missing; a rank that needs longer than that for a step" +
+        s"rank $rank waited $timeoutSeconds s for a message of rank $missing; a rank that needs longer for a step" +
           " needs a larger spark.sparkdl.comm.timeout",
         missing
       )
@@ -49,13 +49,13 @@ private[comm] final class Gathering private[ps] (
 
 private[comm] object Gathering {
 
-  /** Of a rank's part: a message has a little more. */
+  /** Largest part in bytes. Its message is a little longer. */
   val MostBytes: Int = PeerMessages.MaxBytes - 1024
 
-  /** What one round gathers. */
+  /** Round of an all-gather. */
   final class Round private[Gathering] (wait: () => IndexedSeq[Array[Byte]]) {
 
-    /** Waits for the parts of all ranks, by rank. Called once. */
+    /** Wait for the parts of all ranks and return them, by rank. Call it once. */
     def parts(): IndexedSeq[Array[Byte]] = wait()
   }
 }

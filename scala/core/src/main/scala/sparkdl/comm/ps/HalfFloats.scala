@@ -5,11 +5,11 @@ import DenseEncoding.Scratch
 /*
  * The 16-bit formats round to nearest, ties to even, as torch does. tests/golden/wire pins them.
  *
- * Loops have masks instead of branches, for with a branch the JIT does not vectorise them; and there are several of them, each
- * over one type, for it does not vectorise a change of type either.
+ * The JIT does not vectorize loops with branches, so they use masks. It does not vectorize a change of type either, so there
+ * is one loop for each type.
  */
 
-/** The upper half of a float32. */
+/** Encoding of the upper half of each float32. */
 private[comm] object Bf16 extends HalfEncoding("bf16") {
   override protected def round(scratch: Scratch, count: Int): Unit = {
     roundUpperHalves(scratch.bits, count)
@@ -46,21 +46,24 @@ private[comm] object Bf16 extends HalfEncoding("bf16") {
   }
 }
 
-/** IEEE 754 binary16; it rounds to -0.0 only what is -0.0: among gradients that says that a parameter was not used. */
+/**
+ * Encoding as IEEE 754 binary16. Only -0.0 is rounded to -0.0: among gradients, it marks a parameter that was not used.
+ */
 private[comm] object Fp16 extends HalfEncoding("fp16") {
 
-  /** 65,536 as float32, the least that is out of range. */
+  /** Bits of the float32 65,536, the least that is out of range. */
   private val TooLarge = 0x47800000
 
-  /** 2^-14: the least that is normal. */
+  /** Bits of the float32 2^-14, the least normal binary16. */
   private val LeastNormal = 0x38800000
 
-  /** What a factor of 2^13 adds to the bits of a float32, which has 13 bits more of mantissa. */
+  /** Amount that a factor of 2^13 adds to the bits of a float32. Its mantissa has 13 bits more than a binary16. */
   private val TimesMoreBits = 13 << 23
 
   /**
-   * To add a power of two 2^13 times as large as the number's own has the FPU round to eleven bits: the last bit of the sum is
-   * the last one that the half has. Subnormal halves have the last bit of the least normal one.
+   * Round with the FPU. Adding a power of two that is 2^13 times the number's own power rounds the number to eleven
+   * bits. Then the last bit of the sum is the last one that the half has. Subnormal halves have the last bit of the
+   * least normal one.
    */
   override protected def round(scratch: Scratch, count: Int): Unit = {
     import scratch._
@@ -92,7 +95,7 @@ private[comm] object Fp16 extends HalfEncoding("fp16") {
       val rounded = sums(i) - offsets(i) + ((offsets(i) - (LeastNormal + TimesMoreBits)) >>> 13)
       val ifNaN = (0x7f800000 - magnitude) >> 31
       val half = (rounded & ~ifNaN) | ((0x7e00 | ((magnitude >>> 13) & 0x3ff)) & ifNaN)
-      val ifSigned = (-half | (magnitude - 1)) >> 31 // it is not 0, or it was
+      val ifSigned = (-half | (magnitude - 1)) >> 31 // if the half is not 0, or the number was 0
       bits(i) = half | ((bits(i) >>> 16) & 0x8000 & ifSigned)
       i += 1
     }
@@ -116,7 +119,7 @@ private[comm] object Fp16 extends HalfEncoding("fp16") {
     }
   }
 
-  /** By the bits of a half: 256 KiB, which a second-level cache has. */
+  /** Table from the bits of a half to its float32. Its 256 KiB fit a second-level cache. */
   private lazy val widened: Array[Float] = Array.tabulate(1 << 16)(widenOne)
 
   private def widenOne(half: Int): Float = {

@@ -6,11 +6,11 @@ import java.util.function.{Function => JFunction}
 import sparkdl.comm.{Clock, CommException}
 
 /**
- * One block on its way from rank `from`: it comes inside of its notice, or begins to when the notice is here.
+ * Transfer of one block from rank `from`. The block is in its notice, or its transfer begins when the notice arrives.
  *
- * @param isElsewhere whether another executor has it
- * @param start begins with a block of so many bytes
- * @param broken told why it failed, before those learn of it who wait for `done`
+ * @param isElsewhere true if another executor has the block
+ * @param start begins to transfer a block of so many bytes
+ * @param broken called with the reason of a failure, before `done` fails
  */
 private[ps] final class BlockFetch(
     val from: Int,
@@ -24,20 +24,20 @@ private[ps] final class BlockFetch(
   @volatile private var requested: () => Long = () => sink.firstByteNanos
   @volatile private var lastByte = 0L
 
-  /** Bytes that come from another executor for it, at most. */
+  /** Most bytes that another executor sends for it. */
   val maxBytes: Long = if (isElsewhere) sink.maxBytes else 0
 
-  /** Bytes that came from another executor for it. */
+  /** Bytes that another executor sent for it. */
   def bytes: Long = if (isElsewhere) received else 0
 
-  /** Bytes of the block, once it is here. */
+  /** Bytes of the block, once it has arrived. */
   def received: Long = sink.received
 
   private val take: JFunction[Notice, CompletionStage[Void]] = notice => {
     if (!sink.expects(notice.blockBytes))
       throw new CommException(
         CommException.Protocol,
-        s"a notice of rank $from is of a block of ${notice.blockBytes} bytes, expected ${sink.maxBytes}",
+        s"rank $from announced a block of ${notice.blockBytes} bytes: expected at most ${sink.maxBytes}",
         from
       )
     if (notice.isInline) {
@@ -62,13 +62,18 @@ private[ps] final class BlockFetch(
 
 private[ps] object BlockFetch {
 
-  /** @param requested when it was asked for, once it was */
+  /**
+   * Transfer in progress.
+   *
+   * @param requested returns when it was requested, or 0 before that
+   * @param done completes when the block has arrived
+   */
   final case class Underway(requested: () => Long, done: CompletableFuture[Void])
 
   val Here: CompletableFuture[Void] = CompletableFuture.completedFuture(null)
 }
 
-/** The blocks of one bucket, from all ranks that have some of it. */
+/** Blocks of one bucket, from all ranks that have part of it. */
 private[ps] final class InFlightBucket(val blocks: Seq[BlockFetch]) {
   val all: CompletableFuture[Void] = CompletableFuture.allOf(blocks.map(_.done): _*)
   def bytes: Long = blocks.map(_.bytes).sum
@@ -76,10 +81,10 @@ private[ps] final class InFlightBucket(val blocks: Seq[BlockFetch]) {
 }
 
 /**
- * The sum of all ranks' gradients of one bucket, for this rank's shard.
+ * Sum of all ranks' gradients of one bucket, for this rank's shard.
  *
  * @param own completes when this rank's own gradients are final
- * @param sum completes when those of all ranks have been added up
+ * @param sum completes when the gradients of all ranks have been added up
  */
 private[ps] final class GradientReduction(
     val slice: ShardSlice,

@@ -15,7 +15,7 @@ import sparkdl.comm.CommException
 import sparkdl.comm.flow.{Fetch, RemoteBlock}
 import sparkdl.comm.transport.ChunkPeer
 
-/** What comes to one rank: the notices of the others, their blocks, and the failure that ends all waiting for them. */
+/** Incoming data of one rank: the other ranks' notices and blocks, and the failure that ends all waits for them. */
 private[ps] final class Incoming(job: Long, rank: Int, node: PsNode) {
   private val notices = new ConcurrentHashMap[(Notice.Kind, Int, Int, Long), CompletableFuture[Notice]]
   private val contributions = new ConcurrentHashMap[(Long, Int), CompletableFuture[Array[Byte]]]
@@ -27,10 +27,10 @@ private[ps] final class Incoming(job: Long, rank: Int, node: PsNode) {
 
   val neighbours = new Neighbours(job)
 
-  /** By rank on this host: what reads its blocks. One thread is enough for each. */
+  /** Reader of blocks, for each rank on this host. One thread for each is enough. */
   private val readers = new ConcurrentHashMap[Int, Executor]
 
-  /** Completes when rank `from` has published a block. */
+  /** Return a future that completes when rank `from` has published a block. */
   def notice(kind: Notice.Kind, from: Int, bucket: Int, version: Long): CompletableFuture[Notice] =
     notices.computeIfAbsent((kind, from, bucket, version), _ => new CompletableFuture[Notice])
 
@@ -40,7 +40,7 @@ private[ps] final class Incoming(job: Long, rank: Int, node: PsNode) {
   def forget(kind: Notice.Kind, from: Int, bucket: Int, version: Long): Unit =
     notices.remove((kind, from, bucket, version))
 
-  /** Completes when rank `from` has given its part of what is gathered in this round. */
+  /** Return a future that completes when rank `from` has sent its part of this round of a [[Gathering]]. */
   def contribution(round: Long, from: Int): CompletableFuture[Array[Byte]] =
     contributions.computeIfAbsent((round, from), _ => new CompletableFuture[Array[Byte]])
 
@@ -49,7 +49,7 @@ private[ps] final class Incoming(job: Long, rank: Int, node: PsNode) {
 
   def forgetRound(round: Long): Unit = peers.indices.foreach(from => contributions.remove((round, from)))
 
-  /** Ends every wait, now and later, with `cause`. The first cause stays. */
+  /** End every wait, now and later, with `cause`. Only the first cause counts. */
   def fail(cause: CommException): Unit =
     if (failed.completeExceptionally(cause)) fetching.forEach(_.cancel())
 
@@ -58,6 +58,8 @@ private[ps] final class Incoming(job: Long, rank: Int, node: PsNode) {
   def checkNotFailed(): Unit = if (hasFailed) throw firstFailure
 
   /**
+   * Set the peers. Call it before blocks are fetched.
+   *
    * @param peers by rank
    * @param patience nanoseconds that a block may take
    */
@@ -67,7 +69,7 @@ private[ps] final class Incoming(job: Long, rank: Int, node: PsNode) {
   }
 
   /**
-   * The block of parameters of a slice of rank `from`'s shard: it goes into `sink` once it is published, and `before` is
+   * Fetch the parameters of a slice of rank `from`'s shard into `sink`, once they are published and `before` is
    * complete.
    */
   def parameters(
@@ -83,16 +85,20 @@ private[ps] final class Incoming(job: Long, rank: Int, node: PsNode) {
     fetch(from, sink, BlockNames.parameters(from, bucket, version), ready)(_.parameters(slice, version, _))
   }
 
-  /** Likewise, rank `from`'s gradients of a slice of this rank's shard. */
+  /** Fetch rank `from`'s gradients of a slice of this rank's shard into `sink`, once they are published. */
   def gradients(from: Int, bucket: Int, version: Long, slice: ShardSlice, sink: SegmentSink): BlockFetch = {
     val ready = notice(Notice.Gradients, from, bucket, version)
     fetch(from, sink, BlockNames.gradients(from, rank, bucket, version), ready)(_.gradients(slice, _))
   }
 
-  /** Hands over a block, piece by piece. */
+  /** Function that passes a block on, piece by piece. */
   private type Reading = (ByteBuffer => Unit) => Unit
 
-  /** @param inMemory reads a block of so many bytes from the memory of its rank */
+  /**
+   * Fetch a block once its notice is `ready`.
+   *
+   * @param inMemory reads a block of so many bytes from the memory of its rank
+   */
   private def fetch(
       from: Int,
       sink: SegmentSink,
@@ -130,9 +136,9 @@ private[ps] final class Incoming(job: Long, rank: Int, node: PsNode) {
   }
 
   /**
-   * Runs `work` once `ready` are complete; a failure of it is one of the session.
+   * Run `work` once `ready` are complete. If it fails, the session fails.
    *
-   * @param small it takes less time than to wake another thread for it
+   * @param small true if the work takes less time than waking another thread for it
    */
   def compute[T](what: String, small: Boolean, ready: CompletableFuture[Void]*)(work: => T): CompletableFuture[T] = {
     val run: JFunction[Void, T] = _ => work
@@ -141,7 +147,7 @@ private[ps] final class Incoming(job: Long, rank: Int, node: PsNode) {
       .whenComplete((_, cause) => if (cause != null) fail(describe(cause, what, rank)))
   }
 
-  /** Waits for `done` until `deadline` of the node's clock; `late` makes the exception of a wait that took too long. */
+  /** Wait for `done` until `deadline` of the node's clock. `late` makes the exception of a wait that took too long. */
   def await(done: CompletableFuture[_], deadline: Long)(late: => CommException): Unit =
     try node.clock.await(CompletableFuture.anyOf(done, failed), deadline)
     catch {

@@ -3,13 +3,13 @@ package sparkdl.comm.ps
 import java.nio.ByteBuffer
 
 /**
- * What every message of rank `from` to rank `to` of a job begins with. All numbers of messages are big-endian.
+ * Beginning of every message from rank `from` to rank `to` of a job. All numbers of messages are big-endian.
  *
- * @param kind of message; those of a [[Notice]] say which blocks it is about
+ * @param kind of message; the kinds of a [[Notice]] say which blocks it is about
  */
 private[ps] final case class MessageHead(job: Long, to: Int, from: Int, kind: Byte) {
 
-  /** The message with a body of so many bytes, which `put` writes. */
+  /** Encode a message with a body of `bodyBytes` bytes, which `put` writes. */
   def encode(bodyBytes: Int)(put: ByteBuffer => Unit): Array[Byte] = {
     val bytes = ByteBuffer.allocate(MessageHead.Bytes + bodyBytes)
     put(bytes.putLong(job).putInt(to).putInt(from).put(kind))
@@ -21,10 +21,11 @@ private[ps] object MessageHead {
   private val Bytes = 17
 
   /**
-   * @param kinds that are expected
-   * @param leastBody bytes of the shortest body
-   * @param read has the head, and the body as what remains of the buffer
-   * @return None if it is another message, or `read` finds that it makes no sense
+   * Decode a message of one of `kinds`.
+   *
+   * @param leastBody bytes of the shortest body.
+   * @param read decodes the rest of the buffer, which is the body
+   * @return None if it is another message, or `read` returns None
    */
   def decode[T](message: ByteBuffer, kinds: Set[Byte], leastBody: Int)(
       read: (MessageHead, ByteBuffer) => Option[T]

@@ -13,10 +13,10 @@ import org.slf4j.LoggerFactory
 import sparkdl.comm.CommException
 
 /**
- * Rank `from` tells rank `to` where its memory is. Its encoding is a [[MessageHead]] and the two texts, with their length
- * before them.
+ * Message in which rank `from` tells rank `to` where its memory is. It is encoded as a [[MessageHead]] and the two
+ * texts, each after its length.
  *
- * @param host as [[SegmentOffer.thisHost]] says
+ * @param host as [[SegmentOffer.thisHost]]
  * @param path of the open memory file of `from`'s worker
  */
 private[comm] final case class SegmentOffer(job: Long, to: Int, from: Int, host: String, path: String) {
@@ -31,7 +31,7 @@ private[comm] final case class SegmentOffer(job: Long, to: Int, from: Int, host:
 private[comm] object SegmentOffer {
   val Kind: Byte = 2
 
-  /** None if it is no offer. */
+  /** Decode a message; return None if it is not an offer. */
   def decode(message: ByteBuffer): Option[SegmentOffer] =
     MessageHead.decode(message, Set(Kind), leastBody = 0) { (head, body) =>
       for (host <- text(body); path <- text(body) if !body.hasRemaining)
@@ -47,8 +47,8 @@ private[comm] object SegmentOffer {
   }.toOption
 
   /**
-   * Processes of which this is the same see each other's memory files, and the same network: one machine that plays several
-   * hosts counts as several. None where it is not known.
+   * Identity of this host: its boot, PID namespace and network namespace. Processes with the same identity see each
+   * other's memory files. One machine that emulates several hosts has several identities. None if it is unknown.
    */
   lazy val thisHost: Option[String] = Try {
     val boot = Files.readString(Path.of("/proc/sys/kernel/random/boot_id")).trim
@@ -57,37 +57,43 @@ private[comm] object SegmentOffer {
   }.toOption
 }
 
-/** The memory of another rank on this host, as its blocks lie in it. */
+/** Memory of another rank on this host, and the blocks in it. */
 private[ps] final class Neighbour(segment: Segment, map: SegmentMap) {
   private val blocks = new SegmentBlocks(segment, map)
 
-  /** Has `take` read a block of parameters, piece by piece; it has `bytes` bytes. */
+  /** Pass the `bytes` bytes of a block of parameters to `take`, piece by piece. */
   def parameters(slice: ShardSlice, version: Long, bytes: Long)(take: ByteBuffer => Unit): Unit =
     segment.access(blocks.parametersLieAt(slice, version, bytes).foreach(take))
 
-  /** Likewise, gradients. */
+  /** Pass the `bytes` bytes of a block of gradients to `take`, piece by piece. */
   def gradients(slice: ShardSlice, bytes: Long)(take: ByteBuffer => Unit): Unit =
     segment.access(blocks.gradientsLieAt(slice, bytes).foreach(take))
 
   def close(): Unit = segment.close()
 }
 
-/** The other ranks on this host whose memory can be read. */
+/** Other ranks on this host whose memory can be read. */
 private[ps] final class Neighbours(job: Long) {
   import Neighbours._
 
   private var layout = Option.empty[Int => SegmentMap]
-  private var early = Seq.empty[SegmentOffer] // of ranks that know their peers before this one does
+  private var early = Seq.empty[SegmentOffer] // from ranks that know their peers before this one does
   private val mapped = mutable.Map.empty[Int, Option[Neighbour]]
 
-  /** @param layout what lies where in a rank's memory */
+  /**
+   * Begin to map the memory that ranks offer.
+   *
+   * @param layout map of a rank's memory
+   */
   def allow(layout: Int => SegmentMap): Unit = synchronized {
     this.layout = Some(layout)
     early.foreach(offered)
     early = Seq.empty
   }
 
-  /** An offer comes before what its rank publishes, so all of that is read from memory. */
+  /**
+   * Map the memory of an offer. A rank offers its memory before it publishes, so all its blocks are read from memory.
+   */
   def offered(offer: SegmentOffer): Unit = synchronized {
     if (SegmentOffer.thisHost.contains(offer.host)) layout match {
       case None => early :+= offer
@@ -95,7 +101,7 @@ private[ps] final class Neighbours(job: Long) {
     }
   }
 
-  /** None if its memory is not to be had: then its blocks come over the network. */
+  /** Return a rank's memory. None if it cannot be read; then its blocks come over the network. */
   def apply(rank: Int): Option[Neighbour] = synchronized(mapped.get(rank)).flatten
 
   def close(): Unit = synchronized {
@@ -112,7 +118,7 @@ private[ps] final class Neighbours(job: Long) {
       if (isTheirs) Some(new Neighbour(segment, layout)) else None
     } catch {
       case e @ (_: IOException | _: CommException) =>
-        log.info("The memory of rank {}, on this host, is not to be had: {}", offer.from, e.toString)
+        log.info("The memory of rank {}, on this host, cannot be read: {}", offer.from, e.toString)
         None
     }
 }

@@ -3,11 +3,11 @@ package sparkdl.comm.ps
 import sparkdl.comm.ibatch.{DirectionProfile, RecentSteps}
 
 /**
- * Measures transfers, in the last `steps` steps.
+ * Measurements of transfers in the last `steps` steps.
  *
- * Buckets travel at the same time: one is asked for while the one before still comes. So the transfer time of a step is the
- * time in which anything came, and only a bucket that found the network idle shows what a start-up takes. Two blocks of one
- * server show no more of the gap between start-ups than what lies between their first bytes, so the least of that counts.
+ * Buckets overlap: one is requested while the bucket before it still arrives. So the transfer time of a step is the
+ * time in which any bytes arrived. Only a bucket that found the network idle shows the start-up. The gap between
+ * start-ups is at most the time between the first bytes of two blocks of one server, so the least such time counts.
  */
 private[ps] final class NetworkTimes(steps: Int) {
   import NetworkTimes._
@@ -17,10 +17,10 @@ private[ps] final class NetworkTimes(steps: Int) {
   private var summing = 0.0
 
   /**
-   * Some buckets came. Inline blocks, which nobody asked for, say nothing of what a fetch takes. Those of the steps before the
-   * first plan are fetched therefore: see [[PsSession.open]].
+   * Add buckets that have arrived. Inline blocks, which nobody requests, do not show what a fetch takes. So all blocks
+   * are fetched in the steps before the first plan: see [[PsSession.open]].
    *
-   * @param ends they were the last ones of a step
+   * @param ends true if they are the last ones of a step
    */
   def add(transfer: Transfer, ends: Boolean): Unit = {
     transfer.sum.foreach(span => summing += (span.ended - span.begun) / 1e9)
@@ -40,7 +40,12 @@ private[ps] final class NetworkTimes(steps: Int) {
     buckets = Vector.empty
   }
 
-  /** With what was measured of the layers; None if nothing came. */
+  /**
+   * Return the profile of this direction; None if nothing was fetched.
+   *
+   * @param compute seconds of each layer
+   * @param update seconds per step
+   */
   def profile(compute: IndexedSeq[Double], update: Double): Option[DirectionProfile] =
     if (perByte.isEmpty) None
     else {
@@ -68,7 +73,10 @@ private object NetworkTimes {
     }.toIndexedSeq
   }
 
-  /** Between the first bytes of two blocks of one server, of which the second was asked for before the first began. */
+  /**
+   * Return the least time between the first bytes of two blocks of one server. The second must be requested before the
+   * first begins.
+   */
   private def leastGap(blocks: Seq[BlockTimes]): Option[Double] = {
     val gaps = for {
       ofOne <- blocks.groupBy(_.from).values.map(_.sortBy(_.firstByte))
@@ -78,7 +86,7 @@ private object NetworkTimes {
     gaps.reduceOption(_ min _)
   }
 
-  /** Seconds in which at least one of them came. */
+  /** Return the seconds in which at least one block was arriving. */
   private def union(blocks: Seq[BlockTimes]): Double = {
     var (total, end) = (0L, Long.MinValue)
     blocks.sortBy(_.firstByte).foreach { block =>

@@ -3,11 +3,11 @@ package sparkdl.comm.ps
 import java.nio.ByteBuffer
 
 /**
- * Rank `from` tells rank `to` that it published a block: who needs bytes fetches them. Its encoding is the fields in their
- * order, as a [[MessageHead]] begins.
+ * Message in which rank `from` tells rank `to` that it published a block. The rank that needs the bytes fetches them.
+ * It is encoded as a [[MessageHead]] and the other fields in their order.
  *
  * @param blockBytes of the block
- * @param contents all of the block, if it fits inline: nothing is fetched then. Empty otherwise
+ * @param contents the whole block if it is inline, so that nobody fetches it; empty otherwise
  */
 private[comm] final case class Notice(
     job: Long,
@@ -35,12 +35,15 @@ private[comm] object Notice {
   /** The gradients that `from` computed for the shard that `to` serves. */
   val Gradients: Kind = 1
 
-  /** The block is to be fetched. */
+  /** Contents of a notice whose block must be fetched. */
   val ToFetch: ByteBuffer = ByteBuffer.allocate(0).asReadOnlyBuffer
 
   private val NumberBytes = 20
 
-  /** None if it is no notice. Its contents are copied: a notice may come long before anybody waits for it. */
+  /**
+   * Decode a message; return None if it is not a notice. The contents are copied, as a notice may come long before it
+   * is used.
+   */
   def decode(message: ByteBuffer): Option[Notice] =
     MessageHead.decode(message, Set(Parameters, Gradients), NumberBytes) { (head, body) =>
       val (bucket, version, blockBytes) = (body.getInt(), body.getLong(), body.getLong())

@@ -5,7 +5,7 @@ import java.nio.ByteBuffer
 import sparkdl.comm.flow.Urgency
 import sparkdl.comm.transport.ChunkPeer
 
-/** What one rank gives to the others: blocks, each announced by a notice or, if it is a small one, inside of it. */
+/** Outgoing blocks of one rank. A notice announces each block, or contains it if the block is small. */
 private[ps] final class Outgoing(job: Long, rank: Int, node: PsNode, urgencies: BlockUrgencies) {
   private val published = new PublishedBlocks(job, node.blocks, node.served)
   private var addresses = Map.empty[Int, ChunkPeer]
@@ -13,8 +13,10 @@ private[ps] final class Outgoing(job: Long, rank: Int, node: PsNode, urgencies: 
   private var inlineFrom = 0L
 
   /**
+   * Set the peers.
+   *
    * @param peers by rank
-   * @param inlineFrom the first version whose small blocks travel inside of their notices
+   * @param inlineFrom the first version whose small blocks travel inside their notices
    */
   def open(peers: IndexedSeq[ChunkPeer], inlineFrom: Long): Unit = {
     this.inlineFrom = inlineFrom
@@ -22,20 +24,23 @@ private[ps] final class Outgoing(job: Long, rank: Int, node: PsNode, urgencies: 
     ranks = addresses.map(_.swap)
   }
 
-  /** Tells the others where this rank's memory is. */
+  /** Tell the other ranks where this rank's memory is. */
   def offer(path: String): Unit = SegmentOffer.thisHost.foreach { host =>
     addresses.keys.foreach(other => send(other, SegmentOffer(job, other, rank, host, path).encode))
   }
 
-  /** Gives the others this rank's part of what all ranks gather. */
+  /** Send this rank's part of a [[Gathering]] to the others. */
   def contribute(round: Long, part: Array[Byte]): Unit =
     addresses.keys.foreach(other => send(other, Contribution(job, other, rank, round, part).encode))
 
-  /** Tells the others that this rank failed. */
+  /** Tell the other ranks that this rank failed. */
   def farewell(reason: String): Unit =
     addresses.keys.foreach(other => send(other, Farewell(job, other, rank, reason).encode))
 
-  /** Parameters of the shard that this rank serves. Small ones are published too: Spark's BlockManager holds the model. */
+  /**
+   * Publish parameters of the shard that this rank serves. Small ones are published too: Spark's BlockManager holds the
+   * model.
+   */
   def parameters(bucket: Int, version: Long, slice: ShardSlice, block: Array[ByteBuffer]): Unit = {
     val urgency = urgencies.parameters(version, slice)
     published.put(BlockNames.parameters(rank, bucket, version), Notice.Parameters, version, block, servedAs(urgency))
@@ -45,7 +50,7 @@ private[ps] final class Outgoing(job: Long, rank: Int, node: PsNode, urgencies: 
     }
   }
 
-  /** Gradients that this rank computed for the shard that `server` serves. */
+  /** Publish gradients that this rank computed for the shard of `server`. */
   def gradients(server: Int, bucket: Int, version: Long, slice: ShardSlice, block: Array[ByteBuffer]): Unit = {
     val urgency = urgencies.gradients(version, slice)
     val small = isInline(version, block)
@@ -58,11 +63,11 @@ private[ps] final class Outgoing(job: Long, rank: Int, node: PsNode, urgencies: 
     send(server, notice.encode, urgency)
   }
 
-  /** As [[PublishedBlocks.retire]]. */
+  /** Retire a version's blocks: see [[PublishedBlocks.retire]]. */
   def retire(kind: Notice.Kind, version: Long, over: () => Boolean): Option[String] =
     published.retire(kind, version, over)
 
-  /** As [[PublishedBlocks.clear]]. */
+  /** Retire all blocks: see [[PublishedBlocks.clear]]. */
   def clear(over: () => Boolean): Boolean = published.clear(over)
 
   private def send(other: Int, message: Array[Byte], urgency: Urgency = BlockUrgencies.First): Unit =

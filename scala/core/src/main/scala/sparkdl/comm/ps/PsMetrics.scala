@@ -2,7 +2,7 @@ package sparkdl.comm.ps
 
 import com.codahale.metrics.MetricRegistry
 
-/** The plugin's entries in Spark's metric registry, summed over the ranks of an executor. */
+/** Entries of the plugin in Spark's metric registry, summed over the ranks of an executor. */
 private[ps] final class PsMetrics(registry: MetricRegistry) {
   val pulledBytes = registry.counter("ps.pull.bytes")
   val pushedBytes = registry.counter("ps.push.bytes")

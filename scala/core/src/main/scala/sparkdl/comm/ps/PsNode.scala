@@ -22,7 +22,7 @@ import sparkdl.comm.{Clock, CommConf, CommException, SystemClock}
 import sparkdl.comm.flow.{Fetches, ScheduledSends}
 import sparkdl.comm.transport.{Answer, Blocks, ChunkNetwork, ChunkPeer, PeerMessageReceiver, Transport}
 
-/** What one executor has for all ranks on it: the way to be called, the blocks, the sessions and their metrics. */
+/** Endpoint of one executor for all ranks on it: its network, blocks, sessions and metrics. */
 private[comm] final class PsNode(
     transport: Transport,
     conf: CommConf,
@@ -38,34 +38,34 @@ private[comm] final class PsNode(
   private[ps] val served = new ServedBlocks
   val metrics = new PsMetrics(registry)
   registerGauge("ps.sessions")(sessions.size)
-  registerGauge("ps.fetches")(open.fold(0)(_.fetches.pending)) // blocks that are wanted and not here
-  registerGauge("ps.sends")(open.fold(0)(_.sends.pending)) // messages and blocks that their receivers do not have yet
+  registerGauge("ps.fetches")(open.fold(0)(_.fetches.pending)) // blocks that were requested and have not arrived
+  registerGauge("ps.sends")(open.fold(0)(_.sends.pending)) // messages and blocks that are not confirmed
   registerGauge("ps.chunks.sending")(open.fold(0)(_.network.sending))
 
-  // Of the memory of ranks that have left, what a peer still reads, or so it seems.
+  // Bytes of ranks that have left, which a peer still reads or seems to read.
   private val lingering = new AtomicLong
   registerGauge("ps.lingering.bytes")(lingering.get)
 
-  /** Runs what takes longer than the threads of the network may wait. */
+  /** Threads for work that would delay the network's threads too long. */
   val pool: ExecutorService = threads.getOrElse(Executors.newCachedThreadPool(daemons("sparkdl-ps")))
 
-  // It listens, so it is there only while sessions are: most applications have none.
+  // The network listens on a port, so it is open only while there are sessions. Most applications have none.
   private val phases = new AtomicLong
   @volatile private var open: Option[Links] = None
   private var lastLeft = clock.nanoTime
   @volatile private var closing = false
-  private val allLeft = new CompletableFuture[Void] // completes once the sessions are gone, if this is closing
+  private val allLeft = new CompletableFuture[Void] // completes when this is closing and has no sessions
 
-  /** Where the sessions here are reached. It stays the same while there are any. */
+  /** Address of the sessions of this executor. It stays the same while there are any. */
   def address: ChunkPeer = opened().network.here
 
-  /** What fetches the blocks of other executors. */
+  /** Fetcher of other executors' blocks. */
   def fetches: Fetches = opened().fetches
 
-  /** Numbers what the ranks here pull and push next. */
+  /** Return the number of the next phase of pulls or pushes on this executor. */
   def nextPhase(): Long = phases.incrementAndGet()
 
-  /** What sends to other executors. */
+  /** Sender of data to other executors. */
   def sends: ScheduledSends = opened().sends
 
   private def opened(): Links = synchronized {
@@ -93,15 +93,18 @@ private[comm] final class PsNode(
   private def registerGauge[T](name: String)(value: => T): Unit =
     registry.register(name, new Gauge[T] { override def getValue: T = value })
 
-  /** Notices for this rank are kept from now on, even before it knows its peers. */
+  /** Add a rank. Notices for it are kept from now on, even before it knows its peers. */
   def join(job: Long, rank: Int): PsSession = {
     val session = new PsSession(job, rank, this)
     if (sessions.putIfAbsent((job, rank), session) != null)
-      throw new CommException(CommException.Protocol, f"rank $rank of job $job%x is already here")
+      throw new CommException(CommException.Protocol, f"rank $rank of job $job%x has joined already")
     session
   }
 
-  /** Its peers may be a little later, and take a connection that ends for a rank that is lost: the port stays for a while. */
+  /**
+   * Remove a rank. The port stays open for a while: its peers may be a little later, and a closed connection means a
+   * lost rank to them.
+   */
   def leave(session: PsSession): Unit = synchronized {
     sessions.remove((session.job, session.rank), session)
     lastLeft = clock.nanoTime
@@ -110,7 +113,7 @@ private[comm] final class PsNode(
 
   private def completeIfAllLeft(): Unit = if (sessions.isEmpty) allLeft.complete(null)
 
-  /** Makes `attempt` to give so many bytes back again every second until it succeeds, or the executor ends. */
+  /** Call `attempt`, which frees so many bytes, every second until it succeeds or the executor ends. */
   def retryToFree(bytes: Long)(attempt: => Boolean): Unit = {
     lingering.addAndGet(bytes)
     def again(): Unit = if (!closing) clock.after(TimeUnit.SECONDS.toNanos(1))(once())
@@ -119,7 +122,7 @@ private[comm] final class PsNode(
         try attempt
         catch {
           case NonFatal(e) =>
-            log.warn("What an ended session left could not be removed; it is tried again: {}", e.toString)
+            log.warn("The blocks of an ended session could not be removed; retrying: {}", e.toString)
             false
         }
       if (done) lingering.addAndGet(-bytes) else again()
@@ -127,7 +130,10 @@ private[comm] final class PsNode(
     again()
   }
 
-  /** No session: a rank of a gang that is gone here. Its peers learn that from the gang. */
+  /**
+   * Deliver a message to its session. Drop it if this executor has none: the rank has left, and its peers learn that
+   * from the gang.
+   */
   override def received(message: ByteBuffer): Unit = {
     def deliver(job: Long, to: Int)(take: PsSession => Unit): Unit = session(job, to).foreach(take)
     Notice
@@ -138,7 +144,7 @@ private[comm] final class PsNode(
       ))
       .orElse(Contribution.decode(message).map(part => deliver(part.job, part.to)(_.incoming.contributed(part))))
       .orElse(Farewell.decode(message).map(farewell => deliver(farewell.job, farewell.to)(_.peerFailed(farewell))))
-      .getOrElse(log.warn("A message of {} bytes is none of this version", message.remaining))
+      .getOrElse(log.warn("Dropping a message of {} bytes that this version does not know", message.remaining))
   }
 
   override def asked(answer: Answer): Unit = {
@@ -151,8 +157,9 @@ private[comm] final class PsNode(
   override def lost(peer: ChunkPeer): Unit = sessions.values.asScala.foreach(_.peerLost(peer))
 
   /**
-   * The bridge is closed before: that ends every session's connection, and each session is then closed by the thread that
-   * runs its operations. To close one from here could unmap memory under a running operation.
+   * Close the node after the bridge. Closing the bridge ends the connection of every session, and then each session is
+   * closed by the thread that runs its operations. Closing a session from here could unmap memory under a running
+   * operation.
    */
   def close(): Unit = {
     synchronized {

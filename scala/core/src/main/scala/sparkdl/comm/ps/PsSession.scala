@@ -12,20 +12,21 @@ import sparkdl.comm.ibatch.{Batch, ComputingTimes, RankReport}
 import sparkdl.comm.transport.ChunkPeer
 
 /**
- * One rank of a synchronous parameter server: worker and server of the shard with its number.
+ * Rank of a synchronous parameter server: a worker, and the server of the shard with its number.
  *
- * An iteration on version v, each operation bucket by bucket: pull(v); when all is here, and backward goes on, push(v); after
- * backward, prefetch(v + 1), collect(v), the optimizer's update, publish(v + 1). If parameters are pulled ahead, these four
- * begin as soon as all of v is here, and go on during backward. All is BSP, and that is what makes the memory safe to reuse:
+ * An iteration on version v consists of these operations, each bucket by bucket. First pull(v). When all of v has
+ * arrived, push(v) during backward. After backward: prefetch(v + 1), collect(v), the optimizer's update, publish(v +
+ * 1). If parameters are pulled ahead, these four begin as soon as all of v has arrived, and go on during backward. The
+ * iterations are bulk-synchronous, which makes the memory safe to reuse:
  *
- *   - A rank pushes gradients of v only when it has pulled all of v. So a server that has collected some from every rank
- *     retires the blocks of v, and only then may the optimizer write.
- *   - A server publishes a bucket of v + 1 only when it has collected the gradients of its layers. So a rank that has pulled
- *     all of v + 1 retires its gradients of v, and only then may backward write the next ones.
- *   - Parameters of v + 1 arrive in the memory that forward and backward of v compute with: prefetch comes after them. Or,
- *     pulled ahead, in that which they computed with for v - 1.
+ *  - A rank pushes gradients of v only after it has pulled all of v. So a server that has collected some gradients from
+ *   every rank retires the blocks of v, and only then may the optimizer write.
+ *  - A server publishes a bucket of v + 1 only after it has collected the gradients of its layers. So a rank that has
+ *   pulled all of v + 1 retires its gradients of v, and only then may backward write the next ones.
+ *  - Parameters of v + 1 arrive in the memory that forward and backward of v compute with, so prefetch comes after
+ *   them. If parameters are pulled ahead, they arrive in the memory of v - 1.
  *
- * Operations are called one at a time. Notices, transfers and sums complete on other threads.
+ * Call one operation at a time. Notices, transfers and sums complete on other threads.
  */
 private[comm] final class PsSession(val job: Long, val rank: Int, node: PsNode) {
   import PsSession._
@@ -40,23 +41,26 @@ private[comm] final class PsSession(val job: Long, val rank: Int, node: PsNode) 
   private var segment: Segment = _
   private var blocks: SegmentBlocks = _
 
-  // What each server has of each bucket: by bucket, then server.
+  // Slices of each bucket: by bucket, then server.
   private var pulls: IndexedSeq[IndexedSeq[ShardSlice]] = IndexedSeq.empty
   private var pushes: IndexedSeq[IndexedSeq[ShardSlice]] = IndexedSeq.empty
   private var inFlight: IndexedSeq[InFlightBucket] = IndexedSeq.empty
   private var reductions: IndexedSeq[GradientReduction] = IndexedSeq.empty
   private var pulled = 0
   private var collected = 0
-  private var complete = -1L // the last version of which all parameters are here
+  private var complete = -1L // the last version whose parameters have all arrived
   private val summedBuckets = new SummedBuckets
   private var pullTimes, pushTimes = Option.empty[NetworkTimes]
 
-  /** What all ranks gather, once they are known. */
+  /** All-gather of this session's ranks. Available once they are known. */
   lazy val gathering = new Gathering(job, rank, peers.size, settings.timeoutSeconds, clock, incoming, outgoing)
 
   private def others: Seq[Int] = peers.indices.filter(_ != rank)
 
-  /** Agrees on who takes part and on what lies where. The worker makes a segment of `map.bytes` next and calls [[attach]]. */
+  /**
+   * Set the ranks and settings, and return the map of the memory. Then the worker makes a segment of `map.bytes` and
+   * calls [[attach]].
+   */
   def open(peers: IndexedSeq[ChunkPeer], layers: IndexedSeq[Long], settings: SessionSettings): SegmentMap = {
     if (map != null) throw new CommException(Protocol, "open was called twice")
     if (!peers.indices.contains(rank))
@@ -65,9 +69,10 @@ private[comm] final class PsSession(val job: Long, val rank: Int, node: PsNode) 
     this.settings = settings
     pullTimes = settings.profileIterations.map(new NetworkTimes(_))
     pushTimes = settings.profileIterations.map(new NetworkTimes(_))
-    // Nanoseconds. A block is asked for long before anybody waits for it, and who waits for it says more than its fetch does.
+    // In nanoseconds. It is longer than an operation's timeout: a block is requested long before an operation waits for
+    // it, and the operation's error is more useful than that of a fetch.
     incoming.open(peers, (FetchTimeouts * settings.timeoutSeconds * 1e9).toLong)
-    // Nobody asks for inline blocks, so they show no start-up: those of the first profile's steps are fetched.
+    // Nobody requests inline blocks, so they show no start-up. Blocks of the first profile's steps are fetched.
     outgoing.open(peers, inlineFrom = settings.profileIterations.fold(0L)(_ + 1L))
     val layout = new ShardLayout(layers, peers.size)
     def mapOf(rank: Int): SegmentMap = new SegmentMap(layout, rank, settings.encodings, settings.ahead)
@@ -77,41 +82,44 @@ private[comm] final class PsSession(val job: Long, val rank: Int, node: PsNode) 
   }
 
   /**
-   * @param path of the worker's open memory file, of as many bytes as [[open]] said
-   * @param pull and `push`: as in [[cut]], for the first version
+   * Attach the worker's memory.
+   *
+   * @param path of the worker's open memory file, which has as many bytes as [[open]] returned.
+   * @param pull buckets of the first version, as in [[cut]]
+   * @param push buckets of the first version, as in [[cut]]
    */
   def attach(path: String, pull: IndexedSeq[Batch], push: IndexedSeq[Batch]): Unit = {
     attach(MappedSegment.map(path, opened.bytes), pull, push)
     if (settings.shared) outgoing.offer(path)
   }
 
-  /** Likewise, for a rank in this JVM; `memory` has as many bytes as [[open]] said, and is closed with this session. */
+  /** Attach memory in this JVM. It has as many bytes as [[open]] returned, and is closed with this session. */
   def attach(memory: Segment, pull: IndexedSeq[Batch], push: IndexedSeq[Batch]): Unit = {
     opened.own(memory, job)
     segment = memory
     blocks = new SegmentBlocks(segment, map)
     cut(pull, push)
-    if (map.encodings.parameters.inPlace) complete = 0 // all ranks begin with the same values
+    if (map.encodings.parameters.inPlace) complete = 0 // all ranks begin with equal values
     reductions = reduce(0)
   }
 
   /**
-   * From the next version on, layers travel in these buckets. All ranks change to the same ones at the same version: between
-   * its last push and the next prefetch.
+   * Set the buckets in which layers travel from the next version on. All ranks set the same buckets for the same
+   * version, between their last push and the next prefetch.
    */
   def cut(pull: IndexedSeq[Batch], push: IndexedSeq[Batch]): Unit = {
     pulls = map.slices(pull)
     pushes = map.slices(push)
   }
 
-  /** The shard's values of a bucket of `version` are in place: serve them. */
+  /** Serve a bucket of this rank's shard. Its values of `version` must be in place. */
   def publish(version: Long, bucket: Int): Unit = {
     checkUsable()
     val slice = pulls(bucket)(rank)
     if (!slice.isEmpty) segment.access(outgoing.parameters(bucket, version, slice, blocks.ofParameters(slice, version)))
   }
 
-  /** Begins to fetch the other shards' parameters of `version`, each bucket as it is published. */
+  /** Begin to fetch the other shards' parameters of `version`, each bucket when it is published. */
   def prefetch(version: Long): Unit = {
     checkUsable()
     if (pulled != inFlight.size)
@@ -130,7 +138,7 @@ private[comm] final class PsSession(val job: Long, val rank: Int, node: PsNode) 
     }
   }
 
-  /** Waits until the parameters of `version` are here, up to those of `bucket`. */
+  /** Wait until the parameters of `version` have arrived, up to those of `bucket`. */
   def pull(version: Long, bucket: Int): Transfer = {
     checkUsable()
     val begin = clock.nanoTime
@@ -152,7 +160,7 @@ private[comm] final class PsSession(val job: Long, val rank: Int, node: PsNode) 
     transfer
   }
 
-  /** This rank's gradients of a bucket of `version` are final: give them to the servers. */
+  /** Give this rank's gradients of a bucket of `version`, which must be final, to the servers. */
   def push(version: Long, bucket: Int): Unit = {
     checkUsable()
     if (version != complete)
@@ -164,7 +172,7 @@ private[comm] final class PsSession(val job: Long, val rank: Int, node: PsNode) 
     reductions(bucket).own.complete(null)
   }
 
-  /** Waits until this rank's shard has the sum of all ranks' gradients of a bucket. */
+  /** Wait until this rank's shard has the sum of all ranks' gradients of a bucket. */
   def collect(version: Long, bucket: Int): Transfer = {
     checkUsable()
     val begin = clock.nanoTime
@@ -187,17 +195,20 @@ private[comm] final class PsSession(val job: Long, val rank: Int, node: PsNode) 
     transfer
   }
 
-  /** What this rank measured in its last steps: `computing`, as its front end says, and its transfers. */
+  /** Return this rank's measurements in its last steps: `computing` from its front end, and its transfers. */
   def measured(computing: ComputingTimes): RankReport = RankReport(
     computing.forward.flatMap(layers => pullTimes.flatMap(_.profile(layers, 0))),
     computing.backward.flatMap(layers => pushTimes.flatMap(_.profile(layers, computing.update))),
     computing.iteration
   )
 
-  /** How many buckets of gradients of `version` are added up, from the first one on. Asked at any time, on any thread. */
+  /**
+   * Return how many buckets of gradients of `version` are added up, counted from the first one. Call it at any time, on
+   * any thread.
+   */
   def summed(version: Long): Int = summedBuckets.of(version)
 
-  /** This rank failed: ends the waits of the others for it, and its own. */
+  /** Report that this rank failed: end its own waits and the waits of other ranks for it. */
   def abandon(reason: String): Unit = {
     outgoing.farewell(reason)
     fail(new CommException(Closed, s"rank $rank failed: $reason"))
@@ -212,16 +223,16 @@ private[comm] final class PsSession(val job: Long, val rank: Int, node: PsNode) 
       fail(new CommException(PeerLost, s"the executor of rank $peer ($where) is gone or does not answer", peer))
     }
 
-  /** Ends every wait of this session, now and later, with `cause`. The first cause stays. */
+  /** End every wait of this session, now and later, with `cause`. Only the first cause counts. */
   def fail(cause: CommException): Unit = incoming.fail(cause)
 
   /**
-   * Retires everything and gives the memory back. The other ranks must be done with this one's blocks, or be failing. Called
-   * by the thread that runs the operations.
+   * Retire all blocks and free the memory. Call it on the thread that runs the operations, when the other ranks are
+   * done with this rank's blocks or are failing.
    */
   def close(): Unit = {
     fail(new CommException(Closed, s"rank $rank left"))
-    // Whatever fails here, the executor must not take this rank for one that is still there.
+    // Whatever fails here, the rank must leave the node.
     try incoming.neighbours.close()
     finally
       try freeOnceCleared()
@@ -241,19 +252,19 @@ private[comm] final class PsSession(val job: Long, val rank: Int, node: PsNode) 
     val end = clock.nanoTime + TimeUnit.SECONDS.toNanos(CloseSeconds)
     try {
       val cleared = outgoing.clear(() => clock.nanoTime >= end)
-      // One that is stopped, say. It ends its read, or its connection ends; until then the memory has to stay.
+      // The peer may be stopped, for example. Until it ends its read, or its connection ends, the memory has to stay.
       if (!cleared) log.warn("A peer still reads blocks of rank {}; they are retired when it is done or gone", rank)
       cleared
     } catch {
       case NonFatal(e) =>
-        log.warn("Blocks of rank {} could not be retired; it is tried again: {}", rank, e.toString)
+        log.warn("Blocks of rank {} could not be retired; retrying: {}", rank, e.toString)
         false
     }
   }
 
   private def free(): Unit = if (segment != null) segment.close()
 
-  /** Begins to fetch the gradients of `version` for this rank's shard, as they are pushed. */
+  /** Begin to fetch the gradients of `version` for this rank's shard, each bucket when it is pushed. */
   private def reduce(version: Long): IndexedSeq[GradientReduction] = {
     summedBuckets.clear()
     pushes.indices.map(reduce(version, _))
@@ -279,7 +290,7 @@ private[comm] final class PsSession(val job: Long, val rank: Int, node: PsNode) 
   private def sinkFor(to: IndexedSeq[ByteRange], as: BlockEncoding, slice: ShardSlice, arrived: (Long, Long) => Unit) =
     new SegmentSink(segment, to, as.canHave(slice.shape, _), clock, arrived)
 
-  /** Waits for `done`, which comes with or after all of `arriving`. */
+  /** Wait for `done`, which completes with or after all of `arriving`. */
   private def finish(
       arriving: InFlightBucket,
       done: CompletableFuture[_],
@@ -316,7 +327,7 @@ private[comm] final class PsSession(val job: Long, val rank: Int, node: PsNode) 
     }
 
   private def opened: SegmentMap =
-    if (map == null || segment != null) throw new CommException(Protocol, "attach comes once, and after open") else map
+    if (map == null || segment != null) throw new CommException(Protocol, "attach must follow open, once") else map
 
   private def checkUsable(): Unit =
     if (segment == null) throw new CommException(Protocol, "no segment is attached") else incoming.checkNotFailed()
@@ -325,7 +336,7 @@ private[comm] final class PsSession(val job: Long, val rank: Int, node: PsNode) 
 private[comm] object PsSession {
   private val CloseSeconds = 2L
 
-  /** Others go first, and ranks compute meanwhile. */
+  /** Timeouts of an operation that a fetch may take: other blocks go first, and ranks compute meanwhile. */
   private val FetchTimeouts = 4
   private val log = LoggerFactory.getLogger(classOf[PsSession])
 }

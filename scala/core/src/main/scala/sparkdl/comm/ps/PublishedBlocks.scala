@@ -9,14 +9,18 @@ import org.slf4j.LoggerFactory
 
 import sparkdl.comm.transport.Blocks
 
-/** The blocks that one rank has published and not yet retired. */
+/** Blocks that one rank has published and not retired. */
 private[ps] final class PublishedBlocks(job: Long, blocks: Blocks, served: ServedBlocks) {
   import PublishedBlocks._
 
   private val names = new ConcurrentHashMap[Label, Set[String]]
   private var warnedOfSpill = false
 
-  /** @param as how it is served to those who ask for it */
+  /**
+   * Publish a block.
+   *
+   * @param as how it is served to peers
+   */
   def put(
       name: String,
       kind: Notice.Kind,
@@ -41,16 +45,16 @@ private[ps] final class PublishedBlocks(job: Long, blocks: Blocks, served: Serve
   }
 
   /**
-   * Retires all blocks of a version.
+   * Retire all blocks of a version.
    *
-   * @return one that a reader still held when `over` said to wait no longer
+   * @return the name of a block that a reader still held when `over` ended the wait
    */
   def retire(kind: Notice.Kind, version: Long, over: () => Boolean): Option[String] = {
     val label = Label(kind, version)
     of(label).find(!retire(label, _, over))
   }
 
-  /** Retires everything; false if readers were still there when `over` said to wait no longer. */
+  /** Retire all blocks. Return false if readers were left when `over` ended the wait. */
   def clear(over: () => Boolean): Boolean = {
     for (label <- names.keySet.asScala; name <- of(label)) retire(label, name, over)
     names.isEmpty

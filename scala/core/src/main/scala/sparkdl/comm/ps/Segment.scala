@@ -6,53 +6,53 @@ import java.util.concurrent.locks.ReentrantReadWriteLock
 import sparkdl.comm.CommException
 
 /**
- * The memory of one rank: its parameters, its gradients, and the blocks that come and go. Offsets and counts are in bytes if
- * nothing else is said.
+ * Memory of one rank: its parameters, its gradients and its incoming and outgoing blocks. Offsets and counts are in
+ * bytes unless stated otherwise.
  *
- * Memory that is given back under a reader's feet would kill the JVM. Therefore every access runs inside [[access]], and
- * [[close]] waits for those that are under way.
+ * Reading memory that was freed would kill the JVM. Therefore every access runs inside [[access]], and [[close]] waits
+ * until no access is in progress.
  */
 private[comm] trait Segment {
   def bytes: Long
 
   /**
-   * Runs `body` while the memory is certain to exist.
+   * Run `body` while the memory is certain to exist.
    *
    * @throws CommException if the segment is closed
    */
   def access[T](body: => T): T
 
-  /** Views of `count` bytes at `offset`: more than one where one Java buffer cannot hold them. */
+  /** Return views of `count` bytes at `offset`: more than one if one Java buffer cannot hold them. */
   def slices(offset: Long, count: Long): Array[ByteBuffer]
 
-  /** Copies the rest of `from` to `offset`. */
+  /** Copy the rest of `from` to `offset`. */
   def put(offset: Long, from: ByteBuffer): Unit
 
-  /** `count` elements, to or from the array's beginning; likewise in what follows. */
+  /** Copy `count` elements to or from the beginning of an array, as the next methods do. */
   def getFloats(offset: Long, to: Array[Float], count: Int): Unit = getFloats(offset, to, 0, count)
   def putFloats(offset: Long, from: Array[Float], count: Int): Unit = putFloats(offset, from, 0, count)
 
-  /** Likewise, of an array's elements from number `first` on. */
+  /** Copy `count` elements to or from an array, from its element number `first` on. */
   def getFloats(offset: Long, to: Array[Float], first: Int, count: Int): Unit
   def putFloats(offset: Long, from: Array[Float], first: Int, count: Int): Unit
 
-  /** Those of the same elements as bits. */
+  /** Copy `count` elements as bits. */
   def getInts(offset: Long, to: Array[Int], count: Int): Unit
   def getShorts(offset: Long, to: Array[Short], count: Int): Unit
   def putShorts(offset: Long, from: Array[Short], count: Int): Unit
   def putLong(offset: Long, value: Long): Unit
 
-  /** Copies `count` bytes within the segment. */
+  /** Copy `count` bytes within the segment. */
   def copy(from: Long, to: Long, count: Long): Unit
 
-  /** Gives the memory back at once; call it only when nobody else holds views from [[slices]]. */
+  /** Free the memory at once. Call it only when no views from [[slices]] are in use. */
   def close(): Unit
 }
 
 /**
- * A segment of buffers, in the native byte order.
+ * Segment of buffers, in native byte order.
  *
- * @param windows its bytes: `windowBytes` each, a multiple of 8, the last one the rest
+ * @param windows buffers of `windowBytes` each, a multiple of 8; the last one has the rest
  */
 private[comm] abstract class BufferSegment(windows: Array[ByteBuffer], windowBytes: Long) extends Segment {
   private val lock = new ReentrantReadWriteLock
@@ -63,7 +63,7 @@ private[comm] abstract class BufferSegment(windows: Array[ByteBuffer], windowByt
 
   override val bytes: Long = windows.map(_.capacity.toLong).sum
 
-  /** Gives the memory back; called once. */
+  /** Free the memory; called once. */
   protected def release(): Unit
 
   override def access[T](body: => T): T = {
@@ -141,9 +141,11 @@ private[comm] abstract class BufferSegment(windows: Array[ByteBuffer], windowByt
 
   private def check(offset: Long, count: Long): Unit =
     if (offset < 0 || count < 0 || offset + count > bytes)
-      throw new IndexOutOfBoundsException(s"$count bytes at $offset of a segment of $bytes bytes")
+      throw new IndexOutOfBoundsException(s"$count bytes at $offset exceed a segment of $bytes bytes")
 
-  /** Calls `body(window, position, length, done)` for each piece; position, length and done count units of `unit` bytes. */
+  /**
+   * Call `body(window, position, length, done)` for each piece; position, length and done count units of `unit` bytes.
+   */
   private def forWindows(offset: Long, count: Long, unit: Int)(body: (Int, Int, Int, Int) => Unit): Unit = {
     var done = 0L
     while (done < count) {

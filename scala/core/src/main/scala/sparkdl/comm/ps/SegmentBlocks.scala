@@ -3,19 +3,19 @@ package sparkdl.comm.ps
 import java.nio.ByteBuffer
 
 /**
- * Makes blocks of what lies in one rank's segment, and takes in those that came. Any number of threads may use it at once, for
- * different slices.
+ * Blocks of one rank's segment: makes the outgoing ones and takes the incoming ones. Any number of threads may use it
+ * at once, for different slices.
  */
 private[ps] final class SegmentBlocks(segment: Segment, map: SegmentMap) {
   private def parametersEncoding = map.encodings.parameters
   private def gradientsEncoding = map.encodings.gradients
 
-  /** Places of elements in the flat vector that begins at `vector`. */
+  /** Return the place of a range of the flat vector that begins at `vector`. */
   private def in(vector: Long)(range: ElementRange): Long = vector + range.start * 4
 
   /**
-   * The block of a slice of this rank's shard, of the exact values. What its readers will have of them is placed in the
-   * parameters of `version`.
+   * Make the block of a slice of this rank's shard from its exact values. Put the values that its readers will decode
+   * into this rank's parameters of `version`.
    */
   def ofParameters(slice: ShardSlice, version: Long): Array[ByteBuffer] = segment.access {
     val computed = in(map.parameters(version)) _
@@ -32,32 +32,32 @@ private[ps] final class SegmentBlocks(segment: Segment, map: SegmentMap) {
     }
   }
 
-  /** The block of this rank's gradients for a slice of another one's shard. */
+  /** Make the block of this rank's gradients for a slice of another rank's shard. */
   def ofGradients(slice: ShardSlice): Array[ByteBuffer] = segment.access {
     views(gradientsEncoding.encode(segment, in(map.gradients), slice.shape, map.gradientStaging(slice)))
   }
 
-  /** The block of `bytes` bytes that [[ofParameters]] made of the same. */
+  /** Return the block of `bytes` bytes that [[ofParameters]] made of this slice. */
   def parametersLieAt(slice: ShardSlice, version: Long, bytes: Long): Array[ByteBuffer] =
     views(parametersEncoding.placeOf(in(map.parameters(version)), slice.shape, map.shardStaging(slice), bytes))
 
-  /** The block of `bytes` bytes that [[ofGradients]] made of the same. */
+  /** Return the block of `bytes` bytes that [[ofGradients]] made of this slice. */
   def gradientsLieAt(slice: ShardSlice, bytes: Long): Array[ByteBuffer] =
     views(gradientsEncoding.placeOf(in(map.gradients), slice.shape, map.gradientStaging(slice), bytes))
 
-  /** Where the block of a slice of another rank's shard arrives. */
+  /** Return where the block of a slice of another rank's shard arrives. */
   def parametersArriveAt(slice: ShardSlice, version: Long): IndexedSeq[ByteRange] =
     if (parametersEncoding.inPlace)
       slice.shape.ranges.map(range => ByteRange(in(map.parameters(version))(range), range.count * 4))
     else IndexedSeq(ByteRange(map.pullbox(slice), parametersEncoding.maxBytes(slice.shape)))
 
-  /** Where `worker`'s block of gradients for a slice of this rank's shard arrives. */
+  /** Return where `worker`'s block of gradients for a slice of this rank's shard arrives. */
   def gradientsArriveAt(worker: Int, slice: ShardSlice): IndexedSeq[ByteRange] =
     IndexedSeq(ByteRange(map.inbox(worker, slice), gradientsEncoding.maxBytes(slice.shape)))
 
   /**
-   * Puts what is there of another rank's shard where the model computes with it: of the block of a slice, the elements that
-   * have come with its bytes `from` until `until`.
+   * Put parameters of another rank's shard where the model computes with them. They are the elements that arrived with
+   * bytes `from` until `until` of the slice's block.
    */
   def placeParameters(slice: ShardSlice, version: Long, from: Long, until: Long): Unit =
     if (!parametersEncoding.inPlace) segment.access {
@@ -68,10 +68,10 @@ private[ps] final class SegmentBlocks(segment: Segment, map: SegmentMap) {
     }
 
   /**
-   * Adds the gradients of all ranks for a slice of this rank's shard, in place of its own. They are added in the order of the
-   * ranks, never in that of arrival: the same seed gives the same bits.
+   * Add the gradients of all ranks for a slice of this rank's shard, and put the sum in place of its own gradients.
+   * They are added in the order of the ranks, never of arrival, so that a seed always gives the same bits.
    *
-   * @param arrived rank, and bytes of its block; in the order of the ranks
+   * @param arrived each rank and the bytes of its block, in the order of the ranks
    */
   def reduce(slice: ShardSlice, arrived: Seq[(Int, Long)]): Unit = segment.access {
     val (lower, higher) = arrived.partition(_._1 < map.rank)

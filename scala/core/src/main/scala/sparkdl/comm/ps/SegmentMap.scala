@@ -6,7 +6,7 @@ import sparkdl.comm.CommException
 import sparkdl.comm.ibatch.{Batch, Traffic}
 
 /**
- * One server's part of consecutive layers, sent as one block.
+ * Part of one server in consecutive layers, sent as one block.
  *
  * @param firstLayer counted from 0
  */
@@ -15,20 +15,23 @@ private[comm] final case class ShardSlice(server: Int, firstLayer: Int, shape: B
 }
 
 /**
- * Where everything lies in one rank's segment, as byte offsets. If blocks of parameters are the elements themselves, the shard
- * that this rank serves *is* its stripe of the parameters that the model computes with. In another encoding the exact values
- * live apart in `master`, because every rank, the owner too, must compute with the same decoded ones; and so they do where
- * parameters are pulled ahead, because the optimizer writes them while backward still computes with the ones before.
+ * Byte offsets of everything in one rank's segment.
  *
- *   parameters, of even and odd versions apart if they are pulled ahead | gradients | inbox: one slot per peer, its
- *   gradients for this shard | pullbox: likewise, encoded parameters | staging of the shard's block | staging of the gradient
- *   blocks per peer | master | summed: what tells the worker how many buckets of gradients are added up | owner: whose it is
+ * If a block of parameters consists of the elements themselves, the shard that this rank serves *is* its stripe of the
+ * parameters that the model computes with. In another encoding, every rank, the owner too, must compute with the same
+ * decoded values, so the exact values lie apart in `master`. They also lie there if parameters are pulled ahead,
+ * because the optimizer writes them while backward still computes with the parameters before.
  *
- * All from inbox to staging have room for a block of each layer, one after the other. A block of several layers needs no more
- * than their blocks apart, so it lies where that of its first layer would, however the layers are cut into buckets. `master`
- * has the elements of the shard in the order of the layers.
+ *   parameters, in two buffers for even and odd versions if they are pulled ahead | gradients | inbox: one slot per peer,
+ *   its gradients for this shard | pullbox: one slot per peer, its encoded parameters | staging of the shard's block |
+ *   staging of the gradient blocks per peer | master | summed: the count of added-up buckets, for the worker | owner: job
+ *   and rank
  *
- * @param ahead parameters of the next version arrive while this one is computed with
+ * Each area from inbox to staging has room for one block per layer, one after the other. A block of several layers
+ * needs no more room than these. So it begins where the block of its first layer would, for all cuts into buckets.
+ * `master` has the elements of the shard in the order of the layers.
+ *
+ * @param ahead parameters of the next version arrive while the model computes with this one
  */
 private[comm] final class SegmentMap(
     val layout: ShardLayout,
@@ -66,10 +69,10 @@ private[comm] final class SegmentMap(
   private val shardStagings = new Room(rank, encodings.parameters.stagingBytes)
   private val gradientStagings = roomPerPeer(identity, encodings.gradients.stagingBytes)
 
-  /** The ranges of this rank's shard, in the order of the layers. */
+  /** Ranges of this rank's shard, in the order of the layers. */
   val shard: IndexedSeq[ElementRange] = layout.shard(rank)
 
-  /** By the first element of a range. Empty if the parameters themselves are the exact values. */
+  /** Offset of each range, by its first element. Empty if the parameters themselves are the exact values. */
   private val masters: Map[Long, Long] =
     if (encodings.parameters.inPlace && !ahead) Map.empty
     else {
@@ -81,10 +84,10 @@ private[comm] final class SegmentMap(
   val bytes: Long = used
 
   /**
-   * What the ranks send each other, for who decides about buckets.
+   * Return the data that the ranks exchange, for decisions about buckets.
    *
-   * @param inlineThreshold a block of up to so many bytes travels inside of its notice
-   * @param density the share of gradients that are not zero, about
+   * @param inlineThreshold largest block, in bytes, that travels inside its notice
+   * @param density approximate share of gradients that are not zero
    */
   def traffic(inlineThreshold: Long, density: Double): Traffic = {
     def bytes(as: BlockEncoding) = layout.layers.map(as.expectedBytes(_, density))
@@ -97,7 +100,7 @@ private[comm] final class SegmentMap(
     )
   }
 
-  /** Says in the memory that it is that of this rank, of the fit `job`. */
+  /** Write into the memory that it belongs to this rank of the fit `job`. */
   def own(segment: Segment, job: Long): Unit = segment.access {
     segment.putLong(owner, job)
     segment.putLong(owner + 8, rank.toLong)
@@ -108,7 +111,7 @@ private[comm] final class SegmentMap(
     said.getLong() == job && said.getLong() == rank
   }
 
-  /** Byte offset of the exact values of a range of this rank's shard: what the optimizer updates. */
+  /** Return the byte offset of the exact values of a range of this rank's shard, which the optimizer updates. */
   def master(range: ElementRange): Long = masters.getOrElse(range.start, parameters(0) + range.start * 4)
 
   def parameters(version: Long): Long = parameterBuffers((version % parameterBuffers.size).toInt)
@@ -117,23 +120,23 @@ private[comm] final class SegmentMap(
     ShardSlice(server, bucket.first - 1, layout.block(server, bucket.first - 1, bucket.last - 1))
 
   /**
-   * What each server has of each bucket: by bucket, then server.
+   * Return the slices of each bucket: by bucket, then server.
    *
-   * @throws CommException if they are not all layers, each once
+   * @throws CommException if the buckets do not have all layers, each once
    */
   def slices(buckets: IndexedSeq[Batch]): IndexedSeq[IndexedSeq[ShardSlice]] = {
     val layers = layout.layers.size
     val sorted = buckets.sortBy(_.first)
-    val follow = sorted.map(_.first) :+ (layers + 1) // each bucket begins where the one before ends
+    val follow = sorted.map(_.first) :+ (layers + 1) // each bucket begins where the bucket before ends
     if (buckets.exists(bucket => bucket.last < bucket.first) || follow != 1 +: sorted.map(_.last + 1))
-      throw new CommException(CommException.Protocol, s"buckets ${buckets.mkString(", ")} of $layers layers")
+      throw new CommException(CommException.Protocol, s"buckets ${buckets.mkString(", ")} do not cover $layers layers")
     buckets.map(bucket => (0 until layout.world).map(slice(_, bucket)))
   }
 
-  /** Where `peer`'s gradients for a slice of this rank's shard arrive. */
+  /** Return where `peer`'s gradients for a slice of this rank's shard arrive. */
   def inbox(peer: Int, slice: ShardSlice): Long = inboxes(peer).at(slice)
 
-  /** Where a slice of another server's shard arrives, unless that is where its elements belong. */
+  /** Return where an encoded slice of another server's shard arrives. */
   def pullbox(slice: ShardSlice): Long = pullboxes(slice.server).at(slice)
 
   def shardStaging(slice: ShardSlice): Long = shardStagings.at(slice)
@@ -144,6 +147,6 @@ private[comm] final class SegmentMap(
 private[comm] object SegmentMap {
   private val Line = 64L
 
-  /** What one version counts in `summed`; a bucket counts 1. */
+  /** Amount that one version adds to `summed`. A bucket adds 1. */
   val SummedVersion: Long = 1L << 32
 }

@@ -9,11 +9,11 @@ import sparkdl.comm.flow.BlockTarget
 import sparkdl.comm.transport.DirectChunkTarget
 
 /**
- * Writes a block to successive ranges of a segment.
+ * Target that writes a block to successive ranges of a segment.
  *
- * @param canHave whether a whole block may have so many bytes
- * @param arrived told, by whoever brings them, that bytes `from` until `until` of the block are there, after all that came
- *   before them in their part
+ * @param canHave returns true if a whole block may have so many bytes.
+ * @param arrived called, on the thread that writes, when bytes `from` until `until` of the block have arrived, after
+ *    all bytes before them in their part
  */
 private[ps] final class SegmentSink(
     segment: Segment,
@@ -26,24 +26,24 @@ private[ps] final class SegmentSink(
   private val begun = new AtomicLong
   private val written = new AtomicLong
 
-  /** When the first bytes came, by `clock`; 0 before. */
+  /** Time when the first bytes arrived, by `clock`; 0 before. */
   def firstByteNanos: Long = begun.get
 
-  /** Bytes that came; all of the block's, once it is here. */
+  /** Bytes that have arrived; all of the block's, once it is complete. */
   def received: Long = written.get
 
-  /** Most bytes that it takes. */
+  /** Most bytes that fit. */
   val maxBytes: Long = begins.last
 
-  /** Whether a block of so many bytes is what should come. */
+  /** Return true if a block may have so many bytes. */
   def expects(bytes: Long): Boolean = bytes <= maxBytes && canHave(bytes)
 
   override def part(offset: Long, length: Int): DirectChunkTarget = new Part(offset)
 
-  /** Takes a whole block. */
+  /** Target for a whole block. */
   def all: DirectChunkTarget = new Part(0)
 
-  /** Consecutive bytes of the block from `at` on. One thread at a time uses it. */
+  /** Target for consecutive bytes of the block from `at` on. One thread at a time uses it. */
   private final class Part(private var at: Long) extends DirectChunkTarget {
     private var target = 0
 
@@ -66,7 +66,7 @@ private[ps] final class SegmentSink(
       count
     }
 
-    /** Where the next bytes go, at most `atMost`. */
+    /** Return where the next bytes go, at most `atMost`. */
     private def next(atMost: Int): ByteRange = {
       while (at >= begins(target + 1)) target += 1
       val within = at - begins(target)
@@ -86,6 +86,6 @@ private[ps] final class SegmentSink(
 
 private object SegmentSink {
 
-  /** Bytes after which `arrived` is told of them: they are in the cache still. */
+  /** Bytes after which `arrived` is called. They are still in the cache then. */
   private val Piece = 64 << 10
 }

@@ -3,7 +3,7 @@ package sparkdl.comm.ps
 import java.util.ArrayDeque
 import java.util.concurrent.Executor
 
-/** A work queue: it runs tasks one at a time, in the order in which they come. It holds a thread of `pool` only while it has any. */
+/** Executor that runs tasks one at a time, in order. It occupies a thread of `pool` only while it has tasks. */
 private[ps] final class SerialExecutor(pool: Executor) extends Executor {
   private val waiting = new ArrayDeque[Runnable]
   private var running = false

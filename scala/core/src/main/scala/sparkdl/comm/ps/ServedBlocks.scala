@@ -5,7 +5,7 @@ import java.util.concurrent.ConcurrentHashMap
 import sparkdl.comm.flow.Urgency
 import sparkdl.comm.transport.ChunkPeer
 
-/** How urgent the blocks are that the ranks of this executor serve, and in which turn others get them. By job and name. */
+/** Priorities of the blocks that the ranks of this executor serve, by job and name. */
 private[ps] final class ServedBlocks {
   import ServedBlocks._
 
@@ -15,13 +15,17 @@ private[ps] final class ServedBlocks {
 
   def remove(job: Long, name: String): Unit = served.remove((job, name))
 
-  /** Of one that is not served any more, it does not matter. */
+  /** Return the priority of a block; any priority if it is not served. */
   def apply(job: Long, name: String): Served = served.getOrDefault((job, name), Unknown)
 }
 
 private[ps] object ServedBlocks {
 
-  /** @param turn as in [[sparkdl.comm.flow.Wanted]], of who asks for it */
+  /**
+   * Priority of a block.
+   *
+   * @param turn of the peer that asks for it, as in [[sparkdl.comm.flow.Wanted]]
+   */
   final case class Served(urgency: Urgency, turn: ChunkPeer => Int)
 
   private val Unknown = Served(BlockUrgencies.First, _ => 0)

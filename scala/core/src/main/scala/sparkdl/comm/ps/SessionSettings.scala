@@ -1,13 +1,13 @@
 package sparkdl.comm.ps
 
 /**
- * What all ranks of a fit have set alike.
+ * Settings of a session, equal on all ranks of a fit.
  *
  * @param ahead as in [[SegmentMap]]
  * @param shared ranks on one host read each other's memory
- * @param inTurn a bucket of parameters is asked for when the one before is here
- * @param profileIterations how many steps transfers are measured over; None: they are not measured
- * @param timeoutSeconds how long an operation may wait
+ * @param inTurn a bucket of parameters is requested only after the one before has arrived.
+ * @param profileIterations steps over which transfers are measured; None: they are not measured
+ * @param timeoutSeconds longest wait of an operation
  */
 private[comm] final case class SessionSettings(
     encodings: Encodings,

@@ -1,14 +1,14 @@
 package sparkdl.comm.ps
 
-/** `count` consecutive elements of the flat parameter vector, beginning at `start`. */
+/** Range of `count` consecutive elements of the flat parameter vector, from `start` on. */
 private[comm] final case class ElementRange(start: Long, count: Long) {
   def end: Long = start + count
 }
 
 /**
- * The ranges of the flat vector that travel in one block, in the order in which they travel: the `packed` short ones first
- * (they are gathered into one buffer, so that a network of a thousand tiny layers is not a thousand writes to a socket),
- * then the `direct` ones, which are served from where they lie.
+ * Ranges of the flat vector that travel in one block, in the order of transfer. The `packed` short ranges come first.
+ * They are gathered into one buffer, so that a network of a thousand tiny layers does not take a thousand writes to a
+ * socket. The `direct` ranges are served from their place.
  */
 private[comm] final case class BlockShape(packed: IndexedSeq[ElementRange], direct: IndexedSeq[ElementRange]) {
   val packedCount: Long = packed.map(_.count).sum
@@ -17,7 +17,7 @@ private[comm] final case class BlockShape(packed: IndexedSeq[ElementRange], dire
 
   private lazy val begins: Array[Long] = ranges.scanLeft(0L)(_ + _.count).toArray
 
-  /** The ranges of its elements number `from` until `until`. */
+  /** Return the ranges of the block's elements number `from` until `until`. */
   def part(from: Long, until: Long): Seq[ElementRange] = {
     val found = java.util.Arrays.binarySearch(begins, from)
     val first = if (found < 0) -found - 2 else found
@@ -29,14 +29,14 @@ private[comm] final case class BlockShape(packed: IndexedSeq[ElementRange], dire
 }
 
 /**
- * How a flat vector of layers is striped over servers: every layer is cut into `world` stripes, so that each pull uses all
- * servers. Stripes begin at multiples of a cache line within their layer; which server gets the first (largest) stripe
+ * Striping of a flat vector of layers over servers. Every layer is cut into `world` stripes, so that each pull uses all
+ * servers. Stripes begin at multiples of a cache line within their layer. The server with the first (largest) stripe
  * rotates with the layer, so that many tiny layers do not all land on server 0.
  *
  * @param layers elements of each layer; layer i+1 begins where layer i ends
  */
 private[comm] final class ShardLayout(val layers: IndexedSeq[Long], val world: Int) {
-  require(world >= 1, s"world=$world: at least 1")
+  require(world >= 1, s"world=$world: it must be at least 1")
   require(layers.nonEmpty, "a network without parameters has nothing to train")
   require(layers.forall(_ > 0), s"layer sizes must be positive: ${layers.mkString(", ")}")
 
@@ -44,7 +44,7 @@ private[comm] final class ShardLayout(val layers: IndexedSeq[Long], val world: I
 
   val total: Long = starts.last
 
-  /** The stripe of `layer` that `server` owns; None if the layer is too small to have one there. */
+  /** Return the stripe of `layer` that `server` owns; None if the layer is too small to have one there. */
   def stripe(layer: Int, server: Int): Option[ElementRange] = {
     val size = layers(layer)
     val lines = (size + ShardLayout.LineElements - 1) / ShardLayout.LineElements
@@ -53,7 +53,7 @@ private[comm] final class ShardLayout(val layers: IndexedSeq[Long], val world: I
     if (first >= size) None else Some(ElementRange(starts(layer) + first, math.min(chunk, size - first)))
   }
 
-  /** What `server` owns of layers `firstLayer` to `lastLayer` (both included), in layer order. */
+  /** Return the ranges that `server` owns of layers `firstLayer` to `lastLayer` (both included), in layer order. */
   def shard(server: Int, firstLayer: Int, lastLayer: Int): IndexedSeq[ElementRange] =
     (firstLayer to lastLayer).flatMap(layer => stripe(layer, server))
 
@@ -72,6 +72,6 @@ private[ps] object ShardLayout {
   /** Elements of a 64-byte cache line in float32. */
   val LineElements = 16L
 
-  /** Stripes of fewer elements (16 KiB in float32) are gathered: copying them costs less than a system call each. */
+  /** Elements below which a stripe is gathered (16 KiB in float32). Copying it costs less than a system call for it. */
   val PackBelow = 4096L
 }

@@ -5,13 +5,14 @@ import java.nio.{ByteBuffer, ByteOrder}
 import sparkdl.comm.CommException
 
 /**
- * Elements that are not zero, for gradients of which most are. Little-endian:
+ * Encoding of the elements that are not zero, for mostly zero gradients. Little-endian:
  *
- *   number of entries, 4 bytes | runs, 4 bytes | of each run its first element and how many, 4 bytes each | entries in each
- *   65,536 elements, 4 bytes each | values, float32 | positions in their 65,536 elements, 2 bytes each
+ *   number of entries, 4 bytes | number of runs, 4 bytes | first element and length of each run, 4 bytes each | number of
+ *   entries in each stretch of 65,536 elements, 4 bytes each | values, float32 | positions in their stretch, 2 bytes each
  *
- * Runs are of -0.0, which says that nobody used these parameters here: see `space/flat.py`. All other elements are 0.0. Where
- * the elements as they are take less, -1 and these: a block is never more than four bytes longer.
+ * A run consists of -0.0, which says that nobody used these parameters here: see `space/flat.py`. All other elements
+ * are 0.0. If the dense elements take less, the block is -1 followed by them. So a block is never more than four bytes
+ * longer than those.
  */
 private[comm] object SparseEncoding extends BlockEncoding {
   import DenseEncoding.tiles
@@ -101,7 +102,7 @@ private[comm] object SparseEncoding extends BlockEncoding {
       while (i < count) {
         if (elements(i) != 0f) {
           values(found) = elements(i)
-          positions(found) = (before + i).toShort // its lowest 16 bits
+          positions(found) = (before + i).toShort // the lowest 16 bits
           found += 1
         }
         i += 1
@@ -112,14 +113,14 @@ private[comm] object SparseEncoding extends BlockEncoding {
     }
   }
 
-  /** What the block of these elements would have; where the elements as they are take less, only that it has too much. */
+  /** Count of what a sparse block of these elements would have. It stops when the dense block is shorter. */
   private final class Survey(shape: BlockShape, memory: Segment, from: ElementRange => Long) {
     private val found = Array.newBuilder[Int]
     private var runNumber = 0L
     private var runBegin, runEnd = -1L
     var entries = 0L
 
-    /** By stretch. */
+    /** Entries in each stretch. */
     val counts = new Array[Int](stretches(shape).toInt)
 
     private val elements = new Array[Float](DenseEncoding.Tile)
@@ -138,7 +139,7 @@ private[comm] object SparseEncoding extends BlockEncoding {
     }
     endRun()
 
-    /** First element and number of each run, in turn. */
+    /** First element and length of each run, alternating. */
     val runs: Array[Int] = found.result()
 
     def headBytes: Long = 8 + 8 * runNumber + 4 * counts.length
@@ -157,7 +158,7 @@ private[comm] object SparseEncoding extends BlockEncoding {
     private def endRun(): Unit = if (runEnd > runBegin) found += runBegin.toInt += (runEnd - runBegin).toInt
   }
 
-  /** Reads a block from its beginning to its end. */
+  /** Reader of a block, from its beginning to its end. */
   private final class Entries(memory: Segment, block: ByteRange, shape: BlockShape) {
     private val isDense = ints(0, 1)(0) == Dense
     private val Array(entries, runNumber) = if (isDense) Array(0, 0) else ints(0, 2)
@@ -179,11 +180,11 @@ private[comm] object SparseEncoding extends BlockEncoding {
     private val positions = new Array[Short](DenseEncoding.Tile)
     private var next, stretch, ofStretch, run = 0
 
-    /** Of the next entry; after the last one, more than there are elements. */
+    /** Position of the next entry; after the last one, more than there are elements. */
     private var position = 0L
     if (!isDense) find()
 
-    /** Adds elements, from number `before` on of the block. */
+    /** Add `count` elements of the block, from number `before` on, to `sum`. */
     def addTo(sum: Array[Float], before: Long, count: Int): Unit =
       if (isDense) {
         memory.getFloats(block.offset + 4 + before * 4, values, count)
@@ -216,7 +217,7 @@ private[comm] object SparseEncoding extends BlockEncoding {
         position = stretch.toLong * Stretch + (positions(next % values.length) & 0xffff)
       }
 
-    /** 0.0 to all elements but those of runs: what was -0.0 is not, if somebody used it. */
+    /** Add 0.0 to all elements outside of runs: a -0.0 must become 0.0 if any rank used the parameter. */
     private def addZeros(sum: Array[Float], before: Long, count: Int): Unit = {
       var i = 0
       while (i < count) {
@@ -241,7 +242,7 @@ private[comm] object SparseEncoding extends BlockEncoding {
     private def check(holds: Boolean): Unit =
       if (!holds) throw new CommException(
         CommException.Protocol,
-        s"${block.count} bytes are no sparse block of ${shape.count} elements"
+        s"${block.count} bytes are not a valid sparse block of ${shape.count} elements"
       )
   }
 }

@@ -91,7 +91,7 @@ trait Chunks {
 /**
  * Part of a message. Parts of several messages to one peer may alternate; those of one message are sent in order.
  *
- * @param number of the message. Messages of which the peer lacks a part must have different numbers
+ * @param number of the message. Incomplete messages to one peer must have different numbers
  */
 final case class MessagePart(number: Long, message: Array[Byte], offset: Int, length: Int) {
   require(0 <= offset && 0 <= length && offset <= message.length - length, s"$this exceeds ${message.length} bytes")

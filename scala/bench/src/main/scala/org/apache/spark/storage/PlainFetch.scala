@@ -4,14 +4,14 @@ import java.nio.ByteBuffer
 
 import org.apache.spark.SparkEnv
 
-/** Where Spark serves the blocks of an executor. */
+/** Address where Spark serves the blocks of an executor. */
 final case class PlainServer(host: String, port: Int, executorId: String)
 
-/** A whole block in one buffer, as Spark fetches broadcasts: what FetchBench compares with. */
+/** Fetch of a whole block into one buffer, as Spark fetches broadcasts: the rival in FetchBench. */
 object PlainFetch {
   private def manager = SparkEnv.get.blockManager
 
-  /** This executor's. */
+  /** Address of this executor. */
   def here: PlainServer = {
     val id = manager.blockManagerId
     PlainServer(id.host, id.port, id.executorId)

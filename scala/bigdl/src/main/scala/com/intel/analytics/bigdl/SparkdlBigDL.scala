@@ -11,44 +11,47 @@ import com.intel.analytics.bigdl.dllib.visualization.TrainSummary
 import org.apache.hadoop.fs.{FileSystem, Path}
 import org.apache.spark.rdd.RDD
 
-/** The only file of the adapter that touches names which are internal to BigDL. */
+/** Access to names that are internal to BigDL. No other file of the adapter uses such names. */
 object SparkdlBigDL {
 
-  /** A layer, or a network of layers. */
+  /** Type of a layer, or of a network of layers. */
   type Network = AbstractModule[Activity, Activity, Float]
 
-  /** How many executors BigDL's engine was told of, and how many cores of each. */
+  /** Number of executors, and of cores of each, in the settings of BigDL's engine. */
   def nodes: Int = Engine.nodeNumber()
   def cores: Int = Engine.coreNumber()
 
-  /** Tells the engine of this JVM the same. */
+  /** Set the numbers of the engine in this JVM. */
   def setNodeAndCore(nodes: Int, cores: Int): Unit = Engine.setNodeAndCore(nodes, cores)
 
-  /** The name of the engine that computes, if it is not mklblas. */
+  /** Name of the engine that computes, if it is not mklblas. */
   def otherEngine: Option[String] = Some(Engine.getEngineType()).filter(_ != MklBlas).map(_.toString)
 
-  /** Runs all of `tasks` at once, on the engine's threads, and waits for them. */
+  /** Run all of `tasks` at once, on the engine's threads, and wait for them. */
   def together(tasks: Seq[() => Unit]): Unit = Engine.default.invokeAndWait(tasks)
 
-  /** Flat vectors of all parameters of a network, and of their gradients: these lie in them from now on. */
+  /** Move all parameters of a network, and their gradients, into flat vectors, and return these. */
   def flatten(network: Network): (Tensor[Float], Tensor[Float]) = network.getParameters()
 
-  /** The layers in it that have no layers of their own, in the order in which it has them. */
+  /** Return the layers of a network that contain no layers, in its order. */
   def leaves(network: Network): Seq[Network] = network match {
     case container: Container[_, _, _] => container.modules.map(_.asInstanceOf[Network]).flatMap(leaves)
     case leaf => Seq(leaf)
   }
 
-  /** Has a leaf ask `by` for its parameters before its forward pass, in training, and give it its gradients after backward. */
+  /**
+   * Make a leaf ask `by` for its parameters before its forward pass, in training, and give it its gradients after
+   * backward.
+   */
   def gate(leaf: Network, by: DistriParameterSynchronizer[Float]): Unit = leaf.setParameterSynchronizer(by)
 
-  /** What an optimization method keeps from step to step. */
+  /** Return the state that an optimization method keeps from step to step. */
   def state(method: OptimMethod[Float]): Table = method.state
 
-  /** What a summary shows, and when. */
+  /** Return the names of a summary's values, each with its trigger. */
   def scalarTriggers(summary: TrainSummary): Iterator[(String, Trigger)] = summary.getScalarTriggers()
 
-  /** Writes `model.N` and, for each method, `optimMethod-NAME.N`, as BigDL's optimizers do. Returns these names. */
+  /** Write `model.N` and, for each method, `optimMethod-NAME.N`, as BigDL's optimizers do. Return these names. */
   def save(network: Network, methods: Map[String, OptimMethod[Float]], folder: String, number: Int): Seq[String] = {
     val overwrite = true
     Optimizer.saveModel(network, Some(folder), overwrite, s".$number")
@@ -59,10 +62,10 @@ object SparkdlBigDL {
     s"model.$number" +: names.toSeq
   }
 
-  /** Where BigDL writes files of this path, and reads them: a path without a scheme is of this machine. */
+  /** Return the file system that BigDL uses for a path. A path without a scheme is on this machine. */
   def fileSystem(path: String): FileSystem = new Path(path).getFileSystem(File.getConfiguration(path))
 
-  /** Those that a dataset reads to know in which order its rows come: of each partition one array of indices, in memory. */
+  /** Return the RDDs that hold the order of a dataset's rows: for each partition one array of indices, in memory. */
   def orders(data: RDD[_]): Seq[RDD[Array[Int]]] = {
     val found = mutable.LinkedHashMap.empty[Int, RDD[Array[Int]]]
     def look(rdd: RDD[_]): Unit =
@@ -72,6 +75,6 @@ object SparkdlBigDL {
     found.values.toSeq
   }
 
-  /** As CachedDistriDataSet names them. */
+  /** Names that CachedDistriDataSet gives these RDDs. */
   private val OrderNames = Set("original index", "shuffled index")
 }

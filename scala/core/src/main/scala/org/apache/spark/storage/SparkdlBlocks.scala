@@ -19,9 +19,9 @@ import org.apache.spark.util.io.ChunkedByteBuffer
 import sparkdl.comm.transport.Blocks
 
 /**
- * Blocks in the BlockManager of this JVM's executor. They are broadcast blocks by name, the one kind
- * whose id is free text that every Spark version parses, with job ids far above any that Spark gives. Everything here is
- * mechanism: sparkdl.comm.ps decides what is published, fetched and retired when.
+ * Blocks in the BlockManager of this JVM's executor. They are named as broadcast blocks. Among the ids that every Spark
+ * version parses, only those contain free text. Their job ids are far above any that Spark gives. This class is
+ * mechanism only: sparkdl.comm.ps decides which blocks are published, fetched and retired, and when.
  */
 private[spark] final class SparkdlBlocks(env: SparkEnv) extends Blocks {
   import SparkdlBlocks._
@@ -30,7 +30,10 @@ private[spark] final class SparkdlBlocks(env: SparkEnv) extends Blocks {
 
   leaveOwnBlocksOut
 
-  /** A fetch is a round trip more than a message, which is copied twice on its way and comes whether or not there is room. */
+  /**
+   * Inline threshold, in bytes. A fetch takes one more round trip than a message. But a message is copied twice on its
+   * way, and arrives whether or not there is room.
+   */
   override def inlineThreshold: Long = 64 << 10
 
   override def executorId: String = env.executorId
@@ -43,8 +46,9 @@ private[spark] final class SparkdlBlocks(env: SparkEnv) extends Blocks {
   }
 
   /**
-   * The memory is mapped and no heap, so it counts as off-heap storage where Spark's conf has any. Otherwise it takes free
-   * storage memory, and where there is none it goes to disk: partitions that a user has cached are not evicted for it.
+   * Return the storage level of a block. Its memory is mapped, not heap, so it counts as off-heap storage if Spark's
+   * conf has any. Otherwise it takes free storage memory. If there is none, it goes to disk: partitions that a user has
+   * cached are not evicted.
    */
   private def level(bytes: Long): StorageLevel = {
     val memory = env.memoryManager
@@ -58,7 +62,7 @@ private[spark] final class SparkdlBlocks(env: SparkEnv) extends Blocks {
     val locks = manager.blockInfoManager
     def attempt(): Boolean =
       if (locks.lockForWriting(id, blocking = false).isDefined) {
-        // What BlockManager.removeBlock does, but under this very lock: no reader can come in between.
+        // The same as BlockManager.removeBlock, but under this lock, so that no reader can come in between.
         var removed = false
         try {
           manager.memoryStore.remove(id)
@@ -69,7 +73,7 @@ private[spark] final class SparkdlBlocks(env: SparkEnv) extends Blocks {
         true
       } else locks.get(id).isEmpty
     var gone = attempt()
-    // A thread that was interrupted would not be parked.
+    // LockSupport does not park an interrupted thread.
     while (!gone && !over() && !Thread.currentThread.isInterrupted) {
       LockSupport.parkNanos(50000)
       gone = attempt()
@@ -87,7 +91,7 @@ private[spark] final class SparkdlBlocks(env: SparkEnv) extends Blocks {
       val region = data.toNetty().asInstanceOf[FileRegion]
       val pieces = new Pieces(take)
       try while (region.transferred < region.count) region.transferTo(pieces, region.transferred)
-      finally region.release() // it has the file of a block on disk open
+      finally region.release() // it holds the open file of a block on disk
     } finally manager.releaseLockAndDispose(id, data)
   }
 }
@@ -95,12 +99,13 @@ private[spark] final class SparkdlBlocks(env: SparkEnv) extends Blocks {
 private object SparkdlBlocks {
 
   /**
-   * Keep Spark's lines about this plugin's blocks out of the log: some per iteration are hundreds of megabytes an hour. Lines
-   * about the user's blocks stay, at the level that the user has set. Once in a JVM, as logging outlives Spark's contexts.
+   * Keep Spark's lines about this plugin's blocks out of the log: several lines per iteration make hundreds of
+   * megabytes an hour. Lines about the user's blocks stay, at the level that the user has set. Run once in a JVM, as
+   * logging outlives SparkContexts.
    */
   private lazy val leaveOwnBlocksOut: Unit = LogManager.getContext(false) match {
     case context: LoggerContext => context.getConfiguration.getLoggerConfig(Store).addFilter(OwnBlocks)
-    case _ => () // the user's own way of logging
+    case _ => () // another logging library
   }
 
   private val Store = classOf[MemoryStore].getName
@@ -113,7 +118,7 @@ private object SparkdlBlocks {
     }
   }
 
-  /** Memory that belongs to somebody else: Spark must not unmap it when it drops the block. */
+  /** Memory that Spark does not own, and must not unmap when it drops the block. */
   private final class BorrowedBytes(chunks: Array[ByteBuffer]) extends ChunkedByteBuffer(chunks) {
     override def dispose(): Unit = ()
   }

@@ -23,7 +23,10 @@ import org.apache.spark.util.io.ChunkedByteBuffer
 
 import sparkdl.comm.transport.{Chunk, ChunkTransport}
 
-/** What the network of chunks needs of Spark. Its blocks are those of this executor's BlockManager, locked while they are sent. */
+/**
+ * Parts of Spark for the network of chunks. The blocks are those of this executor's BlockManager, locked while they are
+ * sent.
+ */
 private[spark] final class SparkdlChunks(env: SparkEnv, conf: SparkConf, override val bindAddress: String)
     extends ChunkTransport {
   import SparkdlChunks._
@@ -33,15 +36,17 @@ private[spark] final class SparkdlChunks(env: SparkEnv, conf: SparkConf, overrid
   private val authenticates = env.securityManager.isAuthenticationEnabled()
 
   override val transportConf: TransportConf = {
-    // A peer that is gone must not hold others up for Spark's two minutes.
+    // A lost peer must not delay other peers for Spark's default of two minutes.
     val ownConf = conf.clone
       .set(s"spark.$Module.io.connectionCreationTimeout", "10s")
       .set(s"spark.$Module.sasl.timeout", "10s")
-      .set(s"spark.$Module.io.mode", "NIO") // whose reads go right into the target, see sparkdl.comm.chunks.DirectReads
+      .set(s"spark.$Module.io.mode", "NIO") // reads go right into the target, see sparkdl.comm.chunks.DirectReads
     fromSpark(ownConf)
   }
 
-  /** By its name at run time: Spark 3 has no TLS between executors, and Spark 4 a parameter more for it. */
+  /**
+   * Call Spark's method by reflection. Spark 3 has no TLS between executors, and Spark 4 has one more parameter for it.
+   */
   private def fromSpark(conf: SparkConf): TransportConf = {
     val withTls = SparkTransportConf.getClass.getMethods.find { method =>
       method.getName == "fromSparkConf" && method.getParameterCount == 5
@@ -63,7 +68,10 @@ private[spark] final class SparkdlChunks(env: SparkEnv, conf: SparkConf, overrid
     Utils.startServiceOnPort(first, (port: Int) => (serve(port), port), retries, Module)._1
   }
 
-  /** What is on disk stays there: BlockManager.getLocalBytes would read all of the block into memory if there is room. */
+  /**
+   * Open a part of a block. A block on disk stays there, unlike with BlockManager.getLocalBytes, which reads a whole
+   * block into memory if there is room.
+   */
   override def open(chunk: Chunk): Option[ManagedBuffer] = {
     val id = BroadcastBlockId(chunk.job, chunk.block)
     manager.blockInfoManager.lockForReading(id).flatMap { info =>
@@ -71,7 +79,7 @@ private[spark] final class SparkdlChunks(env: SparkEnv, conf: SparkConf, overrid
       if (chunk.offset + chunk.length > info.size) {
         release()
         throw new IllegalArgumentException(
-          s"block $id has ${info.size} bytes: no ${chunk.length} at ${chunk.offset}"
+          s"block $id has ${info.size} bytes: it does not have ${chunk.length} at ${chunk.offset}"
         )
       }
       val body = bytes(id, chunk)
@@ -87,7 +95,9 @@ private[spark] final class SparkdlChunks(env: SparkEnv, conf: SparkConf, overrid
     inMemory.orElse(onDisk)
   }
 
-  /** Reads a part of a block on disk, whatever is before it: at once, as files and Spark's own cipher can be read. */
+  /**
+   * Read a part of a block on disk, without what is before it: plain files and Spark's own cipher allow random access.
+   */
   private def read(id: BlockId, chunk: Chunk): Array[Byte] = diskKey match {
     case Some(key) if conf.get(Transformation, CounterMode) == CounterMode => decrypt(id, key, chunk)
     case _ =>
@@ -101,8 +111,8 @@ private[spark] final class SparkdlChunks(env: SparkEnv, conf: SparkConf, overrid
   }
 
   /**
-   * In counter mode each 16 bytes are encrypted for themselves, with the number of those before them added to the vector that
-   * the file begins with.
+   * Decrypt a part of a block. In counter mode, each 16 bytes are encrypted separately. Their counter is the vector at
+   * the beginning of the file plus their index.
    */
   private def decrypt(id: BlockId, key: Array[Byte], chunk: Chunk): Array[Byte] = {
     val vectorBytes = CryptoStreamUtils.IV_LENGTH_IN_BYTES
@@ -146,7 +156,7 @@ private object SparkdlChunks {
     parts.result()
   }
 
-  /** What lies in memory is sent from where it lies; what is on disk is read for it, each time that `body` is called. */
+  /** Buffer of a part of a block. In memory, it is sent in place. On disk, it is read at each call of `body`. */
   private final class BlockPart(length: Int, body: () => ByteBuf, free: () => Unit) extends ManagedBuffer {
     private val users = new AtomicInteger(1)
 
@@ -154,7 +164,10 @@ private object SparkdlChunks {
 
     override def convertToNetty(): AnyRef = body()
 
-    /** Spark 4's, for TLS. It releases this buffer with a stream of it, and never with a ByteBuf. */
+    /**
+     * Return the stream that Spark 4 needs for TLS. Spark releases this buffer with the stream, but would not with a
+     * ByteBuf.
+     */
     def convertToNettyForSsl(): AnyRef = createInputStream()
 
     override def nioByteBuffer(): ByteBuffer = body().nioBuffer()
