@@ -275,7 +275,7 @@ class IBatchOptimizerSpec extends AnyFunSuite with BeforeAndAfterAll {
     }
     def judgedBy(method: ValidationMethod[Float], rows: Int): String =
       refused(_.setValidation(Trigger.severalIteration(2), batches(rows, 4), Array(method)))
-    assert(judgedBy(new PrecisionRecallAUC[Float](), 10).startsWith("PrecisionRecallAUC is no mean over rows"))
+    assert(judgedBy(new PrecisionRecallAUC[Float](), 10).startsWith("PrecisionRecallAUC is not a mean over rows"))
     assert(judgedBy(new Loss[Float](criterion), 0) === "the validation data have no rows")
     val none = new IBatchOptimizer(networks("a sequence")(), batches(0, 4), criterion)
     assert(intercept[UnsupportedTrainingException](none.optimize()).getMessage === "the training data have no rows")

@@ -280,6 +280,6 @@ class TransferSchedulerSpec extends AnyFunSuite {
     val wanted = block("one", 1)
     scheduler.want(wanted)
     assert(intercept[IllegalArgumentException](scheduler.want(wanted)).getMessage.contains("is wanted already"))
-    assert(intercept[IllegalArgumentException](block("one", 0)).getMessage.contains("has 0 bytes: at least 1"))
+    assert(intercept[IllegalArgumentException](block("one", 0)).getMessage.contains("has 0 bytes: it needs at least 1"))
   }
 }

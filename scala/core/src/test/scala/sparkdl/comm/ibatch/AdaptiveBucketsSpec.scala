@@ -219,7 +219,7 @@ class AdaptiveBucketsSpec extends AnyFunSuite {
     val set = "spark.sparkdl.comm.ps.profileIterations=5"
     assert(why(adaptive("ibatch")) === s"not planned: the run ended before 6 iterations were done ($set)")
     assert(why(adaptive("ibatch", traffic = traffic.copy(world = 1))) ===
-      "not planned: there is one rank, to which nothing comes")
+      "not planned: there is one rank, which transfers nothing")
     val unmeasured = adaptive("ibatch")
     unmeasured.replan(Seq(RankReport(None, None, Some(1.0))))
     assert(why(unmeasured).startsWith("not planned: no rank measured its layers") && why(unmeasured).contains("GPU"))

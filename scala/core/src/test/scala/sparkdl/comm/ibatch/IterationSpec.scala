@@ -166,7 +166,7 @@ class IterationSpec extends AnyFunSuite {
     val one = profile(0, Seq(1), Seq(1))
     assert(
       intercept[IllegalArgumentException](new Iteration(one, profile(0, Seq(1, 1), Seq(1, 1)))).getMessage.contains(
-        "as many layers"
+        "1 layers are pulled, but 2 are pushed"
       )
     )
   }

@@ -58,8 +58,8 @@ class PlanMainSpec extends AnyFunSuite {
     val bad = Seq(
       "{" -> "not JSON",
       "{}" -> "startup",
-      """{"startup": 1, "transfer": 3}""" -> "transfer is an array",
-      request("sideways") -> "direction sideways",
+      """{"startup": 1, "transfer": 3}""" -> "transfer=3 in a profile",
+      request("sideways") -> "direction=sideways",
       request("pull", "best") -> "policy best",
       request("pull", "fixed:7") -> "needs the bytes"
     )
