@@ -1,13 +1,22 @@
-"""One fit as a Spark job.
+"""Runs one fit as a Spark job.
 
-On the driver: ``session.py`` and ``slots.py`` check the session before anything runs; ``launch.py`` starts the ranks,
-one per task of a barrier stage, ``slot_watch.py``, ``admission.py`` and ``interrupt.py`` see to it that they start, wait
-for slots and end; ``restart.py`` starts them again; ``driver_listener.py`` is where they report, ``summary.py`` what is
-made of their reports. On executors: ``import_check.py`` looks whether the package is there; ``task.py`` is what all
-ranks do, ``rank.py`` one that trains and ``function.py`` one that runs a user's own function; ``driver_client.py``
-and ``output.py`` talk to the driver. ``gpu.py`` finds a task's GPU; ``memory.py`` names the
-limits that executors are killed by. ``local.py`` runs ranks as processes of the driver's machine. ``module_broadcast.py``
-takes modules to executors, as ``pickling.py`` makes them bytes; ``broadcasts.py`` ends what was broadcast, and ``shipped.py``
-says what executors lack. ``trained.py`` makes the driver's module. ``arrow_batches.py`` bounds the batches of rows, and
-``row_sets.py`` knows which rows executors have. ``description.py`` is what the Spark UI shows.
+On the driver:
+
+- ``session.py`` and ``slots.py`` check the session before anything runs.
+- ``launch.py`` starts the ranks, one per task of a barrier stage. ``restart.py`` starts them again after a loss.
+- ``admission.py`` queues fits that run at the same time. ``slot_watch.py`` cancels a stage that gets no slots.
+- ``interrupt.py`` handles Ctrl-C. ``description.py`` labels the jobs in the Spark UI.
+- ``driver_listener.py`` receives the ranks' connections. ``summary.py`` makes the summary from their reports.
+- ``arrow_batches.py`` bounds the size of Arrow batches. ``row_sets.py`` tracks the rows that executors keep on disk.
+- ``module_broadcast.py`` sends modules to executors, pickled by ``pickling.py``. ``broadcasts.py`` removes broadcasts.
+- ``trained.py`` makes the driver's module and loads the trained tensors into it.
+- ``local.py`` runs ranks as processes of the driver's machine.
+
+On executors:
+
+- ``import_check.py`` checks that the package can be imported. ``shipped.py`` reports missing modules of the user.
+- ``task.py`` has the steps that all ranks share. ``rank.py`` trains a model, and ``function.py`` runs a user's
+  function.
+- ``driver_client.py`` and ``output.py`` send progress, tensors and printed lines to the driver.
+- ``gpu.py`` finds a task's GPU. ``memory.py`` explains the memory limits that kill executors.
 """

@@ -1,4 +1,4 @@
-"""The admission queue: fits that one application runs at the same time, as CrossValidator does, wait here for slots."""
+"""Queue in which fits of one application wait for slots, when they run at the same time (as in CrossValidator)."""
 
 from __future__ import annotations
 
@@ -12,15 +12,15 @@ from sparkdl_comm.errors import DeadlineError
 
 _log = logging.getLogger(__name__)
 
-#: Seconds after which a fit that waits says so, again and again.
+#: Seconds between two log lines of a fit that waits.
 TELL_SECONDS = 60.0
 
 
 class AdmissionQueue:
-    """Admits gangs in the order in which they come, each as soon as there are slots for all of its ranks.
+    """Queue that admits gangs first come, first served, each once there are slots for all of its ranks.
 
-    Without this queue Spark would hold back the tasks of a gang that does not fit beside another, and the time that the gang
-    spends waiting would count as time without slots. A gang that waits says so every minute.
+    Without this queue, Spark would hold back the tasks of a gang that does not fit beside another one. The time that
+    this gang waits would then count as time without slots. A waiting gang logs its state every minute.
     """
 
     def __init__(self) -> None:
@@ -30,9 +30,12 @@ class AdmissionQueue:
 
     @contextmanager
     def admitted(self, ranks: int, slots: int | None, timeout: float) -> Iterator[None]:
-        """A context that waits for admission, and then holds as many of the cluster's slots as the gang has ranks.
+        """Wait for admission, then hold one slot per rank until the context ends.
 
-        :param slots: of the whole cluster. None: their number is not known, so the gang is admitted alone.
+        :param ranks: number of ranks of the gang.
+        :param slots: number of slots in the whole cluster. None: unknown, so the gang is admitted only while no other
+            runs.
+        :param timeout: seconds to wait.
         :raises DeadlineError: the gang was not admitted within ``timeout`` seconds.
         """
         ticket = object()
@@ -50,8 +53,8 @@ class AdmissionQueue:
                     if time.monotonic() >= deadline:
                         raise DeadlineError(
                             f"a fit with {ranks} ranks waited {timeout:g} s for its turn (spark.sparkdl.comm.turnTimeout):"
-                            f" {state}. Set it to more than the other fits of this application take, or run fewer at a time"
-                            " (parallelism of CrossValidator)"
+                            f" {state}. Set turnTimeout to more than the other fits of this application take, or run fewer"
+                            " fits at a time (parallelism of CrossValidator)"
                         )
                     _log.warning("a fit with %d ranks waits for its turn: %s", ranks, state)
                 self._used += ranks
@@ -69,5 +72,5 @@ class AdmissionQueue:
         return self._used == 0 or (slots is not None and self._used + ranks <= slots)
 
 
-#: The queue of this process, which has one Spark application.
+#: The queue of this process. A process has one Spark application.
 ADMISSION = AdmissionQueue()

@@ -1,7 +1,8 @@
-"""The size of the Arrow batches in which Spark gives rows to Python: bounded by bytes, where Spark counts rows.
+"""Limits the Arrow batches in which Spark passes rows to Python, by bytes.
 
-Spark puts ``spark.sql.execution.arrow.maxRecordsPerBatch`` rows (10,000) into a batch however wide they are, and a batch is in
-memory as a whole, several times. So the first rows are measured, and jobs with wide ones get a session of their own.
+Spark itself limits only the rows of a batch: ``spark.sql.execution.arrow.maxRecordsPerBatch``, by default 10,000. A
+batch is in memory as a whole, several times. So this module measures the first rows, and runs a job with wide rows in a
+clone of the session that has a lower limit.
 """
 
 from __future__ import annotations
@@ -22,19 +23,19 @@ from sparkdl_comm.data.fields import RowFormat
 from sparkdl_comm.job.row_sets import Source, source_of
 from sparkdl_comm.job.session import is_classic
 
-#: Bytes of a batch, about.
+#: Approximate limit of a batch, in bytes.
 BATCH_BYTES = 32 << 20
-#: Spark's key, and its default.
+#: Spark's limit of rows per batch, and its default.
 KEY = "spark.sql.execution.arrow.maxRecordsPerBatch"
 _DEFAULT_ROWS = 10_000
-#: Rows that are measured.
+#: Number of rows to measure.
 _MEASURED = 4
-#: Rows of a batch whose width cannot be known without running a large part of the query twice.
+#: Rows per batch when measuring the width would run a large part of the query twice.
 _UNKNOWN = 256
 _UNKNOWN_BYTES = BATCH_BYTES // _UNKNOWN
-#: Bytes of a number, and of what is in a row beside its arrays.
+#: Bytes of a number, and overhead of a row in addition to its arrays.
 _NUMBER = 8
-#: Nodes of an optimized plan that give their first rows without reading all others.
+#: Nodes of an optimized plan that return their first rows without reading all others.
 _NARROW = frozenset(
     (
         *("Project", "Filter", "Union", "LocalRelation", "LogicalRDD", "LogicalRelation", "InMemoryRelation", "Range"),
@@ -48,8 +49,11 @@ _VECTORS = (VectorUDT, OldVectorUDT)
 
 @dataclass(frozen=True)
 class Measure:
-    """What a column's first rows are. ``bytes``: of the largest one. ``width`` and ``stored``: elements of a Vector, and the
-    mean number of those that it stores; 0 where the column has none."""
+    """Size of a column's first rows.
+
+    ``bytes``: bytes of the largest value. ``width``: elements of a Vector. ``stored``: mean number of elements that a
+    Vector stores. Both are 0 if the column has no Vectors.
+    """
 
     bytes: int
     width: int = 0
@@ -57,8 +61,11 @@ class Measure:
 
 
 def measures(df: DataFrame, names: Sequence[str]) -> dict[str, Measure]:
-    """Return what the columns ``names`` are, by name. Runs a small job if there are arrays, Vectors, binary or text among
-    them, unless the query would have to read all of its input for its first rows, or the same data were measured before."""
+    """Return the measures of the columns ``names``, by name.
+
+    Runs a small job if a column has arrays, Vectors, binary or text. Runs none if the query would have to read all of
+    its input for its first rows, or if the same data were measured before.
+    """
     fields = [_field(df, name) for name in names]
     found = {field.name: Measure(_NUMBER) for field in fields}
     variable = [field for field in fields if isinstance(field.dataType, (*_VECTORS, ArrayType, BinaryType, StringType))]
@@ -88,9 +95,11 @@ def measures(df: DataFrame, names: Sequence[str]) -> dict[str, Measure]:
 
 
 def bounded(df: DataFrame, row_bytes: int) -> DataFrame:
-    """Return ``df`` for a job whose Arrow batches have :data:`BATCH_BYTES` at most, about; the user's session stays as it is.
+    """Return ``df`` for a job whose Arrow batches have about :data:`BATCH_BYTES` at most.
 
-    :param row_bytes: of one row, about.
+    Leaves the user's session as it is. On Spark Connect, returns ``df`` itself, and warns if its rows are wide.
+
+    :param row_bytes: approximate bytes of a row.
     """
     spark = df.sparkSession
     most = int(spark.conf.get(KEY, str(_DEFAULT_ROWS)) or _DEFAULT_ROWS)
@@ -100,7 +109,7 @@ def bounded(df: DataFrame, row_bytes: int) -> DataFrame:
     if not is_classic(spark):
         if row_bytes > _UNKNOWN_BYTES:
             warnings.warn(
-                f"rows have {row_bytes} bytes, and Spark sends {most} of them at once: set {KEY} to {rows} on this Spark"
+                f"a row has {row_bytes} bytes, and Spark sends {most} rows at once. Set {KEY}={rows} on this Spark"
                 " Connect session",
                 stacklevel=2,
             )
@@ -114,12 +123,12 @@ def bounded(df: DataFrame, row_bytes: int) -> DataFrame:
     return DataFrame(package.Dataset.ofRows(session, plan), spark)
 
 
-#: Measures of data that are the same another time, newest last, with the columns' names.
+#: Known measures, newest last: the source, the names of its columns, and their measures.
 _known: deque[tuple[Source, list[str], dict[str, Measure]]] = deque(maxlen=64)
 
 
 def _sizes(field: StructField) -> Column:
-    """A struct of ``size`` and ``stored``; null where the column is."""
+    """Return a struct of ``size`` and ``stored``, null where the column is null."""
     column, kind = F.col("`" + field.name.replace("`", "``") + "`"), field.dataType
     if isinstance(kind, _VECTORS):
         vector = F.unwrap_udt(column)
@@ -135,7 +144,7 @@ def _sizes(field: StructField) -> Column:
 
 
 def _described(field: StructField) -> Measure:
-    """What the column's metadata say, which Spark ML's transformers write."""
+    """Return the measure given by the column's metadata, which Spark ML's transformers write."""
     width = field.metadata.get("ml_attr", {}).get("num_attrs", 0) if isinstance(field.dataType, _VECTORS) else 0
     return Measure(_NUMBER * width or _UNKNOWN_BYTES, width)
 
@@ -145,6 +154,7 @@ def _field(df: DataFrame, name: str) -> StructField:
 
 
 def _is_narrow(df: DataFrame) -> bool:
+    """Return whether the query can return its first rows without reading all of its input."""
     if not is_classic(df.sparkSession):
         return True
     ahead: list[Any] = [df._jdf.queryExecution().optimizedPlan()]

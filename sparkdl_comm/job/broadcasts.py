@@ -1,6 +1,7 @@
-"""Broadcasts and their ends: one for each module that scores, one for each run of a gang.
+"""Broadcasts of scored modules and of large task functions, and their removal.
 
-PySpark keeps the bytes of a broadcast in a file on the driver's disk until the application ends, whoever still uses it.
+PySpark keeps the bytes of each broadcast in a file on the driver's disk until the application ends, even when nothing
+uses the broadcast any more.
 """
 
 from __future__ import annotations
@@ -26,13 +27,15 @@ from sparkdl_comm.job.shipped import Shipped
 
 _log = logging.getLogger(__name__)
 
-#: Bytes above which Spark would broadcast a function, and never end that broadcast.
+#: Size above which Spark itself would broadcast a function, in bytes. Spark never removes such a broadcast.
 _LARGE = 1 << 20
 
 
 @dataclass
 class _File:
-    """A broadcast's file on the driver. ``reference``: Java's weak reference to the broadcast, which plans refer to."""
+    """File of a broadcast on the driver's disk. ``reference``: Java's weak reference to the broadcast, which plans
+    refer to.
+    """
 
     application: str
     path: Path
@@ -40,21 +43,26 @@ class _File:
 
 
 class ModuleBroadcasts:
-    """Broadcasts of modules. A module that has not changed keeps its broadcast. When module and plans are gone, Spark removes
-    the broadcast's blocks, and the next call of :meth:`of` or :meth:`sweep` its file."""
+    """Broadcasts of modules, one per module as long as it does not change.
+
+    Spark removes the blocks of a broadcast when the module and all plans that use it are gone. The next call of
+    :meth:`of` or
+    :meth:`sweep` removes its file.
+    """
 
     def __init__(self) -> None:
         self._lock = threading.Lock()
-        #: By ``id`` of the module: what was broadcast of it last, and the broadcast.
+        #: Newest broadcast of each module, with the application and the digest of the module's bytes, by ``id`` of the
+        #: module.
         self._newest: dict[int, tuple[tuple[str, bytes], Broadcast[Any]]] = {}
         self._files: list[_File] = []
 
     def of(
         self, context: SparkContext, module: torch.nn.Module, factory: Callable[[], torch.nn.Module] | None
     ) -> Broadcast[Any]:
-        """Return the broadcast of ``module`` as it is now. ``factory``: as :func:`pickled_module` has it.
+        """Return a broadcast of the current state of ``module``. ``factory``: see :func:`pickled_module`.
 
-        :raises ModelError: pickle refuses the module, and there is no factory.
+        :raises ModelError: the module cannot be pickled, and there is no factory.
         """
         pickled = pickled_module(module, factory)
         key = str(context.applicationId), hashlib.sha256(pickled).digest()
@@ -81,19 +89,22 @@ class ModuleBroadcasts:
                     self._files.remove(file)
 
 
-#: Those of this process.
+#: The broadcasts of this process.
 MODULE_BROADCASTS = ModuleBroadcasts()
 
 
 class _Sent:
-    """Function that arrives at executors as the one that was pickled. ``module``: of that one, which ImportCheck imports."""
+    """Stand-in for a function: unpickles to the function in the broadcast ``pickled``.
+
+    ``module``: the module of that function, which ImportCheck imports.
+    """
 
     def __init__(self, pickled: Broadcast[bytes], module: str) -> None:
         self._pickled = pickled
         self.__module__ = module
 
     def __call__(self, batches: Any) -> Any:
-        raise AssertionError("only what arrives is called")
+        raise AssertionError("call the unpickled function, not its stand-in")
 
     def __reduce__(self) -> tuple[Any, ...]:
         return _arrived, (self._pickled,)
@@ -105,7 +116,11 @@ def _arrived(pickled: Broadcast[bytes]) -> Any:
 
 @contextmanager
 def sent(spark: SparkSession, function: Callable[[Any], Any]) -> Iterator[Callable[[Any], Any]]:
-    """Yield ``function`` as tasks are to get it: if it is large, by a broadcast, which ends with the context."""
+    """Yield ``function`` for a job's tasks. A large function is replaced by a stand-in with a broadcast.
+
+    The broadcast is destroyed when the context ends. Spark Connect has no broadcasts, so there ``function`` itself is
+    yielded.
+    """
     pickled = cloudpickle.dumps(function) if is_classic(spark) else b""
     if len(pickled) <= _LARGE:
         yield function
@@ -118,5 +133,5 @@ def sent(spark: SparkSession, function: Callable[[Any], Any]) -> Iterator[Callab
     finally:
         try:
             broadcast.destroy()
-        except Py4JError:  # the application has ended, and with it the broadcast
-            _log.debug("a broadcast was not destroyed", exc_info=True)
+        except Py4JError:  # the application has ended, and its broadcasts with it
+            _log.debug("cannot destroy a broadcast", exc_info=True)

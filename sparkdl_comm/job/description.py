@@ -16,9 +16,10 @@ _OWN_GROUP = "sparkdl_comm"
 
 @contextmanager
 def described(spark: SparkSession, text: str) -> Iterator[None]:
-    """Give the jobs that this thread starts in here a description, and a group where the user has set none.
+    """Set the description and, unless the user has set one, the group of the jobs that this thread starts in the
+    context.
 
-    A description that the user has set goes before ``text``. Spark Connect has neither; there this does nothing.
+    A description that the user has set precedes ``text``. Spark Connect has neither, so there this does nothing.
     """
     if not is_classic(spark):
         yield

@@ -31,14 +31,14 @@ class DriverClient:
     """Rank 0's connection to the driver, for progress, printed lines and the trained tensors. Thread-safe."""
 
     def __init__(self, sock: socket.socket, stall_seconds: float, clock: Clock) -> None:
-        """Not to be called directly: see ``connect``."""
+        """Do not call this directly: use ``connect``."""
         self._sock = sock
         self._stall = stall_seconds
         self._clock = clock
         self._lock = threading.Lock()
-        self._rest = bytearray()  # of a progress message that the kernel took only a part of
+        self._rest = bytearray()  # unsent bytes of a message that the kernel accepted in part
         self._gone: str | None = None
-        self._refused = False  # what `send_tensors` sent
+        self._refused = False  # whether `send_tensors` failed
         self._watch: threading.Thread | None = None
 
     @classmethod
@@ -53,11 +53,12 @@ class DriverClient:
         stall_seconds: float = STALL_SECONDS,
         clock: Clock = time.monotonic,
     ) -> DriverClient:
-        """Connect to the driver within ``timeout`` seconds. ``stall_seconds``: how long tensors may stand still.
+        """Connect to the driver within ``timeout`` seconds.
 
+        :param stall_seconds: how long the transfer of tensors may make no progress.
         :raises DeadlineError: there is no connection in time.
         :raises AuthenticationError: the driver does not know the secret.
-        :raises GangError: nobody is there, or it expects another attempt.
+        :raises GangError: nothing listens there, or the driver expects another attempt.
         """
         deadline = clock() + timeout
         sock = handshake.connect(address, secret, deadline, bind_ip, clock)
@@ -67,13 +68,16 @@ class DriverClient:
         except BaseException as exc:
             sock.close()
             if isinstance(exc, ConnectionError):
-                raise GangError(f"the driver turned rank 0 of gang attempt {attempt} away: {exc}") from exc
+                raise GangError(f"the driver refused rank 0 of gang attempt {attempt}: {exc}") from exc
             raise
         return cls(sock, stall_seconds, clock)
 
     def on_gone(self, callback: Callable[[], None]) -> None:
-        """Have ``callback`` called, from a thread of its own, when the driver ends the connection, or is gone with it; not if
-        ``send_tensors`` raises that. The same thread tells the driver every second that this process runs."""
+        """Call ``callback`` from a separate thread when the driver closes the connection or disappears.
+
+        It is not called if ``send_tensors`` has raised because of that. The same thread sends the driver a heartbeat
+        every second.
+        """
         heartbeat = encode_frame({"type": "heartbeat"}, 64)
 
         def watch() -> None:
@@ -90,12 +94,20 @@ class DriverClient:
         self._watch.start()
 
     def progress(self, progress: dict[str, Any]) -> bool:
-        """Show ``progress`` (JSON, up to 64 KiB, else InputError) to the driver if that takes no waiting; False
-        if it was dropped, because the one before has not gone out or the driver is away."""
+        """Send ``progress`` to the driver if this needs no waiting. Return False if the message was dropped.
+
+        It is dropped if the message before it has not been sent yet, or if the driver is gone.
+
+        :param progress: a JSON object of at most 64 KiB.
+        :raises InputError: ``progress`` is larger.
+        """
         return self._tell(encode_frame({"type": "progress", "progress": progress}, MAX_PROGRESS))
 
     def log(self, lines: list[str], dropped: int) -> bool:
-        """Show printed ``lines`` to the driver, and how many before them were dropped; as :meth:`progress`."""
+        """Send printed ``lines`` to the driver, if this needs no waiting. Return False if they were dropped.
+
+        ``dropped``: how many lines before them were dropped.
+        """
         return self._tell(encode_frame({"type": "log", "lines": lines, "dropped": dropped}, MAX_HEADER))
 
     def _tell(self, frame: bytes) -> bool:
@@ -116,12 +128,13 @@ class DriverClient:
         return True
 
     def send_tensors(self, tensors: Mapping[str, torch.Tensor]) -> None:
-        """Send ``tensors`` and wait until the driver has them; non-contiguous and GPU ones are copied one at a
-        time.
+        """Send ``tensors``, and wait until the driver has received them.
+
+        Copies non-contiguous and GPU tensors one at a time.
 
         :raises ModelError: a tensor has no plain bytes.
-        :raises GangError: the driver is away.
-        :raises DeadlineError: the driver does not take them in time.
+        :raises GangError: the driver is gone, or refuses the tensors.
+        :raises DeadlineError: the driver does not receive them in time.
         """
         header = encode_frame({"type": "tensors", **describe(tensors)}, MAX_HEADER)
         with self._lock:
@@ -139,29 +152,31 @@ class DriverClient:
                 recv_frame(self._sock, 64, self._clock() + self._stall, self._clock)
             except OSError as exc:  # DeadlineError is one too
                 self._refused = True
-                self._gone = str(exc)  # what has gone out cannot be taken back, so nothing can follow it
-                text = f"the driver went away, or refused, while rank 0 sent the model: {exc}"
+                self._gone = str(exc)  # part of a frame may have been sent, so no other frame can follow
+                text = f"the driver disconnected, or refused the model, while rank 0 was sending it: {exc}"
                 raise (DeadlineError if isinstance(exc, DeadlineError) else GangError)(text, rank=0) from exc
 
     def failed(self, failure: Failure) -> None:
-        """Tell the driver what stopped the gang, if that takes no more than a second. Spark tells it too, but Spark
-        Connect cuts long messages off."""
+        """Tell the driver what stopped the gang, within a second.
+
+        Spark reports the failure too, but Spark Connect truncates long messages.
+        """
         with self._lock:
             self._last({"type": "failure", "failure": asdict(failure)})
 
     def all_left(self) -> None:
-        """Tell the driver that the ranks have left the gang, and only have to end, if that takes no more than a second."""
+        """Tell the driver, within a second, that all ranks have left the gang and only have to exit."""
         with self._lock:
             self._last({"type": "all left"})
 
     def close(self) -> None:
-        """Say goodbye, waiting a second at most. May be repeated."""
+        """Say goodbye, within a second, and close the connection. May be called more than once."""
         with self._lock:
             self._last({"type": "bye"})
             self._gone = "closed"
         if self._watch is not None:
             with contextlib.suppress(OSError):
-                self._sock.shutdown(socket.SHUT_RDWR)  # wakes it
+                self._sock.shutdown(socket.SHUT_RDWR)  # wakes the thread
             if self._watch is not threading.current_thread():
                 self._watch.join()
         self._sock.close()

@@ -1,10 +1,12 @@
-"""The driver's listener: where the ranks of a gang meet (:mod:`sparkdl_comm.job.rendezvous`), and where rank 0 sends
-progress and printed lines while training, and the trained tensors at the end; not through Spark's task results, whose size is
-limited and which come only when the task is over. Rank 0's end is :mod:`sparkdl_comm.job.driver_client`.
+"""The driver's listener: the ranks' rendezvous, and the connection on which rank 0 reports.
 
-Frames from rank 0, after handshake and hello: ``heartbeat``, ``progress`` and ``log`` (any number), ``tensors`` (a header,
-then raw bytes, then a frame with their CRC-32), ``all left`` or ``failure``, ``bye``. The driver answers the tensors with
-``received``, so that rank 0 does not end its task before they are there.
+The ranks of a gang meet here (:mod:`sparkdl_comm.job.rendezvous`). Then rank 0 sends progress and printed lines while
+it trains, and the trained tensors at the end. Spark's task results cannot carry these: they are limited in size, and
+arrive only when the task ends. Rank 0's end is :mod:`sparkdl_comm.job.driver_client`.
+
+Frames from rank 0, after handshake and hello: ``heartbeat``, ``progress`` and ``log`` (any number), ``tensors`` (a
+header, then raw bytes, then a frame with their CRC-32), ``all left`` or ``failure``, ``bye``. The driver answers the
+tensors with ``received``. Rank 0 waits for this answer before it ends its task.
 """
 
 from __future__ import annotations
@@ -30,18 +32,19 @@ from sparkdl_comm.gang.handshake import Address
 from sparkdl_comm.gang.tensors import MAX_HEADER, STALL_SECONDS, allocate, pieces, raw
 from sparkdl_comm.job import rendezvous
 
-#: How often `check` is to be called, in seconds.
+#: Interval at which to call `check`, in seconds.
 CHECK_SECONDS = 1.0
 _DAY = 86400.0
-#: How much longer than the other ranks of its gang the driver bears rank 0's silence: they know better what is the matter.
+#: Extra silence that the driver allows rank 0, beyond the timeout of the other ranks, in seconds. They can report the
+#: reason.
 _PATIENCE_SECONDS = 10.0
-#: Of the hello.
+#: The ``kind`` in the hello of rank 0's connection.
 KIND = "driver"
 
 _log = logging.getLogger(__name__)
 
 OnProgress = Callable[[dict[str, Any]], None]
-#: Gets lines that rank 0 printed, and how many before them were dropped.
+#: Callback for lines that rank 0 printed, and the number of lines dropped before them.
 OnLog = Callable[[list[str], int], None]
 
 
@@ -50,9 +53,10 @@ def _ignore(lines: list[str], dropped: int) -> None:
 
 
 class DriverListener:
-    """The driver's end. The ranks of gang attempt ``attempt`` meet here, and rank 0 keeps a connection; ranks of other
-    attempts are refused (None: the first to come fixes it). ``on_progress`` and ``on_log`` are called from that
-    connection's thread; what they raise is logged.
+    """Listener of the driver for the ranks of gang attempt ``attempt``.
+
+    Ranks of other attempts are refused. If ``attempt`` is None, rank 0's first connection sets it. ``on_progress`` and
+    ``on_log`` are called from the thread of rank 0's connection. Exceptions that they raise are logged.
     """
 
     def __init__(
@@ -70,12 +74,17 @@ class DriverListener:
         max_bytes: int | None = None,
         clock: Clock = time.monotonic,
     ) -> None:
-        """Listens at once, on an address that ``host`` and ``bind`` say (see ``listen.driver_addresses``); else ConfError.
-        ``world``: ranks that meet, within ``timeout`` seconds of the first; these are what ``check`` goes by, too.
-        ``max_bytes``: most that the tensors may take; None: the memory available when they come."""
+        """Listen on an address chosen by ``host`` and ``bind`` (see ``listen.driver_addresses``).
+
+        :param world: number of ranks that meet.
+        :param timeout: seconds from the first rank's arrival until all must have met. ``check`` uses the same timeout.
+        :param max_bytes: limit for the tensors, in bytes. None: the memory that is available when they arrive.
+        :raises ConfError: there is no such address, or no free port.
+        """
         self._timeout = timeout
-        #: Since when rank 0's next message is waited for; since when, and after what, the run has only to end.
+        #: Start of the wait for rank 0's next message.
         self._silent_since: float | None = None
+        #: Time from which the run only has to end, and the event that ended it.
         self._ending: tuple[float, str] | None = None
         self._on_progress = on_progress
         self._on_log = on_log or _ignore
@@ -91,19 +100,20 @@ class DriverListener:
         ip, told = listen.driver_addresses(host, bind)
         self._rendezvous = rendezvous.Rendezvous(world, timeout, clock)
         self._acceptor = Acceptor(ip, ports, secret, self._on_peer, clock, peers=world)
-        #: For the ranks.
+        #: Address that the ranks connect to.
         self.address: Address = (told, self._acceptor.address[1])
         self._wake_in, self._wake_out = socket.socketpair()
         self._thread = threading.Thread(target=self._accept, name="sparkdl-driver", daemon=True)
         self._thread.start()
 
     def tensors(self, deadline: float) -> dict[str, torch.Tensor]:
-        """The trained tensors, on the CPU. ``deadline`` is a value of the clock (``time.monotonic()``, seconds).
+        """Wait for the trained tensors, and return them, on the CPU.
 
-        :raises DeadlineError: they do not come in time.
-        :raises RankLostError: rank 0 went away before it had sent them.
+        :param deadline: a value of the clock (``time.monotonic()``, seconds).
+        :raises DeadlineError: the tensors do not arrive in time.
+        :raises RankLostError: rank 0 disconnected before it had sent them.
         :raises ProtocolError: their header is wrong.
-        :raises GangError: rank 0 closed without sending any, or the listener is closed.
+        :raises GangError: rank 0 closed its connection without sending any, or the listener is closed.
         """
 
         def done() -> bool:
@@ -122,12 +132,15 @@ class DriverListener:
 
     @property
     def received(self) -> dict[str, torch.Tensor] | None:
-        """The trained tensors, if rank 0 has sent them."""
+        """The trained tensors, or None if rank 0 has not sent them."""
         with self._changed:
             return self._tensors
 
     def failure(self, deadline: float) -> Failure | None:
-        """What rank 0 says stopped the gang; None if it says nothing until ``deadline``, or is gone."""
+        """Return the failure that stopped the gang, as rank 0 reports it.
+
+        Returns None if rank 0 reports none until ``deadline``, or has disconnected.
+        """
         with self._changed:
             self._changed.wait_for(
                 lambda: self._failure or self._error or self._closed, max(0.0, deadline - self._clock())
@@ -135,26 +148,29 @@ class DriverListener:
             return self._failure
 
     def check(self) -> None:
-        """To be called every ``CHECK_SECONDS`` while the ranks run.
+        """Check that rank 0 still sends, and that the run ends in time. Call this every ``CHECK_SECONDS`` while the
+        ranks run.
 
-        :raises RankLostError: rank 0 is connected, but sends nothing any more; or all ranks have left the gang, where each
-            watches over the others, and one does not end.
+        :raises RankLostError: rank 0 is connected but silent. Or a rank does not exit after the gang has ended, when
+            ranks no longer watch each other.
         """
         now, silent, ending = self._clock(), self._silent_since, self._ending
         if ending is not None and now - ending[0] > self._timeout:
             raise RankLostError(
-                f"a rank does not end, {self._timeout:g} s ({TIMEOUT_KEY}) after {ending[1]}: its process or its executor"
-                " stands still"
+                f"a rank has not exited {self._timeout:g} s ({TIMEOUT_KEY}) after {ending[1]}: its process or its executor"
+                " hangs"
             )
         if silent is not None and now - silent > self._timeout + _PATIENCE_SECONDS:
             raise RankLostError(
-                f"rank 0 has sent nothing for {now - silent:.0f} s ({TIMEOUT_KEY}): its process or its executor stands still,"
-                " or the network to it is cut",
+                f"rank 0 has sent nothing for {now - silent:.0f} s ({TIMEOUT_KEY}): its process or its executor hangs,"
+                " or the network to it is down",
                 rank=0,
             )
 
     def close(self) -> None:
-        """Stop listening and drop the connection; ranks that wait for others are told. May be repeated."""
+        """Stop listening, and drop the connection. Ranks that wait at the rendezvous get a failure. May be called more
+        than once.
+        """
         with self._changed:
             if self._closed:
                 return
@@ -164,7 +180,7 @@ class DriverListener:
         if sock is not None:
             hang_up(sock)
         self._rendezvous.close()
-        self._wake_in.close()  # the thread's end becomes readable
+        self._wake_in.close()  # wakes the thread: its end becomes readable
         self._thread.join(2.0)
 
     def __enter__(self) -> DriverListener:
@@ -179,7 +195,7 @@ class DriverListener:
         poll.register(self._wake_out, select.POLLIN)
         while not self._closed:
             poll.poll(60_000)
-            self._acceptor.accept()  # does nothing if there is nobody
+            self._acceptor.accept()  # does nothing if no connection waits
         self._acceptor.close()
         self._wake_out.close()
 
@@ -195,30 +211,30 @@ class DriverListener:
             self._serve(sock, attempt)
 
     def _serve(self, sock: socket.socket, attempt: str) -> None:
-        """Rank 0's connection, to its end."""
+        """Serve rank 0's connection until it ends."""
         with self._changed:
             if self._taken or self._closed:
-                raise GangError(f"gang attempt {attempt} has its connection to the driver already")
+                raise GangError(f"gang attempt {attempt} already has a connection to the driver")
             self._attempt, self._taken, self._sock = attempt, True, sock
         left = False
         try:
-            # So that rank 0 knows at once whether it was taken.
+            # Tells rank 0 at once that it was accepted.
             send_frame(sock, {"type": "welcome"}, 64, self._clock() + HANDSHAKE_SECONDS, self._clock)
             self._receive(sock)
             left = True
-            error: SparkdlCommError = GangError("rank 0 closed its connection without having sent the model")
+            error: SparkdlCommError = GangError("rank 0 closed its connection without sending the model")
         except SparkdlCommError as exc:
             error = exc
         except OSError as exc:
-            error = RankLostError(f"rank 0 went away before it had sent the model: {exc}", rank=0)
-        except (RuntimeError, MemoryError) as exc:  # what torch raises when there is no room
-            error = GangError(f"the driver cannot take the model: {exc}")
+            error = RankLostError(f"rank 0 disconnected before it had sent the model: {exc}", rank=0)
+        except (RuntimeError, MemoryError) as exc:  # torch has no memory for the tensors
+            error = GangError(f"the driver cannot receive the model: {exc}")
         self._silent_since = None
         if self._ending is None and not left:
             self._ending = self._clock(), "rank 0's connection to the driver broke"
         sock.close()
         with self._changed:
-            if self._sock is sock:  # else the listener is closed
+            if self._sock is sock:  # otherwise the listener is closed
                 self._sock = None
                 self._error = error
                 self._changed.notify_all()
@@ -228,7 +244,7 @@ class DriverListener:
         while True:
             self._silent_since = clock()
             message = recv_frame(sock, MAX_HEADER, clock() + _DAY, clock)
-            self._silent_since = None  # what follows may take the driver's time
+            self._silent_since = None  # the driver is busy with the message: not rank 0's silence
             kind = message.get("type")
             if kind == "bye":
                 return
@@ -242,14 +258,12 @@ class DriverListener:
                 crc = 0
                 for tensor in tensors.values():
                     for piece in pieces(raw(tensor)):
-                        if self._sock is not sock:  # the kernel takes more even after `hang_up`
-                            raise GangError("the driver waits for this model no longer")
+                        if self._sock is not sock:  # the kernel accepts bytes even after `hang_up`
+                            raise GangError("the driver no longer waits for this model")
                         frames.recv_into(sock, piece, clock() + STALL_SECONDS, clock)
                         crc = zlib.crc32(piece, crc)
                 if recv_frame(sock, 64, clock() + STALL_SECONDS, clock) != {"crc32": crc}:
-                    raise GangError(
-                        "the trained model came with other bytes than rank 0 sent: something on the way is broken"
-                    )
+                    raise GangError("the trained model was corrupted on its way from rank 0: its CRC-32 does not match")
                 with self._changed:
                     if self._sock is sock:
                         self._tensors = tensors
@@ -271,5 +285,5 @@ class DriverListener:
     def _show(self, callback: Callable[..., None], *what: Any) -> None:
         try:
             callback(*what)
-        except Exception:  # noqa: BLE001 - it is the caller's, and the model must still arrive
-            _log.exception("what rank 0 sent could not be shown")
+        except Exception:  # noqa: BLE001 - the callback is the caller's, and the model must still arrive
+            _log.exception("cannot show a message of rank 0")

@@ -1,4 +1,4 @@
-"""What runs in each barrier task of a CommDistributor: the user's function, in a gang with a process group."""
+"""Barrier tasks of a CommDistributor: each runs the user's function in a gang with a process group."""
 
 from __future__ import annotations
 
@@ -23,14 +23,18 @@ from sparkdl_comm.gang.handshake import Address
 from sparkdl_comm.gang.process_group import process_group
 from sparkdl_comm.job.task import LOADING, RankFn, RankTask
 
-#: Report of a rank whose function never communicated with the other ranks.
+#: Report of a rank whose function never communicated with other ranks.
 ALONE = "alone"
 
 
 @dataclass(frozen=True)
 class FunctionSpec:
-    """One run of a user's function. ``call``: the pickled function with its arguments. ``on_rows``: it gets the rank's rows, a
-    PartitionDataset, as first argument. ``local``: ranks are processes of one machine. The rest as in TrainSpec."""
+    """Parameters of one run of a user's function.
+
+    ``call``: the pickled function with its arguments. ``on_rows``: whether the function gets the rank's rows, a
+    PartitionDataset, as its first argument. ``local``: whether ranks are processes of one machine. For the other fields
+    see TrainSpec.
+    """
 
     call: bytes = field(repr=False)
     on_rows: bool
@@ -44,7 +48,7 @@ class FunctionSpec:
 
 
 def make_function_fn(spec: FunctionSpec) -> RankFn:
-    """The function for ``mapInArrow(…, RANK_SCHEMA, barrier=True)``, one task per rank."""
+    """Return the function for ``mapInArrow(…, RANK_SCHEMA, barrier=True)``, one task per rank."""
 
     def run_rank(batches: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
         from pyspark import BarrierTaskContext
@@ -56,10 +60,12 @@ def make_function_fn(spec: FunctionSpec) -> RankFn:
 
 
 def run_function(spec: FunctionSpec, task: RankTask, batches: Iterator[pa.RecordBatch]) -> str:
-    """Run the function; what it returns at rank 0 goes to the driver. A failure is told to the other ranks, and raised
-    with the *first* failure of the gang inside.
+    """Run the function, and send rank 0's result to the driver.
 
-    :return: the rank's report: :data:`ALONE` if it never communicated with the others that there are, else "".
+    A failure is announced to the other ranks, and raised with the *first* failure of the gang inside.
+
+    :return: the rank's report: :data:`ALONE` if there are other ranks and it never communicated with them, otherwise
+        "".
     """
     phase = "set-up"
     try:
@@ -72,7 +78,8 @@ def run_function(spec: FunctionSpec, task: RankTask, batches: Iterator[pa.Record
                 by_torch = stack.enter_context(process_group(gang, device, spec.conf.timeout, spec.local))
                 communicator = stack.enter_context(installed(Communicator(gang, device, spec.conf)))
                 phase = LOADING
-                # As Spark does with its own functions; only now, as it may import what keeps init_process_group.
+                # As Spark unpickles its own functions. After the group is made, because the pickle may import a module
+                # that keeps a reference to init_process_group.
                 call = cloudpickle.loads(spec.call)
                 phase = "train_fn"
                 result = call(*arguments)
@@ -95,14 +102,14 @@ def _arguments(spec: FunctionSpec, batches: Iterator[pa.RecordBatch], stack: Exi
 
         folder = stack.enter_context(tempfile.TemporaryDirectory(dir=SparkFiles.getRootDirectory()))
         return [PartitionDataset(batches, Path(folder))]
-    for _ in batches:  # else Spark throws the Python worker away
+    for _ in batches:  # otherwise Spark ends the Python worker
         pass
     return []
 
 
 @dataclass(frozen=True)
 class Script:
-    """Runs the Python file ``path``, there on every executor, as ``python path *arguments`` would."""
+    """Call that runs the Python file ``path``, present on every executor, like ``python path *arguments``."""
 
     path: str
     arguments: tuple[str, ...]

@@ -1,4 +1,4 @@
-"""The GPU of a task: the one that Spark assigned to it, else one of its host's in turn."""
+"""Choice of a task's GPU: the GPU that Spark assigned, or otherwise the host's GPUs in turn."""
 
 from __future__ import annotations
 
@@ -14,17 +14,17 @@ _VISIBLE = "CUDA_VISIBLE_DEVICES"
 
 
 def task_gpu(resources: Any, place: int) -> torch.device:
-    """Return the GPU of this task, and make it the current one.
+    """Return the GPU of this task, and make it the current device.
 
-    :param resources: what Spark's TaskContext says that the task was given, by name.
-    :param place: the task's number among those on its host, from 0, which chooses where Spark assigns no GPUs.
+    :param resources: the resources that Spark's TaskContext assigned to the task, by name.
+    :param place: index of the task among the tasks on its host, from 0. Selects the GPU if Spark assigns none.
     :raises SlotsError: torch sees no GPU here.
     :raises ConfError: torch does not see the GPU that Spark assigned.
     """
     assigned = resources.get("gpu")
     addresses = list(assigned.addresses) if assigned else []
     if addresses and addresses[0].startswith("MIG-") and _VISIBLE not in os.environ:
-        os.environ[_VISIBLE] = addresses[0]  # CUDA sees one MIG instance per process; before torch asks it for any
+        os.environ[_VISIBLE] = addresses[0]  # a process sees one MIG instance, and must name it before CUDA starts
     if not torch.cuda.is_available():
         raise SlotsError("device='cuda', but this executor has no GPU that torch can use. Set device to cpu")
     uuids = [str(torch.cuda.get_device_properties(index).uuid) for index in range(torch.cuda.device_count())]
@@ -34,14 +34,14 @@ def task_gpu(resources: Any, place: int) -> torch.device:
 
 
 def gpu_index(addresses: Sequence[str], place: int, uuids: Sequence[str], visible: str) -> int:
-    """Return torch's number of a task's GPU.
+    """Return torch's index of a task's GPU.
 
-    :param addresses: as Spark's discovery script names the task's GPUs: numbers, UUIDs or names of MIG instances. Without
-        any, tasks of one host take its GPUs in turn.
-    :param place: the task's number among those on its host.
-    :param uuids: of the GPUs that torch sees, by torch's number; of at least one.
-    :param visible: CUDA_VISIBLE_DEVICES, which may name them otherwise.
-    :raises ConfError: torch does not see a GPU of that address.
+    :param addresses: names of the task's GPUs from Spark's discovery script: indices, UUIDs or names of MIG instances.
+        If empty, the tasks of a host use its GPUs in turn.
+    :param place: index of the task among the tasks on its host.
+    :param uuids: UUIDs of the GPUs that torch sees, by torch's index. At least one.
+    :param visible: CUDA_VISIBLE_DEVICES, which may have other names for the GPUs.
+    :raises ConfError: torch does not see a GPU with that address.
     """
     if not addresses:
         return place % len(uuids)
@@ -58,6 +58,6 @@ def gpu_index(addresses: Sequence[str], place: int, uuids: Sequence[str], visibl
                     return index
     raise ConfError(
         f"Spark assigned the GPU {address}, but torch sees {', '.join(uuids)}, with {_VISIBLE}={visible or 'not set'}."
-        " Have spark.executor.resource.gpu.discoveryScript name GPUs as executors see them. A Python worker cannot change"
-        " between MIG instances: set spark.python.worker.reuse=false"
+        " Let spark.executor.resource.gpu.discoveryScript name GPUs as executors see them. A Python worker cannot switch"
+        " between MIG instances: with MIG, set spark.python.worker.reuse=false"
     )

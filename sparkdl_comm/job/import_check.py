@@ -1,8 +1,8 @@
-"""The import check: the first thing that an executor's Python does is to see whether it has this package. Without the check, a
-failing import would end in a long traceback.
+"""Check that an executor's Python can import this package, before anything else is unpickled there.
 
-Spark ships a function by the name of its module, which a Python without the module cannot load. So what is shipped begins
-with a function that needs nothing but Python: it imports the module, and tells what is missing in which Python.
+Spark ships a function by the name of its module. A Python that lacks this module would fail with a long traceback. So a
+task's function is preceded by a small function that needs nothing but Python. It imports the module, or says which
+executor's Python lacks what.
 """
 
 from __future__ import annotations
@@ -18,10 +18,10 @@ from sparkdl_comm.job.shipped import Shipped
 
 
 class ImportCheck:
-    """Wraps ``function``, for ``mapInArrow``: where it arrives, its module is imported before it is unpickled.
+    """Wrapper of ``function`` for ``mapInArrow``: imports its module on the executor before it unpickles the function.
 
-    If the import fails, the task fails with an ImportError that says what to install where; on a ``rank`` of a gang with a
-    Failure of the class ConfError. What is not a rank's is :class:`Shipped`.
+    If the import fails, the task raises an ImportError that says what to install where. On a ``rank`` of a gang the
+    failure is a Failure of the class ConfError instead. A function that is not a rank's is sent as :class:`Shipped`.
     """
 
     def __init__(self, function: Callable[[Any], Any], rank: bool) -> None:
@@ -31,7 +31,7 @@ class ImportCheck:
         return self._function(batches)
 
     def __reduce__(self) -> tuple[Any, ...]:
-        # Unpickled in this order.
+        # Unpickled in this order: the check first.
         function = self._function if self._rank else Shipped.of(self._function)
         return _second, (_Check(self._function.__module__, self._rank), function)
 
@@ -49,9 +49,10 @@ def _second(first: None, function: Callable[[Any], Any]) -> Callable[[Any], Any]
 
 
 def _check(module: str, marker: str) -> None:
-    """Imports the module. Shipped as code, so all that it uses is imported here.
+    """Import the module. This function is shipped as code, so it imports all that it uses itself.
 
-    :raises ImportError: it cannot be imported; with a marker, a RuntimeError that ``Failure.find`` reads.
+    :raises ImportError: the import fails, and ``marker`` is empty.
+    :raises RuntimeError: the import fails, and ``marker`` is set. ``Failure.find`` reads its text.
     """
     import importlib
     import json
@@ -70,13 +71,13 @@ def _check(module: str, marker: str) -> None:
             f"the Python of executors, {sys.executable} (Python {sys.version.split()[0]}) on {socket.gethostname()},"
         )
         message = (
-            f"{python} may map {limit / 2**20:.0f} MiB of address space, which is too little to load PyTorch: {error}. This is"
-            " what spark.executor.pyspark.memory limits. Unset it, and set spark.executor.memoryOverhead to what Python needs"
+            f"{python} may map {limit / 2**20:.0f} MiB of address space, too little to load PyTorch: {error}. The limit is"
+            " spark.executor.pyspark.memory. Unset it, and set spark.executor.memoryOverhead to what Python needs"
             if is_limited
-            else f"{python} lacks"
-            f" what sparkdl_comm needs: {error}. Install sparkdl_comm and its requirements there, or have executors use a"
-            " Python that has them: the environment variable PYSPARK_PYTHON, set before the session starts, or spark-submit"
-            " --conf spark.pyspark.python=...; spark.archives ships a packed environment"
+            else f"{python} cannot import"
+            f" what sparkdl_comm needs: {error}. Install sparkdl_comm and its requirements there. Or choose another Python by"
+            " the environment variable PYSPARK_PYTHON, set before the session starts, or by spark-submit"
+            " --conf spark.pyspark.python=... Or ship a packed environment by spark.archives"
         )
         if not marker:
             raise ImportError(message) from None

@@ -1,11 +1,11 @@
 """Ctrl-C on the driver while ranks run.
 
-Python raises KeyboardInterrupt in the middle of whatever the main thread waits for. Left like this, a call to the JVM has its
-answer still to come, and the next call on that connection would read it; and the job goes on. So:
+Python raises KeyboardInterrupt at whatever point the main thread waits. If this is inside a call to the JVM, the answer
+is still to come, and the next call on that connection would read it. Also, the Spark job would go on. So:
 
-1. Jobs that take long run in a thread of their own (:func:`in_thread`), and their caller waits where it can be interrupted.
-2. Whoever started them cancels them, by a :class:`JobTag`, and throws a connection away on which a call was interrupted
-   (:func:`interruptible`).
+1. Long jobs run in a separate thread (:func:`in_thread`), and their caller waits where an interrupt does no harm.
+2. The code that starts such jobs cancels them by a :class:`JobTag`. It also closes a connection on which a call was
+   interrupted (:func:`interruptible`).
 """
 
 from __future__ import annotations
@@ -29,12 +29,14 @@ from sparkdl_comm.job.session import is_classic
 
 T = TypeVar("T")
 
-#: What is raised when the JVM is gone, or the server: spark-submit's ends on Ctrl-C itself.
+#: Exceptions raised when the JVM or the Connect server is gone. The JVM of spark-submit itself ends on Ctrl-C.
 _GONE = (Py4JError, PySparkException)
 
 
 class JobTag:
-    """A context: the jobs that this thread starts inside it, also by :func:`in_thread`, can be cancelled from any thread."""
+    """Context that tags the jobs this thread starts inside it, directly or by :func:`in_thread`. Any thread can cancel
+    them.
+    """
 
     def __init__(self, spark: SparkSession) -> None:
         self._classic = is_classic(spark)
@@ -56,7 +58,9 @@ class JobTag:
 
 @contextmanager
 def interruptible(spark: SparkSession) -> Iterator[None]:
-    """Cancels the jobs started in here, in this thread or by :func:`in_thread`, when KeyboardInterrupt comes out."""
+    """Cancel the jobs started in this context, by this thread or :func:`in_thread`, if a KeyboardInterrupt leaves the
+    context.
+    """
     with JobTag(spark) as tag:
         handler = _calls_the_jvm()
         if handler is not None:
@@ -74,8 +78,10 @@ def interruptible(spark: SparkSession) -> Iterator[None]:
 
 
 def in_thread(spark: SparkSession, job: Callable[[], T], check: Callable[[], None]) -> T:
-    """``job()``, in a thread that has the tags, job group and pool of this one. It is not waited for any more when this one is
-    interrupted, or when ``check``, which is called every second, raises."""
+    """Run ``job`` in another thread with this thread's tags, job group and pool, and return its result.
+
+    Stops waiting for the job if this thread is interrupted, or if ``check``, called every second, raises.
+    """
     done: Future[T] = Future()
     tags = set() if is_classic(spark) else spark.getTags()
 
@@ -84,7 +90,7 @@ def in_thread(spark: SparkSession, job: Callable[[], T], check: Callable[[], Non
             for tag in tags:
                 spark.addTag(tag)
             done.set_result(job())
-        except BaseException as error:  # noqa: BLE001 - raised where it is waited for
+        except BaseException as error:  # noqa: BLE001 - raised in the waiting thread
             done.set_exception(error)
 
     kind = InheritableThread if is_classic(spark) else threading.Thread
@@ -95,8 +101,10 @@ def in_thread(spark: SparkSession, job: Callable[[], T], check: Callable[[], Non
 
 
 def _calls_the_jvm() -> Any:
-    """The handler of SIGINT, if it is the one that pyspark sets: it cancels *all* jobs, through the connection that may be in
-    the middle of a call. None: it is another, or this is not the thread that signals interrupt."""
+    """Return the SIGINT handler if it is pyspark's, which cancels *all* jobs over a connection that may be in use.
+
+    Returns None if it is another handler, or if this is not the main thread, which alone receives signals.
+    """
     if threading.current_thread() is not threading.main_thread():
         return None
     handler = signal.getsignal(signal.SIGINT)
@@ -104,7 +112,7 @@ def _calls_the_jvm() -> Any:
 
 
 def _drop_connection(traceback: TracebackType | None) -> None:
-    """Close this thread's connection to the JVM if ``traceback`` ends inside of a call; the next call makes a new one."""
+    """Close this thread's connection to the JVM if ``traceback`` ends inside a call. The next call opens a new one."""
     while traceback is not None:
         if traceback.tb_frame.f_globals.get("__name__") == "py4j.clientserver":
             connection = SparkContext._gateway._gateway_client.get_thread_connection()  # type: ignore[union-attr]

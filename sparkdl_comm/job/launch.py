@@ -1,4 +1,4 @@
-"""The driver's side of one run: starts the ranks, and gets progress and the trained tensors from them."""
+"""Driver's side of one run: starts the ranks, and receives their progress and the trained tensors."""
 
 from __future__ import annotations
 
@@ -45,22 +45,22 @@ from sparkdl_comm.train.spec import TrainSpec
 
 _log = logging.getLogger(__name__)
 
-#: What Spark's scheduler says of a barrier stage in which a task ended without a report of ours.
+#: Spark's message about a barrier stage in which a task ended without a report of this package.
 _TASK_FAILED = re.compile(
     r"barrier task \w+\(\d+, (?P<rank>\d+)\) finished unsuccessfully\.\s*(?P<reason>.*?)\s*(?:\n\tat |\Z)", re.DOTALL
 )
-#: How a message ends that Spark Connect 3.5 has cut to 2048 characters.
+#: End of a message that Spark Connect 3.5 has truncated to 2048 characters.
 _CUT = "..."
-#: How long rank 0 may then take to say why the gang failed.
+#: Seconds to wait for rank 0's own report of the failure when Spark's message is truncated.
 _SETTLE_SECONDS = 3.0
 _TOO_FEW_SLOTS = "[SPARK-24819]"
 _CANCELLED = re.compile(r"Job \d+ cancelled\b[^\n]*")
-#: What Spark says where it cannot start the Python of executors, or where that is not the driver's version.
+#: Spark's messages if it cannot start the Python of executors, or if its version differs from the driver's.
 _NO_PYTHON = re.compile(r"Cannot run program \"(?P<python>[^\"]*)\"")
 _OTHER_PYTHON = "[PYTHON_VERSION_MISMATCH]"
 _SET_PYTHON = (
-    "have them use one like the driver's, by the environment variable PYSPARK_PYTHON, set before the session starts, or"
-    " spark-submit --conf spark.pyspark.python=..."
+    "let them use the driver's Python version, by the environment variable PYSPARK_PYTHON, set before the session starts, or"
+    " by spark-submit --conf spark.pyspark.python=..."
 )
 _PYTHON_RAISED = re.compile(
     r"(?P<traceback>Traceback \(most recent call last\):\n.*?^(?P<error>\w[\w.]*)(?:: (?P<message>.*))?)\Z",
@@ -71,18 +71,19 @@ _PYTHON_RAISED = re.compile(
 def launch(
     rows: DataFrame, spec: TrainSpec, host: str, watch: OnProgress
 ) -> tuple[dict[str, torch.Tensor], list[RankReport], int]:
-    """Train on ``rows`` with ``spec.world`` ranks at once; again, if one of them is lost.
+    """Train on ``rows`` with ``spec.world`` ranks at once. Start again if a rank is lost.
 
-    :param rows: columns as ``spec.rows`` says; see :class:`sparkdl_comm.data.fields.RowFormat`.
-    :param spec: everything but ``driver_address``, which is filled in here.
+    :param rows: the columns that ``spec.rows`` names; see :class:`sparkdl_comm.data.fields.RowFormat`.
+    :param spec: all parameters but ``driver_address``, which is filled in here.
     :param host: the name or address by which executors reach this process.
-    :param watch: gets rank 0's messages about progress, as the bar does.
-    :return: the trained tensors by name, on the CPU; one report per rank; how many times the ranks were started again.
-    :raises SparkdlCommError: what stopped the first rank that failed. Spark's own exception is its cause where no rank
-        reported one, else its context.
+    :param watch: receives rank 0's progress messages, as the progress bar does.
+    :return: the trained tensors by name, on the CPU; one report per rank; how many times the ranks were restarted.
+    :raises SparkdlCommError: the failure of the first rank that failed. Spark's own exception is its cause if no rank
+        reported a failure, otherwise its context.
     """
-    # By what is in a row, not by how Spark splits its input: that depends on the executors that are there, and other rows per
-    # rank are other weights. Spark does not merge these partitions, as it may those of other shuffles.
+    # Partition by a hash of the row, not by how Spark splits its input. That depends on the executors that are present,
+    # and other rows per rank give other weights. Spark does not merge these partitions, as it may merge those of other
+    # shuffles.
     partitions = rows.repartition(spec.world, "id")
     spec = dataclasses.replace(spec, model=model_for_tasks(rows.sparkSession, spec.model))
 
@@ -112,18 +113,19 @@ def launch(
 
 
 def _description(spec: TrainSpec) -> str:
-    """Return what the Spark UI shows for a gang's job."""
+    """Return the description of a gang's job for the Spark UI."""
     epochs = "1 epoch" if spec.epochs == 1 else f"{spec.epochs} epochs"
     resumed = " from the last checkpoint" if spec.checkpoints is not None and spec.checkpoints.resume else ""
     return f"sparkdl_comm fit: {spec.strategy}, {epochs} on {spec.world} ranks{resumed}"
 
 
 def run_tasks(partitions: DataFrame, rank_fn: RankFn, check: Callable[[], None], description: str) -> list[str]:
-    """Run one barrier task for each partition of ``partitions``, all at once, and wait for all of them: their reports.
-    ``check`` is called every second; if it raises, the tasks are cancelled. The Spark UI shows ``description``.
+    """Run one barrier task for each partition of ``partitions``, all at once, and return their reports.
 
-    :raises RowsGoneError: a rank's was that; its message is the first that says anything.
-    :raises Exception: Spark's, when a task failed; its text has what the rank reported.
+    :param check: called every second. If it raises, the tasks are cancelled.
+    :param description: of the job, for the Spark UI.
+    :raises RowsGoneError: a rank reported that rows are gone. The message is the first one that is not empty.
+    :raises Exception: Spark's, if a task failed. Its text contains what the rank reported.
     """
     spark = partitions.sparkSession
     with sent(spark, rank_fn) as function, JobTag(spark) as tag, described(spark, description):
@@ -153,12 +155,14 @@ def run_gang(
     watch: OnProgress | None = None,
     as_state_dict: Callable[[dict[str, torch.Tensor]], dict[str, torch.Tensor]] | None = None,
 ) -> tuple[dict[str, torch.Tensor], list[str]]:
-    """Run a gang, and get what it sends.
+    """Run a gang, and receive the tensors that rank 0 sends.
 
     :param start: runs the ranks, given the driver's listener, and returns their reports.
-    :param host: by which executors reach this process; ``bind``: where Spark's driver listens, if that is said apart.
-    :param slots: watches Spark's jobs; None: ``start`` does not run any.
-    :param as_state_dict: makes the ``state_dict`` of an error of the tensors that had come; None: they are no model's.
+    :param slots: watches Spark's jobs. None: ``start`` runs none.
+    :param host: name or address by which executors reach this process.
+    :param bind: address on which Spark's driver listens, if that is another one.
+    :param as_state_dict: makes an error's ``state_dict`` from the tensors that have arrived. None: they are not a
+        model's.
     :return: the tensors that rank 0 sent, and every rank's report.
     :raises SparkdlCommError: as :func:`launch`.
     """
@@ -187,9 +191,9 @@ def run_gang(
         try:
             with slots or nullcontext():
                 reports = start(listener)
-            if not reports:  # Spark runs no task at all for a relation that it knows to be empty
+            if not reports:  # Spark runs no task for a relation that it knows to be empty
                 raise InputError("nothing to train on: the DataFrame has no rows")
-            # rank 0 sent them before it reported
+            # Already here: rank 0 sends them before it reports.
             tensors = listener.tensors(time.monotonic() + conf.timeout)
         except Exception as error:
             failure = Failure.find(str(error))
@@ -204,7 +208,7 @@ def run_gang(
                 raise
             if as_state_dict is not None and listener.received is not None:
                 typed.state_dict = as_state_dict(listener.received)
-            # Spark's text has nothing but what the rank reported, under a page of Java stacks.
+            # Not the cause if a rank reported: Spark's text repeats the report under a page of Java stacks.
             raise typed from (error if failure is None else None)
         finally:
             listener.close()
@@ -212,7 +216,7 @@ def run_gang(
 
 
 def _show(bar: ProgressBar, message: dict[str, Any]) -> None:
-    """What rank 0 tells while it runs: a warning, or its progress."""
+    """Show a message of rank 0: log a warning, or update the progress bar."""
     if "warning" in message:
         _log.warning("%s", message["warning"])
     else:
@@ -220,13 +224,16 @@ def _show(bar: ProgressBar, message: dict[str, Any]) -> None:
 
 
 def _unreported(text: str) -> SparkdlCommError | None:
-    """What stopped a rank that could not say so itself, from Spark's words: its process was killed, or it failed before
-    or outside of our code; or it never was; or there were too few slots; or somebody cancelled its job. None if they are about
-    something else."""
+    """Return the error of a run in which no rank could report, from Spark's message. None if the message is about
+    something else.
+
+    Possible reasons: a rank's process was killed, or it failed outside of this package. There was no Python for it.
+    There were too few slots. The job was cancelled.
+    """
     if _TOO_FEW_SLOTS in text:
         return SlotsError(
-            "there were too few slots for all ranks to run at once: an executor was lost, or taken by another application,"
-            " or num_workers is more than there ever were."
+            "there were too few slots for all ranks to run at once: an executor was lost, or another application has it,"
+            " or num_workers is more than the cluster's slots."
             f" Spark says: {text[text.index(_TOO_FEW_SLOTS) :].splitlines()[0]}"
         )
     cancelled = _CANCELLED.search(text)
@@ -255,8 +262,8 @@ def _unreported(text: str) -> SparkdlCommError | None:
             remote_traceback=python["traceback"],
         )
     how = (
-        "its executor was killed for its memory, of which PyTorch's is outside of the JVM's heap: set"
-        " spark.executor.memoryOverhead to more"
+        "its executor was killed for using too much memory. PyTorch's memory is outside of the JVM's heap: increase"
+        " spark.executor.memoryOverhead"
         if was_killed(reason)
         else "its Python worker or its executor died (killed, or out of memory?)"
     )

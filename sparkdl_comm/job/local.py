@@ -1,8 +1,9 @@
-"""Ranks as processes of the driver's own machine, in place of Spark's tasks: ``local_mode`` of CommDistributor.
+"""Ranks as processes of the driver's own machine instead of Spark tasks: ``local_mode`` of CommDistributor.
 
-1. The driver starts one Python process per rank, each with a socket of its own (no other process can reach it), and sends
-   its spec through it.
-2. A process ends with its report, or with the text of what it raised. When the driver goes away, so do the processes.
+1. The driver starts one Python process per rank. It sends each its spec through a socket pair, which no other process
+   can reach.
+2. A process ends with its report, or with the text of the exception that it raised. When the driver goes away, so do
+   the processes.
 """
 
 from __future__ import annotations
@@ -34,15 +35,17 @@ from sparkdl_comm.job.task import RankTask
 
 HOST = "127.0.0.1"
 _MAX_FRAME = 2 * MAX_JSON
-#: Seconds that a process waits for its spec, which the driver sends at once.
+#: Seconds that a process waits for its spec. The driver sends it at once.
 _START_SECONDS = 60.0
-#: Seconds that the other ranks have to end by themselves when one has failed.
+#: Seconds that the other ranks have to end by themselves after one has failed.
 _GRACE = 10.0
 
 
 @dataclass
 class _Process:
-    """A rank as the driver sees it. ``ended``: its report or what it raised."""
+    """A rank's process. ``ended``: its last message, a report or the text of its exception; empty if it died without
+    one.
+    """
 
     rank: int
     process: subprocess.Popen[bytes]
@@ -53,11 +56,11 @@ class _Process:
 
 
 def run_locally(spec: FunctionSpec, check: Callable[[], None]) -> list[str]:
-    """Run ``spec.world`` ranks, all at once, and wait for all of them; returns their reports. ``check`` is called every
-    second; if it raises, the ranks are ended.
+    """Run ``spec.world`` ranks at once, and return their reports.
 
-    :raises RuntimeError: a rank failed; with its failure inside, as a Spark task would raise it.
-    :raises RankLostError: a rank's process died without a word.
+    :param check: called every second. If it raises, the ranks are killed.
+    :raises RuntimeError: a rank failed. Contains its failure, like the exception of a Spark task.
+    :raises RankLostError: a rank's process died without a message.
     """
     with _started(spec) as ranks, selectors.DefaultSelector() as selector:
         for rank in ranks:
@@ -95,8 +98,8 @@ def _started(spec: FunctionSpec) -> Iterator[list[_Process]]:
 
 
 def _start(number: int, stack: ExitStack) -> _Process:
-    """Start a rank, which does not outlive ``stack``."""
-    # It imports what the driver can.
+    """Start a rank's process, which ends with ``stack`` at the latest."""
+    # So that it can import all that the driver can.
     environment = {**os.environ, "PYTHONPATH": os.pathsep.join(path or os.getcwd() for path in sys.path)}
     output = stack.enter_context(tempfile.TemporaryFile())  # noqa: SIM115 - closed with the stack
     ours, theirs = socket.socketpair()
@@ -117,7 +120,7 @@ def _start(number: int, stack: ExitStack) -> _Process:
 
 
 def _end(rank: _Process) -> None:
-    """A process that has said all ends by itself when its socket closes."""
+    """Kill the process if it has not reported. Otherwise closing its socket ends it."""
     if rank.ended is None:
         rank.process.kill()
     rank.sock.close()
@@ -142,12 +145,12 @@ def _lost(rank: _Process) -> RankLostError:
     code = rank.process.poll()
     how = "did not end" if code is None else f"ended with status {code}"
     return RankLostError(
-        f"the process of rank {rank.rank} {how} without a word", rank=rank.rank, log_tail="\n".join(tail)
+        f"the process of rank {rank.rank} {how} without a report", rank=rank.rank, log_tail="\n".join(tail)
     )
 
 
 class LocalContext:
-    """Does for a local rank what Spark's BarrierTaskContext does for one in an executor."""
+    """Substitute for Spark's BarrierTaskContext in the process of a local rank."""
 
     def __init__(self, rank: int, world: int) -> None:
         self._rank, self._world = rank, world
@@ -163,7 +166,7 @@ class LocalContext:
 
 
 def _end_with(sock: socket.socket) -> None:
-    """When the driver closes its end, or is gone, nobody waits for this process any more."""
+    """Exit this process when the driver closes its end of the socket, or is gone."""
     poll = select.poll()
     poll.register(sock, select.POLLRDHUP)
     poll.poll()
@@ -171,7 +174,7 @@ def _end_with(sock: socket.socket) -> None:
 
 
 def main(rank: int, fd: int) -> None:
-    """One rank, to the end; ``fd``: its socket to the driver."""
+    """Run one rank. ``fd``: file descriptor of its socket to the driver."""
     sock = socket.socket(fileno=fd)
     sock.setblocking(False)
     deadline = time.monotonic() + _START_SECONDS

@@ -1,4 +1,6 @@
-"""Memory outside of the JVM's heap, where PyTorch and rows are: its limits, and executors that were killed for it."""
+"""Memory outside of the JVM's heap, where PyTorch and the rows are: its limits, and executors that were killed for
+it.
+"""
 
 from __future__ import annotations
 
@@ -17,24 +19,25 @@ _log = logging.getLogger(__name__)
 _LIMIT = "spark.executor.pyspark.memory"
 _OVERHEAD = "spark.executor.memoryOverhead"
 _DAEMON = "spark.python.daemon.module"
-#: What YARN and Kubernetes say of a container that they, or the kernel, killed for its memory. It does not match a standalone
-#: worker's "Command exited with code 137": that worker has no containers, so anybody may have killed the process.
+#: Message of YARN or Kubernetes about a container that was killed for its memory, by them or by the kernel. It does not
+#: match a standalone worker's "Command exited with code 137". That worker has no containers, so anybody may have killed
+#: the process.
 _KILLED = re.compile(
     r"exceeding (?:physical|virtual) memory limits|exit (?:code|status)(?: is|:)? ?(?:137|-104)\b|OOMKilled",
     re.IGNORECASE,
 )
-#: What an allocation says that was refused.
+#: Message of an allocation that failed.
 _REFUSED = re.compile(
     r"MemoryError|(?:can't|cannot|not|unable to) (?:enough memory|allocate)|can't start new thread", re.I
 )
 
 
 def tell_limit(spark: SparkSession) -> None:
-    """Warn if Spark limits the address space of the Python of executors."""
+    """Warn if Spark limits the address space of the executors' Python."""
     limit = application_conf(spark).get(_LIMIT)
     if limit:
         _log.warning(
-            "%s=%s limits the address space that a Python worker maps, not the memory it uses, and PyTorch maps many times"
+            "%s=%s limits the address space that a Python worker maps, not the memory it uses. PyTorch maps many times"
             " what it uses. Unset it, and set %s to what Python needs",
             _LIMIT,
             limit,
@@ -43,7 +46,9 @@ def tell_limit(spark: SparkSession) -> None:
 
 
 def with_limit(error: str, message: str) -> str:
-    """Return the ``message`` of an ``error`` in this process, with its cause if Spark limits this worker's address space."""
+    """Return the ``message`` of an ``error`` in this process. If Spark's limit of the address space caused it, add
+    that.
+    """
     limit = resource.getrlimit(resource.RLIMIT_AS)[0]
     if limit == resource.RLIM_INFINITY or not _REFUSED.search(f"{error}: {message}"):
         return message
@@ -59,7 +64,9 @@ def was_killed(text: str) -> bool:
 
 
 def killed_executors(spark: SparkSession) -> dict[str, str]:
-    """Return why executors of this application were killed for their memory, by executor. Empty for a Spark Connect client."""
+    """Return Spark's reasons for executors that were killed for their memory, by executor. Empty for a Spark Connect
+    client.
+    """
     if not is_classic(spark):
         return {}
     context: Any = spark.sparkContext._jsc.sc()
@@ -73,7 +80,7 @@ def killed_executors(spark: SparkSession) -> dict[str, str]:
 
 
 class MemoryKills:
-    """Count of a fit's attempts that ended because executors were killed for their memory."""
+    """Counter of a fit's attempts that ended because executors were killed for their memory."""
 
     def __init__(self, spark: SparkSession) -> None:
         self._spark = spark
@@ -88,10 +95,11 @@ class MemoryKills:
         self._counted = False
 
     def check(self, lost: SparkdlCommError, is_last: bool) -> None:
-        """Count this attempt if it ended because an executor was killed. Spark may learn the reason late, so call this again
-        after executors have been replaced.
+        """Count this attempt if it ended because an executor was killed.
 
-        :raises RankLostError: it did, and it is the fit's second, or ``is_last``.
+        Spark may learn the reason late, so call this again after executors have been replaced.
+
+        :raises RankLostError: the attempt ended so, and it is the fit's second one that did, or ``is_last``.
         """
         reasons = [reason for name, reason in killed_executors(self._spark).items() if name not in self._known]
         text = lost.message
@@ -101,9 +109,9 @@ class MemoryKills:
             self._reason = reasons[0] if reasons else text
         if self._counted and (is_last or self._count == 2):
             times = (
-                "twice, so a third start would end alike"
+                "twice, so a third attempt would fail too"
                 if self._count == 2
-                else "and maxRestarts allows no other start"
+                else "and maxRestarts allows no other attempt"
             )
             raise RankLostError(
                 f"executors were killed for their memory {times}. {advice(self._spark)}. Spark says: {self._reason}",
@@ -112,12 +120,12 @@ class MemoryKills:
 
 
 def advice(spark: SparkSession) -> str:
-    """Return what to set where executors are killed for their memory."""
+    """Return advice on settings for executors that are killed for their memory."""
     conf = application_conf(spark)
     text = (
-        f"PyTorch and the rows are outside of the JVM's heap: set {_OVERHEAD} to more (now"
+        f"PyTorch and the rows are outside of the JVM's heap: increase {_OVERHEAD} (now"
         f" {conf.get(_OVERHEAD, 'not set: a tenth of spark.executor.memory, at least 384 MiB')})"
     )
     if _DAEMON in conf:
-        text += f", and unset {_DAEMON}={conf[_DAEMON]}: YARN counts the memory that its workers share once for each of them"
+        text += f", and unset {_DAEMON}={conf[_DAEMON]}: YARN counts the memory that its workers share once per worker"
     return text

@@ -1,6 +1,6 @@
-"""Broadcasts a module to executors: its bytes go to each executor once, and each Python worker makes the module once.
+"""Transfer of a module to executors: its bytes go to each executor once, and each Python worker unpickles it once.
 
-A Spark Connect session has no broadcasts; there the session's files take their place.
+A Spark Connect session has no broadcasts. There the session's files take their place.
 """
 
 from __future__ import annotations
@@ -26,9 +26,9 @@ from sparkdl_comm.optim.optimization import ModelLike
 
 
 def add_file(spark: SparkSession, path: Path) -> str:
-    """Give the tasks of a Spark Connect session a file, which the server keeps until the session ends.
+    """Add a file to a Spark Connect session. The server keeps it until the session ends.
 
-    :return: the name by which ``SparkFiles.get`` finds it.
+    :return: the name to pass to ``SparkFiles.get`` in tasks.
     """
     with tempfile.TemporaryDirectory(dir=path.parent, prefix=".sparkdl-") as folder:
         unique = Path(folder, f"sparkdl-{uuid.uuid4().hex}")
@@ -39,11 +39,11 @@ def add_file(spark: SparkSession, path: Path) -> str:
 
 @dataclass(frozen=True)
 class SessionModule:
-    """A module for the tasks of a Spark Connect session, which has no broadcasts, and whose messages are limited to 128 MiB.
+    """Module for the tasks of a Spark Connect session, which has no broadcasts, and limits its messages to 128 MiB.
 
-    ``weights``: name of the session's file with its parameters and dense buffers, safetensors. ``empty``: the module with
-    tensors of the same shapes that take no memory, or without tensors if it has to be remade; Spark ships it with the function
-    that uses it.
+    ``weights``: name of the session's file with the parameters and dense buffers, in safetensors format. ``empty``: the
+    module with tensors of the same shapes that take no memory, or a RemadeModule without tensors. Spark ships it with
+    the function that uses it.
     """
 
     weights: str
@@ -51,12 +51,13 @@ class SessionModule:
 
     @classmethod
     def of(cls, spark: SparkSession, module: torch.nn.Module) -> SessionModule:
+        """Return ``module`` for the tasks of ``spark``, and add its weights to the session's files."""
         tensors = _tensors(module)
         empty = {id(tensor): _empty(tensor) for tensor in tensors.values()}
         return cls(_sent(spark, tensors), copy.deepcopy(module, empty))
 
     def __call__(self) -> torch.nn.Module:
-        """The module; once, as it is made of ``empty``."""
+        """Return the module. Call this once, because it fills ``empty``."""
         weights = safetensors.torch.load_file(SparkFiles.get(self.weights))
         if isinstance(self.empty, RemadeModule):
             return RemadeModule(self.empty.factory, weights, self.empty.frozen)()
@@ -76,7 +77,7 @@ def _made(module: SessionModule) -> torch.nn.Module:
 
 
 def _sent(spark: SparkSession, tensors: dict[str, torch.Tensor]) -> str:
-    """Give the session's tasks a safetensors file; returns its name."""
+    """Add ``tensors`` to the session's files, in safetensors format, and return the file's name."""
     with tempfile.TemporaryDirectory(prefix="sparkdl-ship-") as folder:
         file = Path(folder, "weights")
         safetensors.torch.save_file({name: _own(tensor) for name, tensor in tensors.items()}, file)
@@ -84,33 +85,37 @@ def _sent(spark: SparkSession, tensors: dict[str, torch.Tensor]) -> str:
 
 
 def _tensors(module: torch.nn.Module) -> dict[str, torch.Tensor]:
-    """Parameters and buffers that are dense, as safetensors takes them; those that are shared once."""
+    """Return the dense parameters and buffers by name, as safetensors requires. A shared tensor appears once."""
     tensors = {**dict(module.named_parameters()), **dict(module.named_buffers())}
     return {name: tensor for name, tensor in tensors.items() if tensor.layout == torch.strided}
 
 
 def _empty(tensor: torch.Tensor) -> torch.Tensor:
+    """Return a tensor with the shape and dtype of ``tensor`` that takes no memory."""
     shape = torch.zeros((), dtype=tensor.dtype).expand(tensor.shape)
     return torch.nn.Parameter(shape, tensor.requires_grad) if isinstance(tensor, torch.nn.Parameter) else shape
 
 
 def _own(tensor: torch.Tensor) -> torch.Tensor:
-    """Memory of its own, as safetensors wants it."""
+    """Return a contiguous copy on the CPU, because safetensors refuses tensors that share memory."""
     return tensor.detach().cpu().clone(memory_format=torch.contiguous_format)
 
 
 def model_for_tasks(spark: SparkSession, model: ModelLike) -> ModelLike:
-    """What tasks that train make the model of: the model itself, or on Spark Connect the session's files of a module."""
+    """Return the form of ``model`` from which training tasks make theirs.
+
+    This is ``model`` itself, or on Spark Connect, for a module, its SessionModule.
+    """
     return model if is_classic(spark) or not isinstance(model, torch.nn.Module) else SessionModule.of(spark, model)
 
 
 def broadcast_module(
     spark: SparkSession, module: torch.nn.Module, factory: Callable[[], torch.nn.Module] | None
 ) -> Broadcast[Any] | SessionModule:
-    """Give the module to tasks that score; they find it as ``value``.
+    """Send the module to tasks that score. They read it from the result's ``value``.
 
-    :param factory: makes such modules; it and the state are sent where pickle refuses the module.
-    :raises ModelError: pickle refuses the module, and there is no factory.
+    :param factory: makes such modules. If the module cannot be pickled, the factory and the module's state are sent.
+    :raises ModelError: the module cannot be pickled, and there is no factory.
     """
     if is_classic(spark):
         return MODULE_BROADCASTS.of(spark.sparkContext, module, factory)

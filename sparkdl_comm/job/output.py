@@ -1,12 +1,13 @@
-"""What a rank prints: its last lines for its exception, and, at rank 0, lines for the driver as they come.
+"""Capture of a rank's output: its last lines for error messages, and rank 0's lines for the driver while it runs.
 
-Standard output and error of the process go to a file in memory as long as a rank runs, whoever writes to them: Python,
-logging, NCCL, a child process. A thread takes from it, keeps the last lines and passes everything on to standard error, which
-Spark writes to the executor's log, as it does with the standard output of Python workers anyway. It is a file and no pipe
-because that thread needs the interpreter: native code that printed more than a pipe takes, without letting go of the
-interpreter, would wait for ever.
+While a rank runs, standard output and error of its process are a file in memory. It catches the output of Python,
+logging, NCCL and child processes. A thread reads the file, keeps the last lines and copies everything to standard
+error, which Spark writes to the executor's log. Spark does the same with the standard output of Python workers anyway.
 
-The driver gets at most 100 lines at a time, a few times a second, whatever a rank prints: of more, the last.
+The capture is a file, not a pipe, because the reading thread needs the interpreter lock. Native code that prints while
+it holds the lock would block forever on a full pipe.
+
+The driver receives at most 100 lines at a time, a few times a second. If a rank prints more, these are the last ones.
 """
 
 from __future__ import annotations
@@ -23,21 +24,21 @@ from collections.abc import Callable
 
 LINES = 100
 _MAX_LINE = 1000
-#: Seconds between two sendings of lines, and between two looks at what was written.
+#: Seconds between two messages to the driver, and between two reads of the file.
 _SEND_EVERY, _LOOK_EVERY = 0.25, 0.05
 _READ_BYTES = 1 << 16
-#: Memory is given back in pieces of this size.
+#: Unit in which read memory is released, in bytes.
 _PIECE_BYTES = 1 << 20
-#: What has been written and not been passed on may take this much memory; of more, the oldest is left out.
+#: Limit of output that has not been read, in bytes. Beyond it, the oldest output is dropped.
 MAX_BEHIND = 256 << 20
 _STDOUT, _STDERR = 1, 2
 
-#: Takes lines, and how many before them were dropped, without waiting; False: it cannot just now.
+#: Callback for lines and the number of lines dropped before them. Does not wait; returns False if it cannot send now.
 Send = Callable[[list[str], int], bool]
 
 
 class _Forward:
-    """Lines that wait for being sent: the last ones, and how many were dropped before them."""
+    """Buffer of the last lines to send, and the number of lines dropped before them."""
 
     def __init__(self, send: Send, lines: list[str]) -> None:
         self._send = send
@@ -47,7 +48,7 @@ class _Forward:
         self.add(lines)
 
     def add(self, lines: list[str], dropped: int = 0) -> None:
-        """``dropped``: how many before ``lines`` there are no more."""
+        """Add ``lines``. ``dropped``: number of lines before them that are lost already."""
         self._dropped += dropped + max(0, len(self._waiting) + len(lines) - LINES)
         self._waiting.extend(lines)
 
@@ -62,7 +63,7 @@ class _Forward:
 
 
 class _Spool:
-    """A file in memory that others append to, and that one thread at a time takes from."""
+    """File in memory to which others append, and from which one thread at a time reads."""
 
     def __init__(self) -> None:
         self.fd = os.memfd_create("sparkdl-output", os.MFD_CLOEXEC | os.MFD_ALLOW_SEALING)
@@ -70,13 +71,15 @@ class _Spool:
         self._at = self._freed = 0
 
     def end(self) -> int:
-        """Up to where it has been written now."""
+        """Return the current end of the file, in bytes."""
         return os.fstat(self.fd).st_size
 
     def take(self, end: int) -> tuple[bytes, int]:
-        """The next bytes, before ``end``, and how many bytes before them were left out; no bytes: these were all."""
+        """Return the next bytes before ``end``, and how many bytes before them were dropped. No bytes: all have been
+        read.
+        """
         size, skipped = self.end(), 0
-        if size < self._at:  # somebody has opened it anew and cut it off, as a shell does for `> /dev/stderr`
+        if size < self._at:  # truncated by another opener, such as a shell's `> /dev/stderr`
             self._at = self._freed = 0
         if size - self._at > MAX_BEHIND:
             skipped = size - self._at - MAX_BEHIND // 2
@@ -87,7 +90,7 @@ class _Spool:
         return data, skipped
 
     def close(self) -> None:
-        """A child process that still writes gets an error from now on, as from a pipe that nobody reads."""
+        """Close the file. A child process that still writes gets an error, like from a pipe without a reader."""
         fcntl.fcntl(self.fd, fcntl.F_ADD_SEALS, fcntl.F_SEAL_GROW)
         os.close(self.fd)
 
@@ -95,16 +98,16 @@ class _Spool:
         size = (self._at - self._freed) // _PIECE_BYTES * _PIECE_BYTES
         if size:
             with contextlib.suppress(ValueError), mmap.mmap(self.fd, size, offset=self._freed) as done:
-                done.madvise(mmap.MADV_REMOVE)  # ValueError: cut off just now
+                done.madvise(mmap.MADV_REMOVE)  # ValueError: truncated meanwhile
             self._freed += size
 
 
 class OutputTail:
-    """Takes the process's output from now until :meth:`close`."""
+    """Capture of the process's output from construction until :meth:`close`."""
 
     def __init__(self) -> None:
         self._lines: deque[str] = deque(maxlen=LINES)
-        self._rest = b""  # of a line that has not ended
+        self._rest = b""  # start of a line that has not ended
         self._forward: _Forward | None = None
         self._lock = threading.Lock()
         self._closing = threading.Event()
@@ -117,7 +120,7 @@ class OutputTail:
         self._thread.start()
 
     def tail(self) -> str:
-        """The last 100 lines up to now, each of at most 1000 characters."""
+        """Return the last 100 lines printed so far, each cut to its last 1000 characters."""
         _flush()
         self._drain()
         with self._lock:
@@ -125,12 +128,14 @@ class OutputTail:
         return "\n".join(lines[-LINES:])
 
     def forward(self, send: Send) -> None:
-        """Give ``send`` the last lines up to now, and all that come until :meth:`end_forward`, from a thread of its own."""
+        """Pass the last lines so far, and all later ones until :meth:`end_forward`, to ``send``, which a separate
+        thread calls.
+        """
         with self._lock:
             self._forward = _Forward(send, list(self._lines))
 
     def end_forward(self) -> None:
-        """Send what was printed up to now, and no more from then on."""
+        """Send the lines printed so far, and stop forwarding."""
         _flush()
         self._drain()
         with self._lock:
@@ -140,7 +145,7 @@ class OutputTail:
                 self._forward = None
 
     def close(self) -> None:
-        """Give standard output and error back. May be repeated."""
+        """Restore standard output and error. May be called more than once."""
         if self._closing.is_set():
             return
         _flush()
@@ -161,7 +166,7 @@ class OutputTail:
                     self._forward.send()
 
     def _drain(self) -> None:
-        """Take what has been written by now, and not what is written meanwhile: somebody may never stop."""
+        """Read what has been written so far, not what is written meanwhile, because a writer may never stop."""
         end = self._spool.end()
         while True:
             with self._lock:
@@ -190,5 +195,5 @@ def _text(line: bytes) -> str:
 
 def _flush() -> None:
     for stream in (sys.stdout, sys.stderr):
-        if stream is not None:  # as in a process without a terminal
+        if stream is not None:  # None in a process without a terminal
             stream.flush()

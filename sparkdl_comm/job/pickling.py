@@ -1,4 +1,4 @@
-"""How a module travels to executors: pickled, or as its factory and its state where pickle refuses it."""
+"""Pickling of modules for executors: whole, or as factory and state if pickle cannot handle the module."""
 
 from __future__ import annotations
 
@@ -16,34 +16,36 @@ from sparkdl_comm.space import module_state
 
 
 class _Nowhere:
+    """File that discards its input."""
+
     def write(self, data: Any) -> int:
-        return memoryview(data).nbytes  # large arrays come as a PickleBuffer, which has no length
+        return memoryview(data).nbytes  # a large array is a PickleBuffer, which has no length
 
 
 class _DryPickler(CloudPickler):
-    """Pickles as Spark does, tensors excepted."""
+    """Pickler that works like Spark's, but leaves tensors out."""
 
     def reducer_override(self, obj: Any) -> Any:
         return (int, ()) if isinstance(obj, torch.Tensor) else super().reducer_override(obj)
 
 
 def pickle_error(part: Any) -> Exception | None:
-    """Return what pickling ``part`` for executors raises; None if it can be pickled.
+    """Return the exception that pickling ``part`` for executors raises. None if it can be pickled.
 
-    Tensors are left out, so that this costs no memory: torch can pickle all of them.
+    Leaves tensors out, so it uses no memory. torch can pickle all tensors.
     """
     try:
         _DryPickler(_Nowhere()).dump(part)
-    except Exception as error:  # noqa: BLE001 - whatever a user's __reduce__ raises
+    except Exception as error:  # noqa: BLE001 - a user's __reduce__ may raise anything
         return error
     return None
 
 
 class RemadeModule:
-    """What makes a module that pickle refuses, such as TorchScript or one with parametrizations.
+    """Factory and state of a module that cannot be pickled, such as TorchScript or one with parametrizations.
 
-    ``factory``: makes such modules on executors. ``tensors``: its state, as ``module_state.packed`` has it. ``frozen``: names
-    of the parameters that require no gradient.
+    ``factory``: makes such modules on executors. ``tensors``: the module's state, from ``module_state.packed``.
+    ``frozen``: names of the parameters that require no gradient.
     """
 
     def __init__(
@@ -58,7 +60,11 @@ class RemadeModule:
 
     @classmethod
     def of(cls, module: torch.nn.Module, factory: Callable[[], torch.nn.Module] | None, why: Exception) -> RemadeModule:
-        """:raises ModelError: there is no factory. ``why``: what pickling the module raised."""
+        """Return the factory and the state of ``module``.
+
+        :param why: the exception that pickling the module raised.
+        :raises ModelError: there is no factory.
+        """
         if factory is None:
             raise ModelError(
                 f"the model ({type(module).__name__}) cannot be shipped to executors: {type(why).__name__}: {why}."
@@ -69,7 +75,7 @@ class RemadeModule:
         return cls(factory, {name: tensor.detach() for name, tensor in tensors.items()}, frozen)
 
     def __call__(self) -> torch.nn.Module:
-        """Return the module, which takes over the tensors' memory."""
+        """Return the module. It takes over the memory of ``tensors``."""
         module = load_trained(self.factory(), self.tensors)
         for name, parameter in module.named_parameters():
             parameter.requires_grad_(name not in self.frozen)
@@ -77,7 +83,7 @@ class RemadeModule:
 
 
 class _Made:
-    """Unpickles to the module that it is given to make."""
+    """Object that unpickles to the module that ``remade`` makes."""
 
     def __init__(self, remade: RemadeModule) -> None:
         self.remade = remade
@@ -89,7 +95,7 @@ class _Made:
 def pickled_module(module: torch.nn.Module, factory: Callable[[], torch.nn.Module] | None) -> bytes:
     """Return bytes that cloudpickle loads as the module.
 
-    :raises ModelError: pickle refuses it, and there is no ``factory``.
+    :raises ModelError: the module cannot be pickled, and there is no ``factory``.
     """
     refused = pickle_error(module)
     return cloudpickle.dumps(module if refused is None else _Made(RemadeModule.of(module, factory, refused)))

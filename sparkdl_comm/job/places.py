@@ -1,4 +1,4 @@
-"""Executors as Spark's scheduler knows them: on which ones the tasks of a job ran, and partitions that prefer certain ones."""
+"""Executors in Spark's scheduler: where the tasks of a job ran, and partitions that prefer given executors."""
 
 from __future__ import annotations
 
@@ -11,9 +11,10 @@ from sparkdl_comm.job.interrupt import JobTag
 
 
 def ran_on(spark: SparkSession, tag: JobTag, tasks: int) -> dict[int, str]:
-    """Where the tasks of the last stage of the jobs with ``tag`` ran, by partition, as :func:`partitions_at` takes it.
+    """Return where the tasks of the last stage of the jobs with ``tag`` ran, by partition, in the form for
+    :func:`partitions_at`.
 
-    :raises Py4JError: Spark does not say.
+    :raises Py4JError: Spark does not know.
     """
     context: Any = spark.sparkContext._jsc.sc()
     tracker = spark.sparkContext.statusTracker()
@@ -27,7 +28,9 @@ def ran_on(spark: SparkSession, tag: JobTag, tasks: int) -> dict[int, str]:
 
 
 def partitions_at(spark: SparkSession, places: Sequence[str]) -> DataFrame:
-    """A row for each of ``places``, each in a partition of its own, which is computed there if there is room.
+    """Return a DataFrame with one row for each of ``places``, each in its own partition.
+
+    Spark computes a partition at its place if there is a free slot.
 
     :raises Py4JError: Spark cannot make it.
     """

@@ -1,4 +1,4 @@
-"""What runs in each barrier task: one rank, from its rows to its report."""
+"""Training barrier task: one rank, from its rows to its report."""
 
 from __future__ import annotations
 
@@ -36,15 +36,15 @@ from sparkdl_comm.train.loop.progress import Progress
 from sparkdl_comm.train.loop.training_loop import TrainingLoop
 from sparkdl_comm.train.spec import TrainSpec
 
-#: How long rank 0, which is done, waits for the others to be.
+#: Seconds that rank 0 waits for the other ranks at the end.
 _LEAVE_SECONDS = 30.0
 
-#: Seconds between two messages about progress.
+#: Seconds between two progress messages.
 _TELL_EVERY = 0.2
 
 
 def make_rank_fn(spec: TrainSpec) -> RankFn:
-    """The function for ``mapInArrow(…, "rank int, report string", barrier=True)``, one task per rank."""
+    """Return the function for ``mapInArrow(…, "rank int, report string", barrier=True)``, one task per rank."""
 
     def run_rank(batches: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
         from pyspark import BarrierTaskContext
@@ -55,7 +55,7 @@ def make_rank_fn(spec: TrainSpec) -> RankFn:
             report = Rank(spec, task).run(batches).to_json()
         except RowsGoneError as gone:
             report = f"{ROWS_GONE}{gone}"
-        # Optimizers, schedulers and the strategy refer to each other in circles, and keep the segment alive.
+        # Optimizers, schedulers and the strategy form reference cycles, which keep the shared-memory segment alive.
         gc.collect()
         yield task.report(report)
 
@@ -64,15 +64,18 @@ def make_rank_fn(spec: TrainSpec) -> RankFn:
 
 @functools.cache
 def freeze_modules() -> None:
-    """Keeps what is loaded out of later garbage collections, once in a process: there are two after each fit, this
-    package's and Spark's, and PyTorch's half a million objects would make each of them take a quarter of a second."""
-    import torch._dynamo  # noqa: F401, PLC0415 - the first optimizer would import it
+    """Exclude the objects that are loaded now from garbage collection. Does so once per process.
+
+    This package and Spark each collect garbage after a fit. With PyTorch's half a million objects, each collection
+    would take a quarter of a second.
+    """
+    import torch._dynamo  # noqa: F401, PLC0415 - otherwise the first optimizer imports it
 
     gc.freeze()
 
 
 class Rank:
-    """One rank of a gang that trains."""
+    """A rank that trains."""
 
     def __init__(self, spec: TrainSpec, task: RankTask) -> None:
         self._spec = spec
@@ -81,9 +84,9 @@ class Rank:
         self._progress = Progress()
 
     def run(self, batches: Iterator[pa.RecordBatch]) -> RankReport:
-        """Trains. A failure is told to the other ranks, and raised with the *first* failure of the gang inside.
+        """Train. A failure is announced to the other ranks, and raised with the *first* failure of the gang inside.
 
-        :raises RowsGoneError: the rows that were to be on the executors' disks are not.
+        :raises RowsGoneError: rows are missing on the executors' disks.
         """
         try:
             with ExitStack() as stack:
@@ -97,8 +100,8 @@ class Rank:
             self._task.close()
 
     def _failure(self, exc: BaseException) -> Failure:
-        # In these only the user's code runs (and strategy and SyncBatchNorm, which raise the classes named here): what it
-        # raises is never the echo of another rank's failure.
+        # In forward and backward only the user's code runs, apart from the strategy and SyncBatchNorm, which raise the
+        # classes named here. So other exceptions are never the consequence of another rank's failure.
         users = self._progress.phase in ("forward", "backward") and not isinstance(exc, (BridgeError, GangError))
         own = users or isinstance(exc, CallbackError)
         return Failure.of(
@@ -145,7 +148,7 @@ class Rank:
             told = driver
             driver.send_tensors(module_state.packed(model.module, lambda text: told.progress({"warning": text})))
         digest = hashlib.sha256(model.values.detach().cpu().numpy().data).hexdigest()
-        loop.see_output()  # the last forward passes, which may change the model's state
+        loop.see_output()  # runs the last forward passes, which may change the model's state
         report = RankReport(
             rank=self._rank,
             iterations=self._progress.step,
@@ -161,14 +164,17 @@ class Rank:
             timeline=timeline,
             data=read.finish(accounts),
         )
-        # Last: the driver gives ranks that have left little time, and a digest takes seconds where the model is large.
+        # This comes last: the driver soon gives up on ranks that have left the gang, and the digest of a large model
+        # takes seconds.
         self._task.outlast(_LEAVE_SECONDS)
         return report
 
     def _last_checkpoint(
         self, gang: Gang, model: FlatModel, driver: DriverClient | None, stack: ExitStack
     ) -> Restorer | None:
-        """Gives the model the parameters of the last checkpoint, if there is one. None without checkpoints at all."""
+        """Load the parameters of the last checkpoint into the model, if there is one. Returns None if the run has no
+        checkpoints.
+        """
         spec = self._spec
         if spec.checkpoints is None:
             return None
@@ -182,7 +188,7 @@ class Rank:
         return restorer
 
     def _go_on(self, loop: TrainingLoop, gang: Gang, restorer: Restorer | None, stack: ExitStack) -> Saver | None:
-        """Gives the loop the state of the last checkpoint, and has it write new ones."""
+        """Load the state of the last checkpoint into the loop, and let the loop write new checkpoints."""
         spec = self._spec
         if spec.checkpoints is None or restorer is None:
             return None
@@ -210,14 +216,16 @@ class Rank:
         different = [m.rank for m in gang.members if m.payload["model"] != gang.members[0].payload["model"]]
         if different:
             raise ModelError(
-                f"the model of ranks {different} has other trainable parameters than rank 0's, by their names or shapes: the"
-                " factory must build the same model everywhere"
+                f"the model of ranks {different} differs from rank 0's in the names or shapes of its trainable parameters."
+                " The factory must build the same model on all ranks"
             )
         return gang
 
 
 class _Teller:
-    """Sends progress to the driver, now and then; nothing on ranks that have no connection to it."""
+    """Callback that sends progress to the driver at intervals. Does nothing on ranks without a connection to the
+    driver.
+    """
 
     def __init__(self, driver: DriverClient | None) -> None:
         self._driver = driver

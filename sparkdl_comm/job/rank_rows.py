@@ -1,4 +1,4 @@
-"""A rank's rows: from Spark, or from its executor's disk, where an earlier fit has left them; what becomes of them there."""
+"""A rank's rows, from Spark or from its executor's disk, where an earlier fit left them."""
 
 from __future__ import annotations
 
@@ -19,12 +19,15 @@ from sparkdl_comm.train.spec import TrainSpec
 
 
 class RowsOfRank:
-    """``reading``: the rows, to be closed. ``account``: what the other ranks learn of them; JSON-able."""
+    """Rows of one rank. ``reading``: the rows, to be closed. ``account``: what other ranks learn about them, as
+    JSON.
+    """
 
     def __init__(self, spec: TrainSpec, task: RankTask, batches: Iterable[pa.RecordBatch], rows: RowFormat) -> None:
-        """Reads them. Where they are read from the disk, the task becomes the rank whose rows it finds, or none.
+        """Read the rows.
 
-        Raises what :class:`Reading` does.
+        When they are read from the disk, the task takes the rank whose rows it finds, or no rank. Raises what
+        :class:`Reading` does.
         """
         begin = time.perf_counter()
         self._set = spec.row_set
@@ -33,7 +36,7 @@ class RowsOfRank:
         self._held = 0
         disk = LocalDisk.of_executor(spec.conf.data_cache_limit) if spec.conf.data_cache == "disk" else None
         if self._set is not None and self._set.there and disk is not None:
-            for _ in batches:  # else Spark would end this Python worker, and the next fit start another one
+            for _ in batches:  # otherwise Spark ends this Python worker, and the next fit has to start another
                 pass
             self.reading = self._claim(disk, self._set.name, spec.attempt_id, rows)
         else:
@@ -56,7 +59,9 @@ class RowsOfRank:
         return reading
 
     def rows(self, accounts: Sequence[dict[str, Any]]) -> RankRows:
-        """The rows to use, until they are closed, some of those on the disk in memory too. ``accounts``: of all ranks.
+        """Return the rows to use. They are valid until closed. Rows on the disk are in part kept in memory too.
+
+        :param accounts: the accounts of all ranks.
 
         Raises what :meth:`Reading.rows` does.
         """
@@ -65,11 +70,13 @@ class RowsOfRank:
         return found
 
     def finish(self, accounts: Sequence[dict[str, Any]]) -> dict[str, Any]:
-        """At the end of a run: leaves the rows to later ones, if all ranks can. ``accounts``: of all ranks.
+        """End the run: leave the rows on the disk for later runs, if all ranks can.
 
-        :return: for the summary: ``cache`` (memory or disk), ``bytes`` on the disk, ``held`` bytes of them in
-            memory, too, ``seconds`` until the rows were read,
-            ``reused`` (they were on the disk before), ``kept`` (for later runs), ``place`` (partition of Spark's).
+        Returns for the summary: ``cache`` (memory or disk), ``bytes`` (on the disk), ``held`` (bytes of these that are
+        in memory too), ``seconds`` (until the rows were read), ``place`` (index of the Spark partition). ``reused``:
+        whether the rows were on the disk before. ``kept``: whether they are left for later runs.
+
+        :param accounts: the accounts of all ranks.
         """
         reused = self._set is not None and self._set.there
         left = reused
@@ -78,7 +85,7 @@ class RowsOfRank:
             try:
                 folder.keep(f"{self._set.name}-{self._task.rank}")
                 left = True
-            except OSError:  # they are read once more, then
+            except OSError:  # later runs read the rows from Spark again
                 left = False
         return {
             "cache": "memory" if folder is None else "disk",
@@ -92,7 +99,10 @@ class RowsOfRank:
 
 
 def problem(accounts: Sequence[dict[str, Any]]) -> str | None:
-    """What to tell of ranks that could not keep their rows on the disk; or None. ``accounts``: of all ranks, in order."""
+    """Return a warning about ranks that could not keep their rows on the disk, or None.
+
+    :param accounts: the accounts of all ranks, in order.
+    """
     ranks = [rank for rank, account in enumerate(accounts) if account["problem"] is not None]
     if not ranks:
         return None

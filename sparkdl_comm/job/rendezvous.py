@@ -1,14 +1,16 @@
-"""Rendezvous: every rank registers with the driver's listener, which tells each what all have registered as soon as the last
-has come. Spark's own way, the barrier's all-gather, polls: it takes a second.
+"""Rendezvous of the ranks at the driver's listener.
 
-1. A rank connects, proves the gang's secret and says hello (rank and gang attempt).
-2. It sends its registration: one frame of at most 1 MiB. Nothing more comes from it, so an EOF means that it died.
-3. The driver answers all of them at once: with everybody's registrations, or with the failure that nobody is to wait any
-   longer for: a rank died, the deadline has passed, or the driver gave the run up, as it does when a task fails.
+Every rank registers, and receives the registrations of all ranks as soon as the last one has registered. Spark's own
+all-gather of barrier tasks polls, which takes a second.
+
+1. A rank connects, proves that it knows the gang's secret, and says hello (rank and gang attempt).
+2. It sends its registration: one frame of at most 1 MiB. It sends nothing more, so an EOF means that it died.
+3. The driver answers all ranks at once, with all registrations or with a failure. The failure is that a rank died, the
+   deadline has passed, or the driver gave up the run, for example because a task failed.
 4. The connection ends.
 
-The driver sends as many times as many registrations as there are ranks. They are alike but for digests and addresses, and
-travel compressed: a frame that says how many bytes come, and then these.
+The driver sends N registrations to each of N ranks. They differ only in digests and addresses, so they travel
+compressed: a frame with the number of bytes, and then these bytes.
 """
 
 from __future__ import annotations
@@ -29,35 +31,35 @@ from sparkdl_comm.gang.frames import TIMEOUT_KEY, Clock, encode_frame, recv_exac
 from sparkdl_comm.gang.listen import HOST_KEY
 from sparkdl_comm.gang.members import listed
 
-#: Of the hello.
+#: The ``kind`` in a rank's hello.
 KIND = "rendezvous"
-#: Bytes of one rank's registration.
+#: Largest registration of a rank, in bytes.
 MAX_REGISTRATION = 1 << 20
-#: How much longer than the driver a rank waits, for the driver's word on who is missing.
+#: Seconds that a rank waits longer than the driver. In this time the driver reports which ranks are missing.
 GRACE_SECONDS = 3.0
 PHASE = "join"
 
 
 class Rendezvous:
-    """The driver's end: collects the registrations of one gang's ranks, and answers all of them. Thread-safe."""
+    """Driver's end: collects the registrations of one gang's ranks, and answers all of them. Thread-safe."""
 
     def __init__(self, world: int, timeout: float, clock: Clock = time.monotonic) -> None:
-        """``timeout``: seconds that the other ranks have when the first one has come."""
+        """``timeout``: seconds that the other ranks have after the first one has registered."""
         self._world = world
         self._timeout = timeout
         self._clock = clock
         self._lock = threading.Lock()
         self._texts: dict[int, str] = {}
         self._waiting: list[socket.socket] = []
-        self._deadline = 0.0  # from the first registration on
+        self._deadline = 0.0  # set by the first registration
         self._answer: bytes | None = None
 
     def admit(self, sock: socket.socket, hello: dict[str, Any]) -> None:
-        """Let the rank that said ``hello`` on ``sock`` take part; returns when it has its answer. Closes ``sock``.
+        """Register the rank that said ``hello`` on ``sock``, and return when it has its answer. Closes ``sock``.
 
         :raises GangError: the rank is refused.
-        :raises ProtocolError: its registration is none.
-        :raises DeadlineError: the registration does not come in time.
+        :raises ProtocolError: its registration is malformed.
+        :raises DeadlineError: its registration does not arrive in time.
         :raises ConnectionError: the rank is gone.
         """
         with sock:
@@ -69,21 +71,23 @@ class Rendezvous:
             raise refusal
 
     def close(self) -> None:
-        """Nobody is to wait any longer: the driver has given the run up, if not all have come."""
+        """End the rendezvous. If ranks are missing, the waiting ranks get a failure: the driver has given up the
+        run.
+        """
         with self._lock:
             missing = self._missing()
-            text = f"the driver gave the run up before {listed(missing)} of {self._world} had come to the rendezvous"
+            text = f"the driver gave up the run before {listed(missing)} of {self._world} had reached the rendezvous"
             self._settle(_failed(GangError(text, rank=min(missing, default=None), phase=PHASE)))
 
     def _register(self, sock: socket.socket, rank: Any, text: Any) -> SparkdlCommError | None:
-        """None, or why it cannot be."""
+        """Register a rank. Return None, or the reason why the rank is refused."""
         if type(rank) is not int or not 0 <= rank < self._world:
             return GangError(f"no rank {rank!r:.20} in a gang of {self._world}", phase=PHASE)
         if not isinstance(text, str):
             return ProtocolError(f"rank {rank} sent no registration", rank=rank, phase=PHASE)
         with self._lock:
             if rank in self._texts:
-                return GangError(f"rank {rank} is there already", rank=rank, phase=PHASE)
+                return GangError(f"rank {rank} has registered already", rank=rank, phase=PHASE)
             if not self._texts:
                 self._deadline = self._clock() + self._timeout
             self._texts[rank] = text
@@ -103,15 +107,17 @@ class Rendezvous:
             with self._lock:
                 missing = self._missing()
             late = DeadlineError(
-                f"{listed(missing)} of {self._world} did not come to the rendezvous at the driver within"
-                f" {self._timeout:g} s of the first rank: look at the log of the executor, set {TIMEOUT_KEY}, or, if the"
-                f" executor cannot reach the driver, {HOST_KEY}",
+                f"{listed(missing)} of {self._world} did not reach the rendezvous at the driver within {self._timeout:g} s"
+                f" of the first rank. Look at the log of the executor. Increase {TIMEOUT_KEY}, or, if the executor cannot"
+                f" reach the driver, set {HOST_KEY}",
                 rank=min(missing, default=None),
                 phase=PHASE,
             )
-        except ConnectionError as exc:  # also if it has been settled meanwhile
+        except ConnectionError as exc:  # also raised if the answer was settled meanwhile
             late = RankLostError(
-                f"rank {rank} died, or was cut off, while it waited for the other ranks: {exc}", rank=rank, phase=PHASE
+                f"rank {rank} died, or lost its connection, while it waited for the other ranks: {exc}",
+                rank=rank,
+                phase=PHASE,
             )
         with self._lock:
             return self._settle(_failed(late))
@@ -120,7 +126,7 @@ class Rendezvous:
         return [rank for rank in range(self._world) if rank not in self._texts]
 
     def _settle(self, answer: bytes) -> bytes:
-        """The first answer stays, and wakes those who wait for it; returns it."""
+        """Settle the answer, and wake the connections that wait for it. The first answer stays. Return it."""
         if self._answer is None:
             self._answer = answer
             for sock in self._waiting:
@@ -135,9 +141,9 @@ def _told(texts: list[str]) -> bytes:
 
 
 def _unpacked(packed: bytes | bytearray, world: int) -> list[str]:
-    """The registrations of all.
+    """Return the registrations of all ranks.
 
-    :raises ProtocolError: it is something else, or more than they can be.
+    :raises ProtocolError: ``packed`` is malformed, or larger than the registrations can be.
     """
     inflate = zlib.decompressobj()
     try:
@@ -163,12 +169,13 @@ def register(
     timeout: float,
     clock: Clock = time.monotonic,
 ) -> list[str]:
-    """The rank's end: what each rank registered, by rank; ``text`` is this one's. ``sock``: an authenticated connection to the
-    driver's listener; it is closed.
+    """Register a rank at the driver, and return the registrations of all ranks, by rank.
 
+    :param sock: an authenticated connection to the driver's listener. It is closed.
+    :param text: this rank's registration.
     :raises InputError: ``text`` is too long.
     :raises GangError: the driver refused this rank, or is gone.
-    :raises DeadlineError: ranks are missing; names them.
+    :raises DeadlineError: ranks are missing. The message names them.
     :raises RankLostError: a rank died.
     """
     with sock:
@@ -176,7 +183,7 @@ def register(
             registration = encode_frame({"text": text}, MAX_REGISTRATION)
         except InputError as exc:
             raise InputError(
-                f"what rank {rank} has to tell the others of its columns is {exc.message}: use fewer, such as one vector"
+                f"the description of rank {rank}'s columns is {exc.message}: use fewer columns, such as one vector"
             ) from exc
         deadline = clock() + timeout + GRACE_SECONDS
         try:
@@ -185,14 +192,14 @@ def register(
             answer = recv_frame(sock, MAX_JSON + MAX_HELLO, deadline, clock)
             packed = recv_exact(sock, _size(answer, world), deadline, clock)
         except ConnectionError as exc:
-            raise GangError(f"the driver turned rank {rank} of gang attempt {attempt} away, or is gone: {exc}") from exc
+            raise GangError(f"the driver refused rank {rank} of gang attempt {attempt}, or is gone: {exc}") from exc
     if "failure" in answer:
         raise Failure.from_dict(answer["failure"]).to_exception()
     return _unpacked(packed, world)
 
 
 def _size(answer: dict[str, Any], world: int) -> int:
-    """Bytes that come after the answer's frame; 0 if it tells a failure."""
+    """Return the number of bytes that follow the answer's frame, 0 if the answer is a failure."""
     size = answer.get("packed", 0)
     if type(size) is not int or not 0 <= size <= world * MAX_REGISTRATION:
         raise ProtocolError(f"the driver announced registrations of {size!r:.20} bytes")

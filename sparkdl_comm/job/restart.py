@@ -1,4 +1,4 @@
-"""Starts the ranks again after one was lost, which Spark does not do: a barrier stage that fails, fails its job."""
+"""Restart of the ranks after one was lost. Spark does not do this: a barrier stage that fails, fails its job."""
 
 from __future__ import annotations
 
@@ -21,15 +21,15 @@ _log = logging.getLogger(__name__)
 
 
 def with_restarts(run: Callable[[TrainSpec], T], spec: TrainSpec, spark: SparkSession) -> tuple[T, int]:
-    """``run(spec)``, and how many times it took to be started again.
+    """Return ``run(spec)``, and how many times it was restarted.
 
-    It is started again when a rank was lost: from the last checkpoint, if there are to be any, or from the beginning. Each
-    time the gang has another attempt id and another secret, so that nobody who survived the one before can join. A missed
-    deadline counts as a loss only if an executor is gone since. Whatever the user's code raises does not. Executors that are
-    killed for their memory would be again: after the second time the ranks are not started again.
+    It is restarted when a rank was lost: from the last checkpoint if the run has checkpoints, otherwise from the
+    beginning. Each attempt has a new attempt id and a new secret, so that no rank of the attempt before can join. A
+    missed deadline counts as a loss only if an executor has gone since. Exceptions of the user's code do not count.
+    Executors killed for their memory would be killed again, so after the second such attempt there is no restart.
 
-    :raises RankLostError: executors were killed for their memory; says what to set.
-    :raises SlotsError: executors that were lost were not replaced within ``slotTimeout``.
+    :raises RankLostError: executors were killed for their memory. The message says what to set.
+    :raises SlotsError: lost executors were not replaced within ``slotTimeout``.
 
     Also raises what ``run`` does.
     """
@@ -67,7 +67,7 @@ def with_restarts(run: Callable[[TrainSpec], T], spec: TrainSpec, spark: SparkSe
 
 
 def _next(spec: TrainSpec) -> TrainSpec:
-    """The gang that takes the place of the one of ``spec``."""
+    """Return the spec of the attempt that follows ``spec``."""
     checkpoints = spec.checkpoints and dataclasses.replace(spec.checkpoints, resume=True)
     return dataclasses.replace(
         spec, attempt_id=secrets.token_hex(8), secret=secrets.token_bytes(32), checkpoints=checkpoints

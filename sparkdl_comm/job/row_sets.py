@@ -1,10 +1,15 @@
-"""Which row sets are on the executors' disks, and of which data: for the driver, which then need not read these again.
+"""Record of the row sets on the executors' disks, for the driver, so that a later fit need not read the same data
+again.
 
-Wrong rows are worse than rows that are read twice. So data count as the same only if Spark says that the optimized plans give
-the same result, and the plans are of files alone, which are there with the same sizes and times of change, and of expressions
-of Spark's own that always give the same; if no setting of Spark SQL is another; and if ``decode`` is the same code, byte by
-byte. Data that Spark keeps in memory itself, tables of other kinds, user-defined functions, and all of Spark Connect are read
-in every fit.
+Wrong rows are worse than rows that are read twice. So two sources count as the same only if all of this holds:
+
+- Spark says that their optimized plans give the same result.
+- The plans read only files, whose sizes and modification times are unchanged.
+- The plans use only Spark's own deterministic expressions.
+- All settings of Spark SQL are equal.
+- The code of ``decode`` is equal, byte by byte.
+
+Cached DataFrames, tables of other kinds, user-defined functions and all data of Spark Connect are read in every fit.
 """
 
 from __future__ import annotations
@@ -34,18 +39,18 @@ from sparkdl_comm.job.summary import RankReport
 from sparkdl_comm.job.task import RowsGoneError
 from sparkdl_comm.train.spec import RowSet, TrainSpec
 
-#: What a run gives: the trained tensors by name, one report per rank.
+#: Result of a run: the trained tensors by name, and one report per rank.
 Trained: TypeAlias = tuple[dict[str, torch.Tensor], list[RankReport]]
-#: Runs a gang whose ranks get a partition each.
+#: Function that runs a gang with one partition per rank.
 Run: TypeAlias = Callable[[DataFrame, TrainSpec], Trained]
 
 _log = logging.getLogger(__name__)
 
-#: Of files, whose sizes and times are asked for in every fit.
+#: Most files of a source. Each fit asks for the sizes and times of all.
 _MOST_FILES = 5000
-#: A file that was changed so many seconds ago may change once more without a difference in its time.
+#: Least age of a file, in seconds. A younger file may change again with the same modification time.
 _SETTLED_SECONDS = 3.0
-#: Row sets that are known at once.
+#: Most row sets to remember.
 _MOST_SETS = 64
 
 _SPARKS = "org.apache.spark.sql."
@@ -57,9 +62,9 @@ _RELATION = f"{_SPARKS}execution.datasources.LogicalRelation"
 _FILES = f"{_SPARKS}execution.datasources.HadoopFsRelation"
 _INDEX = f"{_SPARKS}execution.datasources.InMemoryFileIndex"
 _EXPRESSIONS = f"{_SPARKS}catalyst.expressions."
-#: What is among Spark's expressions, but runs what others wrote, or another query.
+#: Parts of the names of Spark's expressions that run foreign code or another query.
 _FOREIGN = ("UDF", "UserDefined", "Python", "Subquery", "Reflect", "Exists", "Current", "InputFile", "objects.")
-#: Why nodes of other plans do not give the same rows each time, by class.
+#: Reasons why a plan may give other rows each time, by the class of a node.
 _USER_DEFINED = "the DataFrame has an expression that Spark does not define, such as a UDF"
 _NOT_FILES = {
     "ArrowEvalPython": _USER_DEFINED,
@@ -70,17 +75,17 @@ _NOT_FILES = {
     "LocalRelation": "the DataFrame is made of rows on the driver, not of files",
 }
 _ML_FUNCTIONS = "org.apache.spark.ml.functions"
-#: Settings with which Spark leaves out what it cannot read.
+#: Settings that let Spark skip what it cannot read.
 _LENIENT = ("spark.sql.files.ignoreCorruptFiles", "spark.sql.files.ignoreMissingFiles")
 
 
 class _NotRepeatableError(Exception):
-    """The rows may differ the next time they are read; the message says why."""
+    """Signal that the rows may differ the next time they are read. The message says why."""
 
 
 @dataclass(frozen=True)
 class Source:
-    """Data for a number of ranks, as far as they can be told from others. ``plan``: of Spark, in the driver's JVM."""
+    """Identity of the data for ``world`` ranks. ``plan``: Spark's optimized plan, in the driver's JVM."""
 
     application: str
     plan: Any = field(compare=False)
@@ -90,20 +95,20 @@ class Source:
     world: int
 
     def same(self, other: Source) -> bool:
-        """Whether both give the same rows to each rank."""
+        """Return whether both give the same rows to each rank."""
         return self == other and bool(self.plan.sameResult(other.plan))
 
 
 def source_of(rows: DataFrame, form: RowFormat, world: int) -> Source | str:
-    """Return what the ranks are to read, or the reason why a later fit could not tell that it reads the same. Runs no job."""
+    """Return the source of the ranks' rows, or the reason why a later fit could not recognize it. Runs no job."""
     if not is_classic(rows.sparkSession):
         return "Spark Connect does not show which files a DataFrame reads"
     try:
         return _source_of(rows, form, world)
     except _NotRepeatableError as error:
         return str(error)
-    except Py4JError:  # such as of a file system that fails now; if the rows cannot be read, ranks will say so
-        _log.debug("it is not known whether these rows were read before", exc_info=True)
+    except Py4JError:  # for example, the file system fails. If the rows cannot be read, the ranks will say so.
+        _log.debug("cannot tell whether these rows were read before", exc_info=True)
         return "Spark did not say which files the DataFrame reads"
 
 
@@ -130,7 +135,10 @@ def _source_of(rows: DataFrame, form: RowFormat, world: int) -> Source:
 
 
 def _digest(decode: Decode) -> str:
-    """Of a function, as executors get it, and of its code, which is not sent if they can import it."""
+    """Return a digest of a function as executors receive it, and of its code.
+
+    The code is added because cloudpickle omits it from a function that executors can import.
+    """
     function = getattr(decode, "func", decode)
     code = getattr(function, "__code__", None) or getattr(type(function).__call__, "__code__", None)
     parts = [cloudpickle.dumps(decode)]
@@ -140,7 +148,7 @@ def _digest(decode: Decode) -> str:
 
 
 def _files_of(plan: Any) -> tuple[tuple[tuple[str, int, int], ...], ...]:
-    """Return path, size and time of change of all files of each relation of the plan, as they are now.
+    """Return path, size and modification time of all files of each relation of the plan, as they are now.
 
     :raises _NotRepeatableError: the plan reads something else, or the files may have changed since Spark listed them.
     """
@@ -174,7 +182,7 @@ def _files_of(plan: Any) -> tuple[tuple[tuple[str, int, int], ...], ...]:
 
 
 def _current(relation: Any, listed: list[Any]) -> tuple[tuple[str, int, int], ...] | None:
-    """The files of a relation as they are now; None: they are others than those ``listed``."""
+    """Return the files of a relation as they are now, or None if they differ from ``listed``."""
     before = {status.getPath().toString(): (status.getLen(), status.getModificationTime()) for status in listed}
     conf = relation.sparkSession().sessionState().newHadoopConf()
     folders = {status.getPath().getParent().toString(): status.getPath().getParent() for status in listed}
@@ -188,7 +196,7 @@ def _current(relation: Any, listed: list[Any]) -> tuple[tuple[str, int, int], ..
 
 
 def _known(expression: Any) -> bool:
-    """Whether it, and all that is in it, is Spark's own, and depends on nothing but its inputs."""
+    """Return whether an expression and all its children are Spark's own, and depend on nothing but their inputs."""
     name = _class(expression)
     own = name.startswith(_EXPRESSIONS) and not any(each in name.removeprefix(_EXPRESSIONS) for each in _FOREIGN)
     if not own and not (name == f"{_EXPRESSIONS}ScalaUDF" and _class(expression.function()).startswith(_ML_FUNCTIONS)):
@@ -203,7 +211,7 @@ def _nodes(plan: Any) -> Iterator[Any]:
 
 
 def _items(sequence: Any) -> Iterator[Any]:
-    """Of a sequence of Scala."""
+    """Return an iterator over a Scala sequence."""
     return (sequence.apply(index) for index in range(sequence.size()))
 
 
@@ -213,7 +221,9 @@ def _class(instance: Any) -> str:
 
 @dataclass(frozen=True)
 class Kept:
-    """A row set that was left on executors. ``places``: of each rank, see :mod:`sparkdl_comm.job.places`; empty: unknown."""
+    """Row set that was left on executors. ``places``: where the ranks' rows are, see :mod:`sparkdl_comm.job.places`.
+    Empty if unknown.
+    """
 
     name: str
     source: Source
@@ -221,14 +231,14 @@ class Kept:
 
 
 class RowSets:
-    """The row sets that fits of this process have left on executors. Thread-safe."""
+    """Registry of the row sets that fits of this process have left on executors. Thread-safe."""
 
     def __init__(self) -> None:
         self._lock = threading.Lock()
         self._sets: list[Kept] = []  # the newest last
 
     def find(self, source: Source) -> Kept | None:
-        """The newest set of these data."""
+        """Return the newest row set of ``source``, or None."""
         with self._lock:
             return next((each for each in reversed(self._sets) if each.source.same(source)), None)
 
@@ -246,8 +256,11 @@ ROW_SETS = RowSets()
 
 
 def with_row_sets(run: Run, rows: DataFrame, partitions: DataFrame) -> Callable[[TrainSpec], Trained]:
-    """``run`` with ``partitions`` of ``rows``, or, if the same rows are on the executors' disks, with as many partitions of
-    nothing. What is read is left there, if it can be known when it is the same. Reports say why rows were read."""
+    """Return a function that calls ``run`` with ``partitions`` of ``rows``, or with empty ones if the rows are on
+    executors' disks.
+
+    Rows that are read are left on the disks if a later fit can recognize their source. Reports say why rows were read.
+    """
 
     spark = rows.sparkSession
 
@@ -273,7 +286,7 @@ def with_row_sets(run: Run, rows: DataFrame, partitions: DataFrame) -> Callable[
         name = secrets.token_hex(8)
         with JobTag(spark) as tag:
             tensors, reports = run(partitions, replace(spec, row_set=RowSet(name, there=False)))
-        # Files that were changed meanwhile may have been read before or after.
+        # If files changed meanwhile, it is unknown which version was read.
         if all(report.data["kept"] for report in reports) and source_of(rows, spec.rows, spec.world) == source:
             ROW_SETS.add(Kept(name, source, _places(spark, tag, reports)))
         return _because(why, tensors, reports)
@@ -282,12 +295,12 @@ def with_row_sets(run: Run, rows: DataFrame, partitions: DataFrame) -> Callable[
 
 
 def _because(why: str, tensors: dict[str, torch.Tensor], reports: list[RankReport]) -> Trained:
-    """Return the run's results with the reason why rows were read in each report."""
+    """Return the run's results, with the reason why rows were read in each report."""
     return tensors, [replace(report, data={**report.data, "why_read": why}) for report in reports]
 
 
 def _nothing(spark: SparkSession, world: int, known: Kept) -> DataFrame:
-    """Partitions for the ranks whose rows are there; where these are, if that is known."""
+    """Return empty partitions for the ranks, which prefer the executors with their rows if these are known."""
     if known.places:
         with suppress(Py4JError):
             return partitions_at(spark, known.places)
@@ -295,6 +308,7 @@ def _nothing(spark: SparkSession, world: int, known: Kept) -> DataFrame:
 
 
 def _places(spark: SparkSession, tag: JobTag, reports: Sequence[RankReport]) -> tuple[str, ...]:
+    """Return where each rank's task ran, by rank. Empty if Spark does not know."""
     with suppress(Py4JError):
         ran = ran_on(spark, tag, len(reports))
         places = [ran.get(report.data["place"], "") for report in sorted(reports, key=lambda report: report.rank)]

@@ -1,4 +1,4 @@
-"""What a Spark session needs for this package, and the checks that it has it."""
+"""Settings that a Spark session needs for this package, and checks of a session."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ _log = logging.getLogger(__name__)
 
 _ARROW = "spark.sql.execution.arrow.pyspark.enabled"
 _BARRIER_CHECK = "spark.scheduler.barrier.maxConcurrentTasksCheck.interval"
-#: Set by spark-submit in the Python process that it starts: where the JVM listens.
+#: Port of the JVM, set by spark-submit in the Python process that it starts.
 _GATEWAY_PORT = "PYSPARK_GATEWAY_PORT"
 _ANY_PORT = 15002  # nothing is sent there
 _ENCRYPTED = (
@@ -37,24 +37,24 @@ _ENCRYPTED = (
 
 
 def spark_conf(**settings: object) -> dict[str, str]:
-    """The settings a Spark session needs: ``SparkSession.builder.config(map=sparkdl_comm.spark_conf())``.
+    """Return the settings that a Spark session needs: ``SparkSession.builder.config(map=sparkdl_comm.spark_conf())``.
 
-    The driver's JVM outlives the sessions of its Python process, and spark-submit starts it before that process. If it runs
-    already, it gets the jar too, so that the next session finds the plugin.
+    The driver's JVM outlives the sessions of its Python process, and spark-submit starts it before that process. If the
+    JVM runs already, this function also adds the jar to it, so that the next session finds the plugin.
 
-    :param settings: fields of :class:`~sparkdl_comm.conf.CommConf` by name, such as ``slot_timeout="2min"``; or
+    :param settings: fields of :class:`~sparkdl_comm.conf.CommConf` by name, such as ``slot_timeout="2min"``, or
         ``slotTimeout``, as in the key.
-    :return: the jar that fits the pyspark in use, the plugin, a one-second check for barrier slots (Spark's
-        own default waits 15 s), Arrow, and ``settings`` under ``spark.sparkdl.comm.``.
-    :raises PluginError: there is no jar for this Spark; says which there are and how to build one. Or a JVM that runs
-        already does not take the jar; says what to pass to spark-submit.
+    :return: the jar that fits the pyspark in use, the plugin, a one-second check for barrier slots (Spark's default
+        waits 15 s), Arrow, and ``settings`` under ``spark.sparkdl.comm.``.
+    :raises PluginError: there is no jar for this Spark. The message lists the jars, and how to build one. Or the
+        running JVM does not accept the jar. Then the message says what to pass to spark-submit.
     :raises ConfError: an unknown setting or a bad value.
     """
     given, settings = settings, {}
     for name, value in given.items():
         field = re.sub(r"(?<=[a-z])(?=[A-Z])", "_", name).lower()
         if field in settings:
-            raise ConfError(f"spark_conf: {field} given twice, by {' and '.join(given)}")
+            raise ConfError(f"spark_conf: {field} is given twice, by {' and '.join(given)}")
         settings[field] = value
     CommConf.from_mapping({}, **settings)
     conf = {
@@ -68,12 +68,13 @@ def spark_conf(**settings: object) -> dict[str, str]:
 
 
 def _given_jars(jar: Path) -> str:
-    """Return ``spark.jars`` with ``jar`` in it, once the driver's JVM can load its classes, if that JVM runs already.
+    """Return ``spark.jars`` with ``jar`` in it. If the driver's JVM runs already, first add ``jar`` to its class
+    loader.
 
-    ``spark.jars`` reaches the class path of a JVM only when it starts. spark-submit has started it before this process,
-    with jars of its own, which the session is to have too.
+    A JVM reads ``spark.jars`` into its class path only when it starts. spark-submit has started the JVM before this
+    process, with jars that the session has to keep.
 
-    :raises PluginError: the JVM cannot load them; says what to pass.
+    :raises PluginError: the JVM cannot load the jar. The message says what to pass to spark-submit.
     """
     submitted = _GATEWAY_PORT in os.environ
     if submitted:
@@ -88,7 +89,7 @@ def _given_jars(jar: Path) -> str:
         loader.loadClass(plugin.CLASS)
     except Py4JJavaError as error:
         raise PluginError(
-            f"the driver's JVM runs already, and its class loader takes no more jars. Pass spark-submit --jars {jar}"
+            f"the driver's JVM runs already, and its class loader accepts no more jars. Pass spark-submit --jars {jar}"
             f" --conf spark.plugins={plugin.CLASS}"
         ) from error
     given = (gateway.jvm.java.lang.System.getProperty("spark.jars") if submitted else None) or ""
@@ -96,24 +97,24 @@ def _given_jars(jar: Path) -> str:
 
 
 def is_classic(spark: SparkSession) -> bool:
-    """Whether the session has its driver's JVM in this process, unlike one of Spark Connect."""
+    """Return whether this process has a driver's JVM, unlike a Spark Connect client."""
     return hasattr(spark, "_jsparkSession")
 
 
 def session_of(dataset: Any) -> SparkSession:
     """Return the session of a Spark DataFrame.
 
-    :raises InputError: ``dataset`` is something else, or its session is stopped.
+    :raises InputError: ``dataset`` is not a Spark DataFrame, or its session is stopped.
     """
     if not hasattr(dataset, "sparkSession"):
         raise InputError(
-            f"a Spark DataFrame is needed, not {type(dataset).__module__}.{type(dataset).__qualname__}; pandas' becomes one"
-            " by spark.createDataFrame(...)"
+            f"a Spark DataFrame is needed, not {type(dataset).__module__}.{type(dataset).__qualname__}. Convert a pandas"
+            " DataFrame with spark.createDataFrame(...)"
         )
     if _is_stopped(dataset.sparkSession):
         raise InputError(
             "the DataFrame's Spark session is stopped. Start one with"
-            " SparkSession.builder.config(map=sparkdl_comm.spark_conf()).getOrCreate(), and make the DataFrame again in it"
+            " SparkSession.builder.config(map=sparkdl_comm.spark_conf()).getOrCreate(), and create the DataFrame in it"
         )
     spark: SparkSession = dataset.sparkSession
     return spark
@@ -122,7 +123,7 @@ def session_of(dataset: Any) -> SparkSession:
 def active_session() -> SparkSession:
     """Return the active session.
 
-    :raises InputError: there is none that runs.
+    :raises InputError: there is none, or it is stopped.
     """
     try:
         spark = SparkSession.active()
@@ -144,28 +145,31 @@ def _is_stopped(spark: SparkSession) -> bool:
 
 
 def use_own_python(spark: SparkSession) -> None:
-    """Where driver and executors are on one machine (local, local-cluster), have tasks run by the driver's own Python, in
-    place of whatever ``python3`` is on the PATH; unless the user named one, by PYSPARK_PYTHON or spark.pyspark.python."""
+    """Let tasks use the driver's own Python if driver and executors are on one machine (local, local-cluster).
+
+    Otherwise they would use the first ``python3`` on the PATH. A Python that the user has named (PYSPARK_PYTHON or
+    spark.pyspark.python) stays.
+    """
     if not is_classic(spark) or not (spark.sparkContext.master or "").startswith("local"):
         return
     named = os.environ.get("PYSPARK_PYTHON") or application_conf(spark).get("spark.pyspark.python")
     if not named and sys.executable:
-        # The setting would come too late, as PySpark reads only the variable, and that once.
+        # The setting would have no effect now: PySpark reads only the variable, and only once.
         spark.sparkContext.pythonExec = sys.executable
 
 
 def session_conf(spark: SparkSession) -> dict[str, str]:
-    """All settings of the session, those made at run time included. Runs no job."""
+    """Return all settings of the session, including those made at run time. Runs no job."""
     return {row[0]: row[1] for row in spark.sql("SET").collect()}
 
 
 def application_conf(spark: SparkSession) -> dict[str, str]:
-    """The settings with which the application started: these decide about jars, plugins and executors."""
+    """Return the settings with which the application started. They decide on jars, plugins and executors."""
     return dict(spark.sparkContext.getConf().getAll()) if is_classic(spark) else session_conf(spark)
 
 
 def driver_host(spark: SparkSession, conf: CommConf) -> str:
-    """The name or address by which executors reach this process.
+    """Return the name or address by which executors reach this process.
 
     :raises ConfError: the Spark Connect server's name does not resolve here.
     """
@@ -181,18 +185,20 @@ def driver_host(spark: SparkSession, conf: CommConf) -> str:
             return towards.getsockname()[0]
     except OSError as error:
         raise ConfError(
-            f"no address of this machine towards the Spark Connect server {server} ({error}); set "
-            "spark.sparkdl.comm.driver.host to one that executors reach"
+            f"this machine has no address towards the Spark Connect server {server} ({error}). Set "
+            "spark.sparkdl.comm.driver.host to an address of this machine that executors reach"
         ) from error
 
 
 def driver_bind(spark: SparkSession) -> str | None:
-    """Where Spark's driver listens, if that is set apart from the address by which executors reach it (NAT, containers)."""
+    """Return the address on which Spark's driver listens, if it is set separately from the one that executors use (NAT,
+    containers).
+    """
     return application_conf(spark).get("spark.driver.bindAddress") if is_classic(spark) else None
 
 
 def check_dynamic_allocation(spark: SparkSession) -> None:
-    """Refuses executors that may come and go: Spark does not run barrier stages then.
+    """Check that dynamic allocation is off. With it, Spark runs no barrier stages.
 
     :raises ConfError: dynamic allocation is on.
     """
@@ -204,7 +210,7 @@ def check_dynamic_allocation(spark: SparkSession) -> None:
 
 
 def check_plugin(spark: SparkSession) -> None:
-    """Looks whether the plugin is loaded.
+    """Check that the plugin is loaded.
 
     :raises PluginError: it is not, or its jar was built for another Spark or Scala.
     """
@@ -216,12 +222,12 @@ def check_plugin(spark: SparkSession) -> None:
 
 
 def shared_directory(spark: SparkSession, path: str, param: str) -> str:
-    """A directory as executors are to be told of it: a local path, or a URI for Hadoop, which needs the plugin there.
+    """Return a directory in the form that executors use: a local path, or a Hadoop URI, which needs the plugin.
 
-    :param path: as Spark takes it: without a scheme it lies in ``spark.hadoop.fs.defaultFS``.
-    :param param: the Param that it comes from.
+    :param path: as in Spark: without a scheme it is in ``spark.hadoop.fs.defaultFS``.
+    :param param: the Param that has this value.
     :raises ConfError: there is no such file system, or a client of Spark Connect gave no scheme.
-    :raises PluginError: the plugin is needed, and is not loaded, or is another Spark's.
+    :raises PluginError: the plugin is needed, and is not loaded, or was built for another Spark.
     """
     if is_classic(spark):
         jvm: Any = spark.sparkContext._jvm
@@ -240,29 +246,33 @@ def shared_directory(spark: SparkSession, path: str, param: str) -> str:
 
 
 def check_disk_cache(spark: SparkSession, conf: CommConf) -> None:
-    """ConfError if rows are to be on executors' disks, which Spark is to encrypt; or if their memory is bounded, and they are
-    nowhere else."""
+    """Check the settings of the rows' cache.
+
+    :raises ConfError: rows go to executors' disks, but Spark has to encrypt disks. Or their memory is limited, but they
+        are in memory only.
+    """
     if conf.data_cache != "disk":
         if conf.data_memory_limit:
             raise ConfError(
-                f"{PREFIX}data.memoryLimit={conf.data_memory_limit} is of rows on disks: with"
-                f" {PREFIX}data.cache={conf.data_cache} all are in memory. Set disk, or no limit"
+                f"{PREFIX}data.memoryLimit={conf.data_memory_limit} applies to rows on disks, but with"
+                f" {PREFIX}data.cache={conf.data_cache} all rows are in memory. Set data.cache=disk, or no limit"
             )
     elif application_conf(spark).get("spark.io.encryption.enabled", "").lower() == "true":
         raise ConfError(
-            f"{PREFIX}data.cache=disk writes rows to executors' disks in clear, and spark.io.encryption.enabled=true is to"
-            " keep disks encrypted: use memory"
+            f"{PREFIX}data.cache=disk writes rows to executors' disks unencrypted, but spark.io.encryption.enabled=true."
+            " Set data.cache=memory"
         )
 
 
 def tell_clear(spark: SparkSession, what: str) -> None:
-    """Say so if Spark is to encrypt what it sends: ``what`` travels between ranks and driver beside Spark, in clear."""
+    """Warn if Spark has to encrypt its traffic: ``what`` travels between ranks and driver outside of Spark,
+    unencrypted.
+    """
     conf = application_conf(spark)
     asked = [key for key in _ENCRYPTED if conf.get(key, "false").lower() == "true"]
     if asked:
         _log.warning(
-            "%s=true is about what Spark sends: %s travel in clear, beside Spark. Use a network that you trust (README,"
-            " Security)",
+            "%s=true encrypts only what Spark sends. Not encrypted: %s. Use a network that you trust (README, Security)",
             asked[0],
             what,
         )

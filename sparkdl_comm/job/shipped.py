@@ -1,4 +1,4 @@
-"""Values that are shipped to executors, which say what to give them where they lack a module of the user's."""
+"""Values shipped to executors with a clear error if an executor lacks one of the user's modules."""
 
 from __future__ import annotations
 
@@ -17,9 +17,10 @@ from sparkdl_comm.errors import ModelError
 
 @dataclass(frozen=True)
 class Shipped:
-    """Value that arrives at executors as itself. ``pickled``: the value, by cloudpickle, as a class from a notebook needs it.
+    """Value that unpickles to itself on executors.
 
-    If executors lack a module that the value is from, they raise the ModelError of :func:`missing_module`.
+    ``pickled``: the value, pickled by cloudpickle, which also handles a class from a notebook. If an executor lacks a
+    module that the value needs, it raises the ModelError of :func:`missing_module`.
     """
 
     pickled: bytes = field(repr=False)
@@ -42,10 +43,10 @@ def _loaded(pickled: bytes, files: Mapping[str, str]) -> Any:
 
 
 def missing_module(message: str, files: Mapping[str, str] | None = None) -> ModelError:
-    """Return the error that tells users how to give executors a Python module of theirs which is missing there.
+    """Return the error for a Python module of the user that executors lack. It says how to provide the module.
 
     :param message: of the ModuleNotFoundError on the executor.
-    :param files: of top-level modules on the driver; None: this is the driver.
+    :param files: paths of top-level modules on the driver. None: this process is the driver.
     """
     match = re.search(r"No module named '([^']*)'", message)
     name = match[1] if match else ""
@@ -53,13 +54,13 @@ def missing_module(message: str, files: Mapping[str, str] | None = None) -> Mode
     file = Path((_files({top}) if files is None else files).get(top) or f"{top}.py")
     what = f"a zip of {file.parent}" if file.name == "__init__.py" else str(file)
     return ModelError(
-        f"executors have no module {name!r}, which the model, function or another argument is from. Give them {what}:"
+        f"executors have no module {name!r}, which the model, function or another argument needs. Give them {what}, by"
         " spark.sparkContext.addPyFile(path) beforehand, spark-submit --py-files, or on Spark Connect"
-        " spark.addArtifacts(path, pyfile=True); a library is better installed there"
+        " spark.addArtifacts(path, pyfile=True). Install a library on executors instead"
     )
 
 
 def _files(names: Iterable[str]) -> dict[str, str]:
-    """Return the files of top-level modules that are loaded here, of those that have one."""
+    """Return the files of the loaded top-level modules ``names``. Modules without a file are left out."""
     found = {name: getattr(sys.modules.get(name), "__file__", None) for name in names}
     return {name: file for name, file in found.items() if file}

@@ -1,4 +1,4 @@
-"""Notices that a gang's tasks do not start because other jobs hold the slots; Spark would let them wait for ever."""
+"""Timeout for a gang's tasks that get no slots because other jobs hold them. Spark would let them wait forever."""
 
 from __future__ import annotations
 
@@ -23,11 +23,11 @@ _log = logging.getLogger(__name__)
 
 
 class SlotWatch:
-    """Context that cancels the jobs which this thread starts inside it when none of the tasks of a stage comes to run.
+    """Context that cancels the jobs which this thread starts inside it, if no task of a stage starts in time.
 
-    While other jobs of this application hold the slots, such as the evaluation of another model by the same CrossValidator,
-    the stage has its turn to wait for: ``turn_timeout`` seconds. Where nothing holds them, ``slot_timeout`` seconds. A client
-    of Spark Connect cannot see tasks, so nothing is watched there.
+    While other jobs of this application hold the slots, the stage may wait ``turn_timeout`` seconds. Such a job is, for
+    example, the evaluation of another model by the same CrossValidator. If no job holds them, the stage may wait
+    ``slot_timeout`` seconds. A client of Spark Connect cannot see tasks, so there nothing is watched.
     """
 
     def __init__(self, spark: SparkSession, ranks: int, slot_timeout: float, turn_timeout: float) -> None:
@@ -36,7 +36,7 @@ class SlotWatch:
         self._tag = JobTag(spark)
         self._over = threading.Event()
         self._thread = threading.Thread(target=self._look, name="sparkdl-slots", daemon=True)
-        #: Why the jobs were cancelled, if they were.
+        #: Reason why the jobs were cancelled, or None.
         self.error: SlotsError | None = None
 
     def __enter__(self) -> SlotWatch:
@@ -46,7 +46,7 @@ class SlotWatch:
         return self
 
     def satisfied(self) -> None:
-        """The tasks run: no more looking, as Spark's own books can be wrong when it drops events."""
+        """Stop watching, because the tasks run. Spark's own counts can be wrong later if it drops events."""
         self._over.set()
 
     def __exit__(self, *exc: object) -> None:
@@ -56,8 +56,8 @@ class SlotWatch:
             self._tag.__exit__(*exc)
 
     def _look(self) -> None:
-        waiting: float | None = None  # since when no task runs
-        idle: float | None = None  # and since when there are slots for them
+        waiting: float | None = None  # time since which no task runs
+        idle: float | None = None  # time since which there are free slots for all tasks
         told = 0.0
         while not self._over.wait(_POLL_SECONDS):
             now = time.monotonic()
@@ -77,8 +77,8 @@ class SlotWatch:
                 if held and now - told > TELL_SECONDS:
                     told = now
                     _log.warning("%d ranks wait for slots: %d tasks of other jobs are running", self._ranks, busy)
-            except Py4JError:  # Spark's books change while they are read; or the application ends, and our jobs with it
-                _log.debug("slots could not be looked at", exc_info=True)
+            except Py4JError:  # Spark's status changes while it is read, or the application ends
+                _log.debug("cannot read the state of slots", exc_info=True)
 
     def _timed_out(self, held: bool, busy: int, slots: int | None) -> SlotsError:
         limit = (
@@ -88,12 +88,12 @@ class SlotWatch:
         )
         return SlotsError(
             f"{self._ranks} ranks waited {limit} for as many free slots: the cluster has {slots}, and {busy} tasks of other"
-            " jobs of this application are running. Wait for these, set num_workers to less, or start the session with more"
-            " executors or cores"
+            " jobs of this application are running. Wait for these tasks, reduce num_workers, or start the session with"
+            " more executors or cores"
         )
 
     def _starved(self) -> bool:
-        """Whether a stage of ours could run, and no task of it does."""
+        """Return whether a stage of the watched jobs is active, and no task of it runs."""
         return any(stage.numActiveTasks == 0 for stage in self._active_stages(ours=True))
 
     def _busy(self) -> int:

@@ -1,4 +1,4 @@
-"""Slots: how many ranks the cluster has room for, and how many threads each of them gets."""
+"""Task slots: how many ranks fit into the cluster, and how many threads each rank gets."""
 
 from __future__ import annotations
 
@@ -17,13 +17,13 @@ _log = logging.getLogger(__name__)
 
 _THREADS = "spark.executorEnv.OMP_NUM_THREADS"
 _TASK_RESOURCE = re.compile(r"spark\.task\.resource\.(.+)\.amount")
-#: Seconds of waiting for executors after which that is said.
+#: Seconds of waiting for executors until a warning.
 _QUIET_SECONDS = 2.0
-#: What Spark asks YARN and Kubernetes for, unless spark.executor.instances is set.
+#: Number of executors that Spark requests from YARN and Kubernetes unless spark.executor.instances is set.
 _DEFAULT_INSTANCES = "2"
 _LOCAL_CLUSTER = re.compile(r"local-cluster\[\s*(\d+)\s*,\s*(\d+)\s*,\s*\d+\s*\]")
 
-#: Slots of applications, by id, some of whose executors did not come in time.
+#: Slots of applications whose executors did not all register in time, by application id.
 _settled: dict[str, int] = {}
 
 
@@ -36,19 +36,20 @@ def check_slots(
 ) -> int:
     """Return the number of workers: ``num_workers``, or one per slot of the cluster if that is None.
 
-    A slot is room for one task (``spark.task.cpus`` cores, and GPUs if tasks ask for them). Executors that are still
-    registering are waited for, at most ``timeout`` seconds. Without ``num_workers`` these are all that the application has
-    asked for. If some do not come, that is said, and later calls of the application wait no more for them.
+    A slot is room for one task (``spark.task.cpus`` cores, and GPUs if tasks request them). Waits at most ``timeout``
+    seconds for executors to register: for enough of them, or without ``num_workers`` for all that the application has
+    requested. If some do not register, this is logged, and later calls for the application do not wait for them again.
 
-    :raises SlotsError: fewer slots than ``num_workers``; says how many there are and which settings give more.
+    :raises SlotsError: there are fewer slots than ``num_workers``. The message gives their number, and settings for
+        more.
     """
-    if not is_classic(spark):  # it cannot ask for the executors there are; Spark itself counts before it starts ranks
+    if not is_classic(spark):  # a client cannot list executors. Spark itself checks slots before it starts ranks.
         conf = session_conf(spark)
         wanted = num_workers or _expected_slots(conf, conf.get("spark.master", ""))
         if wanted is None:
             raise SlotsError(
-                "num_workers: set it; a Spark Connect client cannot know the number of slots unless "
-                "spark.executor.instances and spark.executor.cores are set"
+                "num_workers=None, but a Spark Connect client cannot know the number of slots unless "
+                "spark.executor.instances and spark.executor.cores are set. Set num_workers"
             )
         return wanted
     master = spark.sparkContext.master or ""
@@ -74,9 +75,9 @@ def check_slots(
     if slots and there < asked:
         _settled[spark.sparkContext.applicationId] = slots
         _log.warning(
-            "training with %d of %d executors, so with %d ranks: the others did not come within %g s"
+            "training with %d of %d executors, so with %d ranks: the others did not register within %g s"
             " (spark.sparkdl.comm.slotTimeout). Set spark.executor.instances to what the cluster has room for, or give each"
-            " executor less memory. Set num_workers, and fewer ranks are refused",
+            " executor less memory. To refuse fewer ranks, set num_workers",
             there,
             asked,
             slots,
@@ -95,24 +96,25 @@ def check_slots(
         )
         raise SlotsError(
             f"num_workers={num_workers or 'all slots'}, but the cluster (master {master}) "
-            f"has {slots} slots after {clock() - began:.1f} s (executors that are still to come are waited for up to "
-            f"{timeout:g} s, spark.sparkdl.comm.slotTimeout). All workers must run at once: ask for fewer workers, or start "
+            f"has {slots} slots after {clock() - began:.1f} s (the limit is {timeout:g} s, spark.sparkdl.comm.slotTimeout)"
+            ". All workers must run at once: ask for fewer workers, or start "
             f"the session with more executors or cores. Now: {shown}"
         )
     return num_workers or slots
 
 
 def tell_threads(spark: SparkSession, ranks: int) -> None:
-    """Say so if ranks compute with fewer threads than there are cores for each of them: Spark has a task's Python compute with
-    ``spark.task.cpus``."""
+    """Warn if ranks compute with fewer threads than there are cores for each of them.
+
+    Spark lets a task's Python compute with ``spark.task.cpus`` threads.
+    """
     conf = application_conf(spark)
     cpus = int(conf.get("spark.task.cpus", "1"))
     slots = [slots_now(spark), _expected_slots(_cores_only(conf), conf.get("spark.master", ""))]
     cores = max((count for count in slots if count is not None), default=ranks) * cpus
     if cores // ranks > cpus and _THREADS not in conf:
         _log.warning(
-            "each of the %d ranks computes with %d of the %d cores there are for it: start the session with"
-            " spark.task.cpus=%d, or with %s=%d",
+            "each of the %d ranks computes with %d of its %d cores. Start the session with spark.task.cpus=%d, or with %s=%d",
             ranks,
             cpus,
             cores // ranks,
@@ -127,13 +129,17 @@ def _cores_only(conf: Mapping[str, str]) -> dict[str, str]:
 
 
 def slots_now(spark: SparkSession) -> int | None:
-    """How many tasks the executors registered now can run at once; None: a Spark Connect client cannot know."""
+    """Return how many tasks the registered executors can run at once. None for a Spark Connect client, which cannot
+    know.
+    """
     return _slots(spark) if is_classic(spark) else None
 
 
 def executors(spark: SparkSession) -> set[str]:
-    """Addresses of the executors that are registered now, each different from those of executors that are gone. Empty for a
-    Spark Connect client, which cannot know."""
+    """Return the addresses of the registered executors. A new executor never has the address of a lost one.
+
+    Empty for a Spark Connect client, which cannot know.
+    """
     if not is_classic(spark):
         return set()
     context: Any = spark.sparkContext._jsc.sc()
@@ -141,18 +147,18 @@ def executors(spark: SparkSession) -> set[str]:
 
 
 def _slots(spark: SparkSession) -> int:
-    """Tasks of the default resource profile that the executors registered now can run at once."""
+    """Return how many tasks of the default resource profile the registered executors can run at once."""
     context: Any = spark.sparkContext._jsc.sc()
     return int(context.maxNumConcurrentTasks(context.resourceProfileManager().defaultResourceProfile()))
 
 
 def _registered(spark: SparkSession) -> int:
-    """Executors that are registered now, without the driver."""
+    """Return the number of registered executors, without the driver."""
     return len(executors(spark)) - 1
 
 
 def _expected_executors(conf: Mapping[str, str], master: str) -> int | None:
-    """Return how many executors the application has asked for, as far as the settings tell."""
+    """Return how many executors the application has requested, or None if the settings do not say."""
     cluster = _LOCAL_CLUSTER.fullmatch(master.strip())
     if cluster:
         return int(cluster[1])
@@ -163,7 +169,7 @@ def _expected_executors(conf: Mapping[str, str], master: str) -> int | None:
 
 
 def _expected_slots(conf: Mapping[str, str], master: str) -> int | None:
-    """Return how many slots there will be once all executors are there, as far as the settings tell."""
+    """Return how many slots there will be once all executors have registered, or None if the settings do not say."""
     cluster = _LOCAL_CLUSTER.fullmatch(master.strip())
     if master.startswith("local") and not cluster:
         return 1
@@ -173,12 +179,15 @@ def _expected_slots(conf: Mapping[str, str], master: str) -> int | None:
 
 
 def _has_defaults(master: str) -> bool:
-    """Whether Spark itself says how many executors of how many cores an application gets that does not."""
+    """Return whether Spark has defaults for the number of executors and their cores."""
     return master.startswith(("yarn", "k8s:"))
 
 
 def _slots_per_executor(conf: Mapping[str, str], cores: str) -> int:
-    """By its cores and by its GPUs, or other resources, of which a task may take a fraction."""
+    """Return how many tasks fit into an executor, by its cores and by its GPUs or other resources.
+
+    A task may use a fraction of such a resource.
+    """
     slots = [int(cores) // int(conf.get("spark.task.cpus", "1"))]
     for key, text in conf.items():
         resource = _TASK_RESOURCE.fullmatch(key)

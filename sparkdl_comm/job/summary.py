@@ -1,4 +1,4 @@
-"""What each rank reports at the end, and the summary of the run that the driver makes of it."""
+"""Report of each rank at the end of a run, and the driver's summary of all reports."""
 
 from __future__ import annotations
 
@@ -13,17 +13,17 @@ from sparkdl_comm.train.loop.output_shape import OutputShape
 
 @dataclass(frozen=True)
 class RankReport:
-    """One rank's account of a run; its JSON is the ``report`` column of the rank's row.
+    """Report of one rank on its run. Its JSON is the ``report`` column of the rank's row.
 
-    ``iterations``: steps done, ``resumed_at`` of them before the checkpoint from which this run went on. ``seconds``: time in
-    the others. ``phases``: seconds in total by phase (pull,
-    forward, backward, push, aggregate, update). ``bytes``: from other executors, ``pull`` and ``push``.
-    ``history``: a row per epoch; its ``loss`` is this rank's part of the epoch's mean loss, the sum of these over the
-    ranks, and all else is the same on all ranks but for the time.
-    ``rows``: of this rank, that were trained on. ``weights_sha256``: of the trained tensors. ``output_shape``: shape of the
-    model's output for one row, by name if there are several; None if the rank saw no row. ``details``: what the strategy has
-    to say, for the summary. ``timeline``: see :meth:`sparkdl_comm.strategies.trace.Trace.report`; None if nothing was traced.
-    ``data``: see :meth:`sparkdl_comm.job.rank_rows.RowsOfRank.finish`.
+    ``iterations``: steps done, including ``resumed_at`` steps before the checkpoint from which this run resumed.
+    ``seconds``: time of the steps in this run. ``phases``: total seconds by phase (pull, forward, backward, push,
+    aggregate, update). ``bytes``: received from other executors, by ``pull`` and ``push``. ``history``: one row per
+    epoch. Its ``loss`` is this rank's part of the epoch's mean loss, which is the sum over the ranks. All other values
+    but the time are equal on all ranks. ``rows``: number of this rank's training rows. ``weights_sha256``: digest of
+    the trained tensors. ``output_shape``: shape of the model's output for one row, by name if there are several
+    outputs. None if the rank saw no row. ``details``: the strategy's entries for the summary. ``timeline``: see
+    :meth:`sparkdl_comm.strategies.trace.Trace.report`. None if nothing was traced. ``data``: see
+    :meth:`sparkdl_comm.job.rank_rows.RowsOfRank.finish`.
     """
 
     rank: int
@@ -49,7 +49,7 @@ class RankReport:
 
 
 class Summary(dict[str, Any]):
-    """A run in numbers, ready for JSON (see :func:`summarize`); ``str`` of it is at most five lines for people."""
+    """Numbers of a run, ready for JSON (see :func:`summarize`). Its ``str`` is at most five lines for people."""
 
     def __str__(self) -> str:
         return "\n".join(
@@ -67,7 +67,7 @@ class Summary(dict[str, Any]):
         return f"{ran}: {self.get('iterations')} steps of {1e3 * seconds:.4g} ms{speed}"
 
     def _kept(self) -> str:
-        """Return what was chosen by measuring, in brackets."""
+        """Return, in brackets, what was chosen by measuring."""
         chosen = self.get("auto", {}).get("chosen")
         kept = self.get("batching", {}).get("pull", {}).get("kept")
         found = [text for text in (chosen, kept) if text]
@@ -105,7 +105,7 @@ class Summary(dict[str, Any]):
 
 
 def check(reports: Sequence[RankReport], world: int) -> None:
-    """Compares the reports of all ranks.
+    """Check that the reports of all ranks agree.
 
     :raises GangError: a rank did not report, or reported twice, or ended with other weights than the others.
     """
@@ -119,19 +119,23 @@ def check(reports: Sequence[RankReport], world: int) -> None:
 
 
 def summarize(reports: Sequence[RankReport], strategy: str, world: int, restarts: int = 0) -> Summary:
-    """Return the run in numbers, ready for JSON.
+    """Return the run's numbers, ready for JSON:
 
-    :return: ``strategy``, ``world``, ``iterations``, ``resumed_at`` (how many of them were in the checkpoint
-        from which the run went on), ``seconds_per_iteration`` (of the slowest rank),
-        ``iterations_per_second``, ``samples_per_second`` (rows of all ranks, if an
-        epoch was ended), ``phases`` (seconds per iteration, mean over ranks), ``bytes`` (``pull``
-        and ``push``, all ranks, whole run), ``rows`` (trained on, all ranks), ``history`` (see :func:`merged_history`),
-        ``data`` (where the ranks had their rows: ``cache`` is disk if one of them had them there, ``bytes`` of all ranks on
-        disks, ``held`` of them in memory, too, ``seconds`` until the slowest had read its rows, ``reused``: they were there
-        before, or ``why_read``: the reason why Spark read them),
-        ``restarts`` (how many times ranks were started again),
-        under fp16 ``skipped_steps`` (by the optimizer), the ``details`` of rank 0, and if iterations were traced
-        ``timeline``, of all ranks (see :class:`sparkdl_comm.report.timeline.Timeline`).
+    - ``strategy``, ``world``, ``iterations``, ``restarts`` (how many times ranks were restarted)
+    - ``resumed_at``: how many of the iterations were in the checkpoint from which the run resumed
+    - ``seconds_per_iteration`` (of the slowest rank), ``iterations_per_second``
+    - ``samples_per_second``: rows of all ranks, if an epoch has ended
+    - ``phases``: seconds per iteration, mean over the ranks
+    - ``bytes``: ``pull`` and ``push`` of all ranks in the whole run
+    - ``rows``: training rows of all ranks
+    - ``history``: see :func:`merged_history`
+    - ``data``: where the ranks had their rows. ``cache``: disk if a rank had them there. ``bytes``: on the disks of all
+      ranks. ``held``: bytes of these that are in memory too. ``seconds``: until the slowest rank had read its rows.
+      ``reused``: whether they were on the disks before. ``why_read``: the reason why Spark read them.
+    - ``skipped_steps``: under fp16, skipped by the optimizer
+    - the ``details`` of rank 0
+    - ``timeline``: if iterations were traced, of all ranks (see :class:`sparkdl_comm.report.timeline.Timeline`)
+
     :raises GangError: see :func:`check`.
     """
     check(reports, world)
@@ -181,8 +185,11 @@ def _data(reports: Sequence[dict[str, Any]]) -> dict[str, Any]:
 
 
 def merged_history(reports: Sequence[RankReport]) -> list[dict[str, Any]]:
-    """A row per epoch: ``epoch`` (from 1), ``step`` (done by then), ``loss`` (mean over the epoch's steps, but for those that
-    fp16 made the optimizer skip: ``skipped_steps``), ``lr`` (of the first parameter group), ``seconds`` (of rank 0), and what
-    was evaluated at its end: ``val_loss`` and metrics by name."""
+    """Return one row per epoch.
+
+    ``epoch``: from 1. ``step``: steps done by the end of the epoch. ``loss``: mean over the epoch's steps. Excluded are
+    the steps that the optimizer skipped under fp16, ``skipped_steps``. ``lr``: of the first parameter group.
+    ``seconds``: of rank 0. ``val_loss`` and metrics by name: evaluated at the end of the epoch.
+    """
     by_rank = [report.history for report in sorted(reports, key=lambda report: report.rank)]
     return [{**rows[0], "loss": sum(row["loss"] for row in rows)} for rows in zip(*by_rank, strict=True)]

@@ -1,6 +1,8 @@
-"""A rank as Spark sees it: one barrier task. It does what every rank does, be it there to train or to run a user's function:
-it meets the others at the driver's listener, joins the gang, stays connected to the driver if it is rank 0, and says why it
-failed."""
+"""Barrier task of one rank: the steps that training and a user's function share.
+
+A rank meets the others at the driver's listener, and joins the gang. Rank 0 stays connected to the driver. A rank that
+fails reports why.
+"""
 
 from __future__ import annotations
 
@@ -27,19 +29,18 @@ from sparkdl_comm.job.gpu import task_gpu
 from sparkdl_comm.job.memory import with_limit
 from sparkdl_comm.job.output import OutputTail
 
-#: What the function of a rank's task returns: one row.
+#: Schema of the one row that the function of a rank's task returns.
 RANK_SCHEMA = "rank int, report string"
-#: With what the text begins that stands there in place of a report, if the task raised :class:`RowsGoneError`; its message
-#: follows.
+#: Prefix of the report of a task that raised :class:`RowsGoneError`. The error's message follows.
 ROWS_GONE = "rows gone"
-#: The phase in which a user's function is unpickled.
+#: Phase in which a user's function is unpickled.
 LOADING = "loading"
-#: The function of a rank's task: from its rows to the row of :data:`RANK_SCHEMA`.
+#: Function of a rank's task: takes its rows, returns the row of :data:`RANK_SCHEMA`.
 RankFn: TypeAlias = Callable[[Iterator[pa.RecordBatch]], Iterator[pa.RecordBatch]]
 
 
 class GangSpec(Protocol):
-    """What a rank must know of its gang; see :class:`sparkdl_comm.train.spec.TrainSpec`."""
+    """Parameters of a gang that each of its ranks needs; see :class:`sparkdl_comm.train.spec.TrainSpec`."""
 
     @property
     def world(self) -> int: ...
@@ -56,14 +57,17 @@ class GangSpec(Protocol):
 
 
 class RowsGoneError(Exception):
-    """Not all ranks' rows are left on the executors on which this gang's tasks run; raised on all of them. Its message: what
-    kept a task from looking, if anything did, else empty."""
+    """Signal, raised on all ranks, that the kept rows of a rank are not on the executors where this gang's tasks run.
+
+    Its message says what kept a task from reading its disk, or is empty.
+    """
 
 
 class RankTask:
-    """One rank's task; ``context`` is Spark's BarrierTaskContext. To be closed: it holds the process's output.
+    """Task of one rank. Close it: it captures the process's output.
 
-    ``place``: the number of Spark's partition. ``rank``: the same, unless the task chooses another by :meth:`choose_rank`.
+    ``context``: Spark's BarrierTaskContext. ``place``: index of the Spark partition. ``rank``: the same, unless the
+    task chooses another by :meth:`choose_rank`.
     """
 
     def __init__(self, spec: GangSpec, context: Any) -> None:
@@ -78,30 +82,34 @@ class RankTask:
         self._output = OutputTail()
 
     def choose_rank(self, rank: int | None, why: str = "") -> None:
-        """Before the gang is joined. None: the task can be none; then :class:`RowsGoneError` is raised by ``join_gang`` on all
-        ranks, as it is if two choose the same. ``why``: what to tell of it; empty if nothing is out of order."""
+        """Choose a rank, before the gang is joined.
+
+        If ``rank`` is None, or two tasks choose the same rank, ``join_gang`` raises :class:`RowsGoneError` on all
+        ranks. ``why``: the error that kept the task from choosing, empty if there was none.
+        """
         self._chosen, self._unreadable = rank, why
         self.rank = self.place if rank is None else rank
 
     def report(self, report: str) -> pa.RecordBatch:
-        """The row that the task ends with."""
+        """Return the row with which the task ends."""
         return pa.RecordBatch.from_arrays([pa.array([self.rank], pa.int32()), pa.array([report])], ["rank", "report"])
 
     def device(self) -> torch.device:
-        """The device this rank computes on: the CPU, or the GPU that Spark assigned to the task, else one of its host's."""
+        """Return the device of this rank: the CPU, or the task's GPU (see :func:`sparkdl_comm.job.gpu.task_gpu`)."""
         if self._spec.device == "cpu":
             return torch.device("cpu")
         return task_gpu(self._context.resources(), self.place_on_host())
 
     def place_on_host(self) -> int:
-        """Number of the task among those of its stage on the same host, from 0."""
+        """Return the index of the task among the tasks of its stage on the same host, from 0."""
         hosts = [info.address.rsplit(":", 1)[0] for info in self._context.getTaskInfos()]
         return hosts[: self.place].count(hosts[self.place])
 
     def join_gang(self, payload: dict[str, Any]) -> Gang:
-        """Meet the other ranks; ``payload`` (JSON-able) is what they learn of this one.
+        """Meet the other ranks, and return the gang.
 
-        :raises RowsGoneError: the ranks that tasks have chosen are not one of each.
+        :param payload: what the other ranks learn about this one, as JSON.
+        :raises RowsGoneError: a rank was chosen by no task, or by two.
         """
         spec, conf = self._spec, self._spec.conf
         self.gang = Gang.join(
@@ -120,7 +128,7 @@ class RankTask:
         return self.gang
 
     def connect_driver(self, stack: ExitStack) -> DriverClient | None:
-        """Rank 0's connection to the driver, closed with ``stack``; None for other ranks."""
+        """Return rank 0's connection to the driver, which ``stack`` closes. None on other ranks."""
         if self.rank != 0:
             return None
         spec = self._spec
@@ -135,16 +143,18 @@ class RankTask:
         return driver
 
     def outlast(self, wait: float) -> None:
-        """Rank 0 waits ``wait`` seconds at most for the others to leave the gang, and tells the driver if they have: nobody
-        else watches over them then. Returns at once on other ranks.
+        """On rank 0, wait at most ``wait`` seconds for the other ranks to leave the gang, and tell the driver if they
+        have.
 
-        :raises GangError: the gang has failed; its failure.
+        From then on only the driver watches them. Returns at once on other ranks.
+
+        :raises GangError: the gang's failure, if it has failed.
         """
         if self.gang is not None and self.gang.outlast(wait) and self._driver is not None:
             self._driver.all_left()
 
     def _exchange(self, text: str) -> list[str]:
-        """Every rank's text, by rank, from the rendezvous at the driver."""
+        """Return every rank's text, by rank, from the rendezvous at the driver."""
         spec = self._spec
         with self._reaching_driver() as address:
             sock = handshake.connect(address, spec.secret, time.monotonic() + spec.conf.timeout)
@@ -157,29 +167,32 @@ class RankTask:
 
     @contextmanager
     def _reaching_driver(self) -> Iterator[Address]:
-        """The numeric address of the driver's listener; within, an error of connecting says what to set."""
+        """Yield the numeric address of the driver's listener. A connection error in the context says which settings to
+        change.
+        """
         host, port = self._spec.driver_address
         try:
             address = socket.getaddrinfo(host, port, type=socket.SOCK_STREAM)[0][4]
             yield str(address[0]), port
         except (GangError, OSError) as exc:
             raise GangError(
-                f"rank {self.rank} cannot reach the driver at {host} port {port} ({exc}): spark.sparkdl.comm.driver.host,"
-                " else spark.driver.host, must be an address or name of it that executors reach, and"
-                " spark.sparkdl.comm.driver.port one that is open. Behind NAT or in a container, forward that port, and set"
-                " spark.driver.bindAddress to where the driver is to listen"
+                f"rank {self.rank} cannot reach the driver at {host} port {port} ({exc}). Set spark.sparkdl.comm.driver.host"
+                " (or spark.driver.host) to a name or address of the driver that executors reach, and"
+                " spark.sparkdl.comm.driver.port to an open port. Behind NAT or in a container, forward that port, and set"
+                " spark.driver.bindAddress to the address on which the driver listens"
             ) from exc
 
     def _driver_is_gone(self) -> None:
-        """Nobody would get what is trained: the ranks stop, and give their slots back."""
-        lost = RankLostError("rank 0 lost its connection to the driver: the driver ended, or gave this run up", rank=0)
+        """Stop the ranks, so that their slots are free: nobody would receive the trained tensors."""
+        lost = RankLostError("rank 0 lost its connection to the driver: the driver ended, or gave up this run", rank=0)
         if self.gang is not None:
             self.gang.announce_failure(Failure.of(lost, 0, phase="the connection to the driver", secondary=False))
 
     def failed(self, failure: Failure) -> RuntimeError:
-        """Tell the other ranks and the driver; returns what the task is to raise, with the *first* failure of the gang inside.
+        """Report a failure to the other ranks and the driver. Return the error to raise, with the gang's *first*
+        failure inside.
 
-        To be called before any connection is closed: else the others would blame the closing.
+        Call this before any connection is closed. Otherwise the other ranks take the closing for the failure.
         """
         if failure.rank == self.rank and not failure.log:
             message = with_limit(failure.error, failure.message)

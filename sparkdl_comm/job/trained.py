@@ -1,4 +1,4 @@
-"""The driver's module: made before the ranks start, and given the tensors that rank 0 sends."""
+"""The driver's copy of the module: made before the ranks start, and filled with the tensors that rank 0 sends."""
 
 from __future__ import annotations
 
@@ -17,27 +17,29 @@ from sparkdl_comm.train.spec import TrainSpec
 
 
 def driver_module(spec: TrainSpec) -> torch.nn.Module:
-    """Return a module like the ranks', on the CPU, for :func:`load_trained`. The user's own stays as it is.
+    """Return a module like the ranks', on the CPU, for :func:`load_trained`. The user's own module stays as it is.
 
     :raises ModelError: the factory fails on the driver.
     """
     if isinstance(spec.model, torch.nn.Module):
         return _copied(spec.model).cpu()
-    with torch.random.fork_rng(devices=[]):  # the user's generator is not ours to advance
+    with torch.random.fork_rng(devices=[]):  # leaves the user's random state as it is
         torch.manual_seed(spec.seed)
         try:
             return spec.build_model().cpu()
         except ModelError:
             raise
-        except Exception as error:  # whatever the user's function raises
+        except Exception as error:  # the user's function may raise anything
             raise ModelError(
-                f"model: the factory raised {type(error).__name__} on the driver: {error}. The driver makes the module, too,"
-                " to give you the trained one: have the factory run there as on executors"
+                f"model: the factory raised {type(error).__name__} on the driver: {error}. The driver needs a module too,"
+                " for the trained tensors. Write the factory so that it also runs on the driver"
             ) from error
 
 
 def _copied(module: torch.nn.Module) -> torch.nn.Module:
-    """Return a copy of a module that can be pickled. Where torch refuses (weight_norm), make it as executors make theirs."""
+    """Return a copy of a module that can be pickled. If torch cannot deep-copy it (weight_norm), pickle and unpickle
+    it.
+    """
     try:
         return copy.deepcopy(module)
     except RuntimeError:
@@ -46,18 +48,18 @@ def _copied(module: torch.nn.Module) -> torch.nn.Module:
 
 
 def load_trained(module: torch.nn.Module, tensors: dict[str, torch.Tensor]) -> torch.nn.Module:
-    """Give ``module`` the trained ``tensors``, whose memory it takes over; returns it in eval mode.
+    """Load the trained ``tensors`` into ``module``, which takes over their memory. Return it in eval mode.
 
-    Buffers may have changed their shapes in training, or have been added.
+    Training may have changed the shapes of buffers, or added buffers.
 
-    :raises ModelError: parameters that the module lacks, that were not sent, or that are of another shape.
+    :raises ModelError: a parameter is missing in ``tensors`` or in ``module``, or has another shape.
     """
     transient = module_state.transient(tensors)
     tensors, extra = module_state.unpacked(tensors)
     here = module_state.tensors_of(module)
     parameters = {name: tensor for name, tensor in here.items() if isinstance(tensor, torch.nn.Parameter)}
     sent = {id(here[name]) for name in tensors if name in here}
-    missing = [name for name in parameters if name not in tensors and id(here[name]) not in sent]  # tied ones come once
+    missing = [name for name in parameters if name not in tensors and id(here[name]) not in sent]  # tied: sent once
     unexpected = [name for name in tensors if name not in here and not _take_buffer(module, name, tensors[name])]
     other = [name for name in tensors if name in parameters and tensors[name].shape != here[name].shape]
     if missing or unexpected or other:
@@ -72,7 +74,8 @@ def load_trained(module: torch.nn.Module, tensors: dict[str, torch.Tensor]) -> t
     gone = [name for name in here if name not in tensors and name not in parameters]
     if gone:
         warnings.warn(
-            f"buffers that rank 0's model no longer has keep their first values: {', '.join(gone)}", stacklevel=2
+            f"rank 0's model no longer has these buffers, so they keep their initial values: {', '.join(gone)}",
+            stacklevel=2,
         )
     try:
         module_state.load_extra_state(module, extra)
@@ -83,9 +86,9 @@ def load_trained(module: torch.nn.Module, tensors: dict[str, torch.Tensor]) -> t
 
 @contextmanager
 def keep_tensors(tensors: dict[str, torch.Tensor]) -> Iterator[None]:
-    """Give what is raised in here the trained tensors as ``state_dict``, so that no fit is lost at its end.
+    """Attach the trained tensors, as ``state_dict``, to errors raised in the context, so that they are not lost.
 
-    :raises SparkdlCommError: what was raised, or a ResultError for another exception.
+    :raises SparkdlCommError: the error raised in the context, or a ResultError for any other exception.
     """
     try:
         yield
@@ -101,7 +104,9 @@ def keep_tensors(tensors: dict[str, torch.Tensor]) -> Iterator[None]:
 
 
 def _take_buffer(module: torch.nn.Module, name: str, tensor: torch.Tensor, *, persistent: bool = True) -> bool:
-    """Give a part of the module a buffer that it got in training; False if there is no such part, or it is in the way."""
+    """Register a buffer that training added, in its submodule. Return False if there is no such submodule, or the name
+    is taken.
+    """
     path, _, own = name.rpartition(".")
     try:
         module.get_submodule(path).register_buffer(own, tensor, persistent=persistent)

@@ -97,8 +97,8 @@ def test_a_python_whose_address_space_is_limited(tmp_path: Path) -> None:
     failure = Failure.find(done.stderr)
     assert failure is not None, done.stderr
     text = str(failure.to_exception())
-    assert "may map 512 MiB of address space, which is too little to load PyTorch: " in text
-    assert "what spark.executor.pyspark.memory limits. Unset it" in text
+    assert "may map 512 MiB of address space, too little to load PyTorch: " in text
+    assert "The limit is spark.executor.pyspark.memory. Unset it" in text
     assert "Install" not in text
 
 

@@ -114,7 +114,7 @@ def test_a_rank_that_is_killed() -> None:
 
 
 def test_a_rank_that_stands_still_after_all_have_left() -> None:
-    with pytest.raises(RankLostError, match=r"a rank does not end, 3 s .* after all had left the gang"):
+    with pytest.raises(RankLostError, match=r"a rank has not exited 3 s .* after all had left the gang"):
         run(stands_still_at_the_end, timeout="3s")
     assert children() == []
 

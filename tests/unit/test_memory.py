@@ -109,8 +109,8 @@ def test_a_rank_whose_container_was_killed_in_the_words_of_spark() -> None:
     error = _unreported(text)
     assert isinstance(error, RankLostError)
     assert error.rank == 1
-    assert "rank 1 was lost: its executor was killed for its memory" in error.message
-    assert "set spark.executor.memoryOverhead to more" in error.message
+    assert "rank 1 was lost: its executor was killed for using too much memory" in error.message
+    assert "increase spark.executor.memoryOverhead" in error.message
 
 
 def test_a_limit_of_address_space_is_told(caplog: pytest.LogCaptureFixture) -> None:

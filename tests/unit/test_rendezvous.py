@@ -122,7 +122,7 @@ def test_those_who_do_not_come_are_named():
         for rank in (0, 3):
             error = ranks.error(rank)
             assert isinstance(error, DeadlineError)
-            assert "ranks 1, 2 of 4 did not come" in str(error)
+            assert "ranks 1, 2 of 4 did not reach" in str(error)
             assert "0.5 s" in str(error)
             assert "spark.sparkdl.comm.timeout" in str(error)
             assert (error.rank, error.phase) == (1, "join")
@@ -174,7 +174,7 @@ def test_strangers_and_ranks_of_old_attempts_stay_out():
     with listen(2) as listener, Ranks(listener, 2, [0]) as ranks:
         with pytest.raises(AuthenticationError):
             connect(listener, b"x" * 32)
-        with pytest.raises(GangError, match="turned rank 1 of gang attempt e/9 away"):
+        with pytest.raises(GangError, match="refused rank 1 of gang attempt e/9"):
             register(listener, 1, 2, attempt="e/9")
         with socket.create_connection(listener.address) as silent, socket.create_connection(listener.address) as loud:
             loud.sendall(b"GET / HTTP/1.1\r\n\r\n")
@@ -185,10 +185,10 @@ def test_strangers_and_ranks_of_old_attempts_stay_out():
 
 def test_a_rank_that_is_there_already():
     with listen(2) as listener, Ranks(listener, 2, [0]) as ranks:
-        with pytest.raises(GangError, match="rank 0 is there already"):
+        with pytest.raises(GangError, match="rank 0 has registered already"):
             register(listener, 0, 2, text="another 0")
         assert register(listener, 1, 2) == ["I am 0", "I am 1"] == ranks.of[0].result(SECONDS)
-        with pytest.raises(GangError, match="rank 1 is there already"):
+        with pytest.raises(GangError, match="rank 1 has registered already"):
             register(listener, 1, 2)
 
 
