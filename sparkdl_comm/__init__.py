@@ -1,7 +1,6 @@
 """Deep learning on the Spark cluster you already have.
 
-Names are imported when first used: an executor that needs one module of this package does not pay for the
-others.
+Names are imported when first used. So an executor that needs one module of this package does not load the others.
 """
 
 from __future__ import annotations
@@ -56,7 +55,10 @@ _HOME = {
 
 
 def __getattr__(name: str) -> Any:
-    """:raises PluginError: what the name is of needs pyspark, which is not installed."""
+    """Import a public name.
+
+    :raises PluginError: the name needs pyspark, which is not installed.
+    """
     if name in ("errors", "optim"):
         return import_module("." + name, __name__)
     if name not in _HOME:

@@ -1,4 +1,4 @@
-"""``python -m sparkdl_comm``: the console script ``sparkdl-comm`` without its being installed."""
+"""``python -m sparkdl_comm``: runs the console script ``sparkdl-comm``, even if the script is not installed."""
 
 import sys
 

@@ -1,7 +1,7 @@
 """The console script ``sparkdl-comm``: one sub-command per module of COMMANDS.
 
-A module here has ``add_parser(commands)``: it adds its sub-command to an argparse object and sets the default ``call``, a
-function of the parsed options that returns the exit status. Such modules import what they need when called.
+Each of these modules has ``add_parser(commands)``. It adds a sub-command to an argparse object, and sets the default
+``call``: a function of the parsed options that returns the exit status. The modules import what they need when called.
 """
 
 from __future__ import annotations
@@ -24,7 +24,7 @@ COMMANDS = (
 
 
 def parser() -> argparse.ArgumentParser:
-    """Of the whole command line."""
+    """Return the parser of the whole command line."""
     made = argparse.ArgumentParser(
         prog="sparkdl-comm", description="Deep learning on Spark: tools beside the estimator."
     )
@@ -36,7 +36,7 @@ def parser() -> argparse.ArgumentParser:
 
 
 def main(arguments: Sequence[str] | None = None) -> int:
-    """Runs a command line; 0 if it worked, 1 after an error of this package, which is shown in one line."""
+    """Run a command line. Return 0 on success, 1 after an error of this package, which is printed on one line."""
     options = parser().parse_args(arguments)
     try:
         return int(options.call(options))

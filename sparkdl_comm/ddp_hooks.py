@@ -1,22 +1,23 @@
-"""Communication hooks for torch's DistributedDataParallel, in a function that CommDistributor, TorchDistributor or torchrun
-runs::
+"""Communication hooks for torch's DistributedDataParallel, in functions that CommDistributor, TorchDistributor or
+torchrun runs::
 
     model = DistributedDataParallel(Net())
     model.register_comm_hook(None, ddp_hooks.bml)
 
-CommDistributor passes on the settings of the Spark session. Others know nothing of them: there, give what is not default in
-the hook's state, such as ``{"spark.sparkdl.comm.rails": "eth1,eth2"}``, alike on all ranks and for all hooks.
+CommDistributor passes on the settings of the Spark session. With the other launchers, give settings that are not
+default in the hook's state, such as ``{"spark.sparkdl.comm.rails": "eth1,eth2"}``, equal on all ranks and for all
+hooks.
 
-DDP hands over the gradients in buckets, the last layers' first, while backward goes on; each bucket is all-reduced by the
-algorithm that the hook is named after, and several are under way at once.
+DDP passes the gradients in buckets, the last layers' first, while backward goes on. The algorithm that the hook is
+named after all-reduces each bucket. Several buckets are in progress at once.
 
-``exact``, ``mstopk``, ``topk`` and ``dgc`` send a share of the gradients, the largest ones, by the operator of their name: the
-share that ``spark.sparkdl.comm.compression`` says, or a hundredth. ``hitopk`` sends between hosts what that setting says, or
-``exact:0.01``. What is left out is added to the next step's. For PowerSGD, fp16 and bf16 torch has hooks of its own
-(``torch.distributed.algorithms.ddp_comm_hooks``).
+``exact``, ``mstopk``, ``topk`` and ``dgc`` send only the largest gradients, selected by the operator of the same name.
+Their density is that of ``spark.sparkdl.comm.compression``, or 0.01. ``hitopk`` uses the operator and density of that
+setting between hosts, or ``exact:0.01``. What is left out is added to the next step's gradients. For PowerSGD, fp16 and
+bf16 use torch's own hooks (``torch.distributed.algorithms.ddp_comm_hooks``).
 """
 
-# No `from __future__ import annotations` here: DDP compares a hook's annotations with the classes, not with their names.
+# No `from __future__ import annotations` here: DDP compares a hook's annotations with classes, not with their names.
 
 from collections.abc import Callable
 from dataclasses import replace
@@ -57,7 +58,9 @@ Hook = Callable[[Any, dist.GradBucket], torch.futures.Future[torch.Tensor]]
 
 
 def all_reduce_hook(algorithm: str) -> Hook:
-    """The hook that averages gradients by ``algorithm``, or by whichever is cheapest for a bucket (``auto``)."""
+    """Return the hook that averages gradients by ``algorithm``. :data:`AUTO` selects the cheapest algorithm for each
+    bucket.
+    """
 
     def hook(state: Any, bucket: dist.GradBucket) -> torch.futures.Future[torch.Tensor]:
         gradients = bucket.buffer()
@@ -79,8 +82,10 @@ def all_reduce_hook(algorithm: str) -> Hook:
 
 
 def sparse_hook(name: str, operator: str | None = None) -> Hook:
-    """Return the hook that averages the largest gradients: what ``operator`` selects on each rank, all-gathered; None:
-    hierarchical sums by the settings' operator."""
+    """Return the hook that averages the largest gradients: each rank's selection by ``operator``, all-gathered.
+
+    If ``operator`` is None, the hook makes hierarchical sums by the settings' operator.
+    """
 
     def make(ranks: RankGroup, conf: CommConf, device: torch.device) -> DdpSums:
         return DdpSums(ranks, conf, device, _compression(name, operator, conf), hierarchical=operator is None)
@@ -108,49 +113,49 @@ def sparse_hook(name: str, operator: str | None = None) -> Hook:
 
 
 def _compression(name: str, operator: str | None, conf: CommConf) -> Compression:
-    """Return what the hook selects, and how much of it."""
+    """Return the operator and density of a hook."""
     found = conf.compression or DEFAULT_COMPRESSION
     if found.rank:
         raise ConfError(
-            f"{PREFIX}compression={found}: hook {name} sends the largest gradients. Use torch's own powerSGD_hook."
+            f"{PREFIX}compression={found}, but hook {name} sends the largest gradients. Use torch's own powerSGD_hook."
         )
     if operator is None:
         return found
     if conf.compression is not None and operator != found.operator:
         raise ConfError(
-            f"{PREFIX}compression={found}: hook {name} selects by {operator}. Register the hook {found.operator}, or set"
+            f"{PREFIX}compression={found}, but hook {name} selects by {operator}. Register the hook {found.operator}, or set"
             f" {operator}:{found.density:g}."
         )
     return replace(found, operator=operator)
 
 
-#: BML: on a BCube, all NICs of every host at once.
+#: BML: uses all NICs of every host of a BCube at once.
 bml = all_reduce_hook("bml")
-#: Linear pipeline: the gradients flow along a chain of ranks in blocks, and back.
+#: Linear pipeline: gradients travel in blocks along a chain of ranks, and back.
 lp = all_reduce_hook("lp")
 #: Ring: reduce-scatter, then all-gather, each rank sending to its successor.
 ring = all_reduce_hook("ring")
-#: Minimum spanning tree: a reduce to rank 0, then a broadcast; few steps, for small buckets.
+#: Minimum spanning tree: a reduce to rank 0, then a broadcast. Few steps, for small buckets.
 mst = all_reduce_hook("mst")
 #: Bidirectional exchange: recursive halving, then recursive doubling.
 be = all_reduce_hook("be")
 #: 2D torus: ranks in rows and columns, a ring in each.
 torus2d = all_reduce_hook("torus2d")
-#: Within the groups of a Fat-Tree or of hosts with several ranks first, then between them.
+#: Hierarchical: first within the groups of a Fat-Tree, or of hosts with several ranks, then between the groups.
 hierarchical = all_reduce_hook("hierarchical")
-#: Peer-to-peer parameter server: every rank adds up, and sends back, one part.
+#: Peer-to-peer parameter server: every rank sums one shard, and sends it back.
 p2p_ps = all_reduce_hook("p2p-ps")
-#: Double binary tree: half of the gradients up and down each of two trees, in blocks; for many ranks.
+#: Double binary tree: one half of the gradients travels up and down each of two trees, in blocks. For many ranks.
 tree = all_reduce_hook("tree")
-#: Whichever of these is the cheapest for a bucket, by the cost model.
+#: The cheapest of these for each bucket, by the cost model.
 auto = all_reduce_hook(AUTO)
 #: The largest gradients of each rank, all-gathered.
 exact = sparse_hook("exact", "exact")
-#: Likewise, approximately: CommLib's search for two thresholds.
+#: Approximately the largest gradients of each rank, by CommLib's search for two thresholds, all-gathered.
 mstopk = sparse_hook("mstopk", "mstopk")
 #: The largest gradients by torch.topk, all-gathered.
 topk = sparse_hook("topk", "topk")
 #: The largest gradients by Deep Gradient Compression's double sampling, all-gathered.
 dgc = sparse_hook("dgc", "dgc")
-#: Hierarchical top-k, for hosts with several ranks: sums over a host first, then the largest ones, all-gathered.
+#: Hierarchical top-k, for hosts with several ranks: dense sums within a host, then the largest of them, all-gathered.
 hitopk = sparse_hook("hitopk")

@@ -1,4 +1,4 @@
-"""Running one's own training function on Spark executors."""
+"""Distributor for a user's own training function."""
 
 from __future__ import annotations
 
@@ -32,7 +32,7 @@ _log = logging.getLogger(__name__)
 
 
 class CommDistributor:
-    """Runs a training function on ``num_workers`` executors at once, as pyspark's TorchDistributor does::
+    """Launcher of a training function on ``num_workers`` executors at once, like pyspark's TorchDistributor::
 
         def train(learning_rate):
             model = DistributedDataParallel(Net())
@@ -41,22 +41,24 @@ class CommDistributor:
 
         state = CommDistributor(num_workers=4).run(train, 1e-3)
 
-    In each rank torch.distributed's default group is there when the function begins: gloo, and with ``device="cuda"`` NCCL for
-    tensors on GPUs; ``Communicator.current()`` is the rank's :class:`~sparkdl_comm.Communicator`. A function written for
-    TorchDistributor runs as it is: it finds torchrun's variables (``RANK``, ``WORLD_SIZE``, ``MASTER_ADDR``, …; ``LOCAL_RANK``
-    is the number of the rank's GPU, else 0) and may call ``init_process_group`` itself. Ranks then meet over authenticated
-    connections, not by a TCPStore; the data connections of gloo and NCCL are torch's own.
+    Each rank has torch.distributed's default group when the function begins: gloo, and with ``device="cuda"`` NCCL for
+    tensors on GPUs. ``Communicator.current()`` is the rank's :class:`~sparkdl_comm.Communicator`. A function written
+    for TorchDistributor runs unchanged. It finds torchrun's variables (``RANK``, ``WORLD_SIZE``, ``MASTER_ADDR``, …),
+    and may call ``init_process_group`` itself. ``LOCAL_RANK`` is the index of the rank's GPU, or 0. Ranks meet over
+    authenticated connections, not by a TCPStore. The data connections of gloo and NCCL are torch's own.
 
-    On CPUs Lightning's Trainer and Fabric find the ranks too, unless they are given ``devices`` or ``num_nodes``. A warning
+    On CPUs, Lightning's Trainer and Fabric find the ranks too, unless you set ``devices`` or ``num_nodes``. A warning
     names ranks that end without having communicated.
 
-    TorchDistributor's ``num_processes``, ``local_mode`` and ``use_gpu`` mean the same here, by name or in its order. Only the
-    defaults are not its own: ranks run in executors, on CPUs.
+    TorchDistributor's ``num_processes``, ``local_mode`` and ``use_gpu`` have the same meaning here, by name or by
+    position. Only the defaults differ: ranks run in executors, on CPUs.
 
-    :param num_workers: number of ranks; None: one per slot of the cluster, with ``local_mode`` one. Also ``num_processes``.
-    :param device: ``cpu`` or ``cuda``. Also ``use_gpu``. True or False in its place is ``local_mode``.
-    :param local_mode: ranks are processes of the driver's machine, and its GPUs are dealt out to them in turn.
-    :raises ConfError: a value that is not one of these.
+    :param num_workers: number of ranks. None: one per slot of the cluster, or one rank with ``local_mode``. Also called
+        ``num_processes``.
+    :param device: ``cpu`` or ``cuda``. A bool in its place is ``local_mode``.
+    :param use_gpu: True means ``device="cuda"``, False ``device="cpu"``.
+    :param local_mode: whether ranks are processes of the driver's machine, which share its GPUs in turn.
+    :raises ConfError: a value is not one of these.
     """
 
     def __init__(
@@ -81,41 +83,44 @@ class CommDistributor:
             raise ConfError(f"device={device!r}: must be one of {', '.join(BACKENDS)}")
 
     def run(self, train_fn: Callable[..., Any] | str, *args: Any, **kwargs: Any) -> Any:
-        """Calls ``train_fn(*args, **kwargs)`` in each rank, all at once.
+        """Call ``train_fn(*args, **kwargs)`` on each rank, all at once.
 
-        :param train_fn: or the path of a Python file, there where ranks run, that is run with ``args`` as its command line.
-        :return: what it returned at rank 0: a number, text, bytes, a tensor, an array, or dicts, lists and tuples of
-            these, such as a ``state_dict``; tensors are on the CPU. Nothing else, as that would have to be unpickled. None
-            of a file.
-        :raises ConfError: a setting is wrong; dynamic allocation is on.
-        :raises InputError: keyword arguments for a file; what ``train_fn`` returned cannot be sent; or no Spark session runs.
+        :param train_fn: a function, or the path of a Python file that exists where ranks run. A file runs with ``args``
+            as its command line.
+        :return: the result of rank 0, None for a file. A result may be a number, text, bytes, a tensor, an array, or
+            dicts, lists and tuples of these, such as a ``state_dict``. Tensors are on the CPU. Nothing else is
+            accepted, because it would have to be unpickled.
+        :raises ConfError: a setting is wrong, or dynamic allocation is on.
+        :raises InputError: a file has keyword arguments, the result cannot be sent, or no Spark session runs.
         :raises ModelError: ``train_fn`` or an argument cannot be shipped to executors.
-        :raises SlotsError: more workers than slots.
-        :raises RankFailedError: ``train_fn`` raised; with the traceback of the rank. The other ranks were stopped.
-        :raises GangError: a rank was lost, or did not come in time.
+        :raises SlotsError: there are fewer slots than workers.
+        :raises RankFailedError: ``train_fn`` raised. Has the traceback of the rank. The other ranks were stopped.
+        :raises GangError: a rank was lost, or did not connect in time.
         """
         spark = session.active_session()
         with interruptible(spark):
             return self._run(spark, _call(train_fn, args, kwargs), None)
 
     def run_on_df(self, train_fn: Callable[..., Any], df: DataFrame, *args: Any, **kwargs: Any) -> Any:
-        """Calls ``train_fn(dataset, *args, **kwargs)`` in each rank; ``dataset`` has the rank's share of the rows of ``df``.
+        """Call ``train_fn(dataset, *args, **kwargs)`` on each rank. ``dataset`` has the rank's share of the rows of
+        ``df``.
 
-        The rows are dealt out evenly, whatever the partitions of ``df``: each row to one rank. They go from executor to
-        executor and are kept on its disk, so that ``dataset``, a :class:`~sparkdl_comm.data.dataset.PartitionDataset`, can be
-        iterated again in each epoch::
+        The rows are distributed evenly, independent of the partitions of ``df``: each row goes to one rank. Rows travel from
+        executor to executor, and stay on the rank's disk. So ``dataset``, a
+        :class:`~sparkdl_comm.data.dataset.PartitionDataset`, can be iterated again in each epoch::
 
             def train(dataset):
                 for batch in Communicator.current().in_step(DataLoader(dataset, batch_size=32)):
                     ... batch["features"], batch["label"]
 
         :return: as :meth:`run`.
-        :raises InputError: a column of a type that is not accepted; nulls, with their number; no rows at all.
+        :raises InputError: a column has a type that is not accepted, there are nulls (with their number), or there are
+            no rows.
 
         Also raises what :meth:`run` does.
         """
         if isinstance(train_fn, str):
-            raise InputError("run_on_df takes a function, not a file: a file could not get the dataset")
+            raise InputError("run_on_df takes a function, not a file: a file cannot receive the dataset")
         if self.local_mode:
             raise ConfError("local_mode=True: run_on_df needs ranks in executors, where the rows are")
         spark = session.session_of(df)
@@ -166,7 +171,7 @@ def _gang(
     bind: str | None,
     slots: SlotWatch | None,
 ) -> Any:
-    """Run the ranks with ``start``; returns what rank 0's function did."""
+    """Run the ranks with ``start``, and return the result of rank 0's function."""
     tensors, reports = run_gang(
         lambda listener: start(dataclasses.replace(spec, driver_address=listener.address), listener.check),
         slots=slots,
@@ -180,9 +185,9 @@ def _gang(
     alone = [rank for rank, report in enumerate(reports) if report == ALONE]
     if alone:
         _log.warning(
-            "%s of %d never communicated, so what was trained there was trained without the other ranks. Wrap the model in"
+            "%s of %d never communicated, so they trained without the other ranks. Wrap the model in"
             " DistributedDataParallel, or call a collective of torch.distributed or of Communicator.current(). Lightning's"
-            " Trainer does it with num_nodes=%d, devices=%d, strategy='ddp'",
+            " Trainer does so with num_nodes=%d, devices=%d, strategy='ddp'",
             listed(alone),
             spec.world,
             *((1, spec.world) if spec.local else (spec.world, 1)),
@@ -192,7 +197,7 @@ def _gang(
 
 @dataclasses.dataclass(frozen=True)
 class _Call:
-    """``train_fn`` with its arguments, to be called with those that come before them."""
+    """Call of ``train_fn`` with arguments that follow those given by the caller."""
 
     train_fn: Callable[..., Any]
     args: tuple[Any, ...]
@@ -203,7 +208,7 @@ class _Call:
 
 
 def _name(call: Callable[..., Any]) -> str:
-    """Return what the Spark UI shows of what a rank calls."""
+    """Return the name of a rank's call for the Spark UI."""
     if isinstance(call, Script):
         return os.path.basename(call.path)
     function = call.train_fn if isinstance(call, _Call) else call
@@ -211,14 +216,16 @@ def _name(call: Callable[..., Any]) -> str:
 
 
 def _call(train_fn: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Callable[..., Any]:
-    """What a rank calls, checked."""
+    """Return the call of each rank, after a check of its arguments."""
     if isinstance(train_fn, str):
         if kwargs:
-            raise InputError(f"{train_fn} gets a command line; it cannot have keyword arguments: {', '.join(kwargs)}")
+            raise InputError(
+                f"{train_fn} gets a command line, so it cannot have keyword arguments: {', '.join(kwargs)}"
+            )
         return Script(train_fn, tuple(map(str, args)))
     if not callable(train_fn):
         raise InputError(
-            f"train_fn is of type {type(train_fn).__name__}; give a function, or the path of a Python file"
+            f"train_fn is of type {type(train_fn).__name__}. Give a function, or the path of a Python file"
         )
     components.check_picklable(train_fn=train_fn, args=args, kwargs=kwargs)
     return _Call(train_fn, args, kwargs)

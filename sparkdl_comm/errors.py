@@ -1,7 +1,7 @@
-"""The one tree of errors that sparkdl_comm raises.
+"""Errors that sparkdl_comm raises, as one tree of classes.
 
-Every class takes the same arguments: a message, and keywords that say where it happened. So each of them can
-be rebuilt on another machine from a few strings (see ``sparkdl_comm.gang.failure``), pickled and copied.
+Every class takes the same arguments: a message, and keywords for where it happened. So an error can be rebuilt on
+another machine from a few strings (see ``sparkdl_comm.gang.failure``), pickled and copied.
 """
 
 from __future__ import annotations
@@ -12,14 +12,16 @@ from typing import Any
 
 
 def nearest(name: str, known: Iterable[str]) -> str:
-    """Return a question after the known name that is most like ``name``, for the end of a clause; empty if none is like it."""
+    """Return a question with the known name most similar to ``name``, to append to a message. Empty if none is
+    similar.
+    """
     match = difflib.get_close_matches(name, sorted(known), n=1)
     return f"; did you mean {match[0]}?" if match else ""
 
 
 def _rebuild(cls: type[SparkdlCommError], args: tuple[Any, ...], state: dict[str, Any]) -> SparkdlCommError:
-    # Not cls(*args): a class may have required keywords, or compose its message from them.
-    # And by hand for what is an OSError too, whose own __new__ comes late in the order of resolution.
+    # Not cls(*args): a class may have required keywords, or compose its message from them. OSError must be named
+    # explicitly, because its __new__ comes late in the method resolution order.
     error = OSError.__new__(cls, *args) if issubclass(cls, OSError) else cls.__new__(cls, *args)
     error.args = args
     error.__dict__.update(state)
@@ -27,17 +29,16 @@ def _rebuild(cls: type[SparkdlCommError], args: tuple[Any, ...], state: dict[str
 
 
 class SparkdlCommError(Exception):
-    """Base of all errors of this package.
+    """Base class of all errors of this package.
 
-    ``rank``, ``step`` and ``phase`` say which rank it is about, at which step, in which phase (None: unknown).
-    ``remote_traceback`` is the traceback text of the process where it was raised, None if it was raised here.
-    ``log_tail``: the last 100 lines that the rank had printed, empty if unknown.
-    ``state_dict``: the trained tensors by name, on the CPU, that ``fit`` had received; None if it had not.
+    ``rank``, ``step`` and ``phase``: where it happened, None if unknown. ``remote_traceback``: traceback text of the
+    process that raised it, None if it was raised here. ``log_tail``: the last 100 lines that the rank printed, empty if
+    unknown. ``state_dict``: the trained tensors by name, on the CPU, if ``fit`` had received them, otherwise None.
     """
 
     state_dict: dict[str, Any] | None = None
 
-    #: Whether the message alone says what to change, wherever it was raised, unless code of the user's is behind it.
+    #: True if the message alone says what to change. Then the log of the rank is left out, unless there is a traceback.
     explains_itself = False
 
     def __init__(
@@ -73,69 +74,69 @@ class SparkdlCommError(Exception):
 
 
 class ConfError(SparkdlCommError, ValueError):
-    """A setting is wrong; the message names the key to change."""
+    """Wrong setting. The message names the key to change."""
 
     explains_itself = True
 
 
 class InputError(SparkdlCommError, ValueError):
-    """Data given to us are wrong: a missing column, a wrong type, nulls, labels that are none of the classes."""
+    """Wrong data: a missing column, a wrong type, nulls, labels that are not among the classes."""
 
     explains_itself = True
 
 
 class ModelError(SparkdlCommError, ValueError):
-    """The model cannot be used: cannot be shipped, has tensors we cannot send, does not fit its weights."""
+    """Unusable model: it cannot be shipped, has tensors that cannot be sent, or does not fit its weights."""
 
     explains_itself = True
 
 
 class PluginError(SparkdlCommError, RuntimeError):
-    """The Spark plugin is not loaded, or is the wrong one."""
+    """Spark plugin that is missing, or built for another version."""
 
 
 class SlotsError(SparkdlCommError, RuntimeError):
-    """The cluster cannot run as many workers at once as were asked for."""
+    """Too few slots in the cluster to run all workers at once."""
 
 
 class BridgeError(SparkdlCommError, RuntimeError):
-    """The bridge between the Python worker and its executor's JVM failed."""
+    """Failure of the bridge between the Python worker and its executor's JVM."""
 
 
 class LabError(SparkdlCommError, RuntimeError):
-    """An emulated network could not be made, used or removed."""
+    """Emulated network that cannot be made, used or removed."""
 
 
 class LabUnavailableError(LabError):
-    """This machine cannot emulate networks: a tool is missing, or the permission."""
+    """Machine that cannot emulate networks, for lack of a tool or of permission."""
 
 
 class PlanError(SparkdlCommError, RuntimeError):
-    """The plan of a collective is wrong: ranks' programs do not fit together, or would wait for each other."""
+    """Wrong plan of a collective: the ranks' programs do not match, or would deadlock."""
 
 
 class PersistenceError(SparkdlCommError, OSError):
-    """A model or checkpoint could not be written or read."""
+    """Model or checkpoint that cannot be written or read."""
 
 
 class NonFiniteLossError(SparkdlCommError, FloatingPointError):
-    """The loss became NaN or infinite; ``rank`` and ``step`` say where."""
+    """Loss that became NaN or infinite. ``rank`` and ``step`` say where."""
 
 
 class CallbackError(SparkdlCommError, RuntimeError):
-    """A callback of the user raised; names callback, hook, rank and step, and has the traceback."""
+    """Exception of a user's callback. Names callback, hook, rank and step, and has the traceback."""
 
 
 class ResultError(SparkdlCommError, RuntimeError):
-    """Training ended, but ``fit`` failed afterwards; ``state_dict`` has the trained tensors."""
+    """Failure of ``fit`` after training has ended. ``state_dict`` has the trained tensors."""
 
 
 class GangError(SparkdlCommError, RuntimeError):
-    """The gang of ranks, or the connection to the driver, failed."""
+    """Failure of the gang of ranks, or of the connection to the driver."""
 
 
 class RankFailedError(GangError):
-    """A rank raised an exception that is not one of ours; carries its class, message and traceback text."""
+    """Exception of a rank that is not a class of this package. Has its class, message and traceback text."""
 
     def __init__(
         self,
@@ -162,23 +163,23 @@ class RankFailedError(GangError):
 
 
 class RankLostError(GangError):
-    """A rank's process or executor went away without a word; ``rank`` says which."""
+    """Loss of a rank's process or executor. ``rank`` says which."""
 
 
 class DeadlineError(GangError, TimeoutError):
-    """A wait took longer than it may; the message names the conf key that sets how long."""
+    """Wait that took longer than its limit. The message names the key of the limit."""
 
 
 class AuthenticationError(GangError):
-    """The peer does not know the gang's secret, or does not speak our protocol."""
+    """Peer that does not know the gang's secret, or does not speak the protocol."""
 
 
 class ProtocolError(GangError):
-    """What a member of the gang sent cannot be understood: it runs another version of this package, or has a bug."""
+    """Malformed message of a gang member, which runs another version of this package, or has a bug."""
 
 
-#: Classes that may be rebuilt from a name that came over the network. RankFailedError is not among them: it
-#: stands for all classes that are not here.
+#: Classes that may be rebuilt from a name that arrived over the network. RankFailedError is not among them, because it
+#: represents all classes that are not listed here.
 BY_NAME: dict[str, type[SparkdlCommError]] = {
     cls.__name__: cls
     for cls in (

@@ -1,3 +1,3 @@
-"""Where pipelines that were saved before the package had rooms look for the class."""
+"""Alias of the model for pipelines that were saved when the class was in this module."""
 
 from sparkdl_comm.ml.model import TorchModel as TorchModel

@@ -1,6 +1,6 @@
-"""Networks that the programs, benchmarks and tests of this project train.
+"""Networks for the programs, benchmarks and tests of this project.
 
-They are in the package so that executors can import them, and so that a saved model can name how to rebuild them.
+They are in the package so that executors can import them, and a saved model can name its class.
 """
 
 from __future__ import annotations
@@ -48,7 +48,9 @@ class SmallLeNet(nn.Sequential):
 
 
 class WidePerceptron(nn.Sequential):
-    """59,862,826 parameters in five layers: much to send for little to compute. Input [rows, 784], output [rows, 10]."""
+    """59,862,826 parameters in five layers: much communication for little computation. Input [rows, 784], output [rows,
+    10].
+    """
 
     def __init__(self) -> None:
         width = 4336
@@ -66,18 +68,20 @@ class WidePerceptron(nn.Sequential):
 
 
 def parameter_count(module: nn.Module) -> int:
-    """Elements of all parameters of ``module``."""
+    """Return the number of elements of all parameters of ``module``."""
     return sum(parameter.numel() for parameter in module.parameters())
 
 
 def digits_28x28() -> tuple[torch.Tensor, torch.Tensor]:
-    """:func:`digits` as large as those of MNIST."""
+    """Return :func:`digits` in the size of MNIST's images."""
     return digits(28)
 
 
 def digits(side: int) -> tuple[torch.Tensor, torch.Tensor]:
-    """The 1,797 handwritten digits that scikit-learn ships, scaled to ``side`` pixels each way: float32 [1797, side * side] in
-    [0, 1], int64 [1797]."""
+    """Return the 1,797 handwritten digits that scikit-learn ships, scaled to ``side`` x ``side`` pixels.
+
+    Images are float32 [1797, side * side] in [0, 1], labels int64 [1797].
+    """
     from sklearn.datasets import load_digits
 
     found = load_digits()

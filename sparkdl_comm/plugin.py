@@ -1,4 +1,4 @@
-"""The Spark plugin's jars, one for each line of Spark: which one fits, and whether a session has it."""
+"""Jars of the Spark plugin, one for each line of Spark: selection of the jar, and checks of a session's settings."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from sparkdl_comm.errors import PluginError
 
 CLASS = "sparkdl.comm.CommPlugin"
 JARS = Path(__file__).parent / "jars"
-#: The lines of Spark that the plugin is built for, as profiles of scala/pom.xml. The extra ``spark`` allows no others.
+#: Lines of Spark that the plugin is built for, as profiles of scala/pom.xml. The extra ``spark`` allows only these.
 SPARK_LINES = ("3.5", "4.2")
 
 _JAR = re.compile(r"sparkdl-comm-spark(?P<spark>[\d.]+)_(?P<scala>[\d.]+)-.*\.jar")
@@ -20,10 +20,10 @@ _JAR = re.compile(r"sparkdl-comm-spark(?P<spark>[\d.]+)_(?P<scala>[\d.]+)-.*\.ja
 
 @contextlib.contextmanager
 def needs_pyspark(what: str) -> Iterator[None]:
-    """Import what needs pyspark within this context.
+    """Raise a clear error if an import in this context fails because pyspark is missing.
 
-    :param what: the name of it, for people.
-    :raises PluginError: there is no pyspark.
+    :param what: name of the feature, for people.
+    :raises PluginError: pyspark is not installed.
     """
     try:
         yield
@@ -37,7 +37,7 @@ def needs_pyspark(what: str) -> Iterator[None]:
 
 
 def jar_for(spark_version: str, folder: Path) -> Path:
-    """Return the newest plugin jar in ``folder`` for Spark ``spark_version`` (its first two numbers count).
+    """Return the newest plugin jar in ``folder`` for the line of Spark ``spark_version`` (its first two numbers).
 
     :raises PluginError: the plugin is not built for this line of Spark, or ``folder`` has no jar for it.
     """
@@ -59,14 +59,17 @@ def jar_for(spark_version: str, folder: Path) -> Path:
 
 
 def with_jar(given: str, jar: Path) -> str:
-    """Return ``spark.jars``, the list ``given``, with ``jar`` at its end, unless it has one of the plugin's."""
+    """Return ``given``, a value of ``spark.jars``, with ``jar`` appended unless it has a jar of the plugin."""
     jars = [name.strip() for name in given.split(",") if name.strip()]
     has_one = any(_JAR.fullmatch(name.rsplit("/", 1)[-1]) for name in jars)
     return ",".join(jars if has_one else [*jars, str(jar)])
 
 
 def check_conf(conf: Mapping[str, str], spark_version: str, scala_version: str | None) -> None:
-    """The part of :func:`sparkdl_comm.job.session.check_plugin` that depends on settings alone."""
+    """Check settings for :func:`sparkdl_comm.job.session.check_plugin`.
+
+    :raises PluginError: the plugin is not loaded, or its jar was built for another Spark or Scala.
+    """
     plugins = [name.strip() for name in conf.get("spark.plugins", "").split(",") if name.strip()]
     if CLASS not in plugins:
         raise PluginError(

@@ -1,20 +1,21 @@
-"""Hosts, ranks, NICs, switches and link rates of a cluster. Pure: nothing here touches a network.
+"""Topology of a cluster: hosts, ranks, NICs, switches and link rates. Nothing here uses a network.
 
 A topology is written as a short text, and :meth:`Topology.parse` reads it:
 
 =========================  ==========================================================================================
 ``star:9``                 9 hosts with one NIC each on one non-blocking switch
-``bcube:3,2``              BCube(n, k): n^k hosts with k NICs each; level l's switches join hosts that differ in digit l
-``bcube:2x3``              mixed radix: 2 hosts per switch on level 0, 3 on level 1; 2*3 hosts
-``fattree:4``              three-tier Fat-Tree of k-port switches, k^3/4 hosts; ``fattree:4,oversub=2`` has half the
+``bcube:3,2``              BCube(n, k): n^k hosts with k NICs each. A switch of level l joins hosts that differ in digit l
+``bcube:2x3``              mixed radix: 2 hosts per switch on level 0, 3 on level 1, so 2*3 hosts
+``fattree:4``              three-tier Fat-Tree of k-port switches, k^3/4 hosts. ``fattree:4,oversub=2`` has half the
                            capacity above the edge switches
-``hosts:4x2``              4 hosts with one NIC each on one switch, 2 ranks on each: fast inside, slow between
+``hosts:4x2``              4 hosts with one NIC each on one switch, 2 ranks per host: fast inside, slow between hosts
 =========================  ==========================================================================================
 
-A rate, or one per rail, may follow: ``star:9,200mbit``, ``bcube:3,2,200mbit/100mbit``. Units are decimal, as those of ``tc``.
+A rate, or one per rail, may follow: ``star:9,200mbit``, ``bcube:3,2,200mbit/100mbit``. Units are decimal, like those of
+``tc``.
 
-Rails are the NICs of a host, numbered from 0; in BCube a rail is a level. Hosts that differ in digit l alone of their
-address are neighbours on rail l: nothing but switches lies between them.
+Rails are the NICs of a host, numbered from 0. In BCube a rail is a level. Hosts whose addresses differ only in digit l
+are neighbors on rail l: there are only switches between them.
 """
 
 from __future__ import annotations
@@ -25,7 +26,8 @@ from dataclasses import dataclass, replace
 from sparkdl_comm.errors import ConfError, nearest
 from sparkdl_comm.units import format_rate, parse_rate
 
-#: More hosts than any cluster this package can drive; keeps a slip of the pen from filling the memory.
+#: Limit of hosts, and of ranks. It is more than this package can drive, and keeps a typing error from filling the
+#: memory.
 MAX_HOSTS = 65536
 
 KNOWN = "star:N, bcube:n,k, bcube:n0xn1x…, fattree:k[,oversub=R], hosts:MxS; each may end in a rate, such as ,200mbit"
@@ -42,7 +44,7 @@ class Nic:
 
 @dataclass(frozen=True)
 class Host:
-    """A machine: its index, the ranks that run on it, and a NIC per rail."""
+    """Machine with an index, its ranks, and one NIC per rail."""
 
     index: int
     ranks: tuple[int, ...]
@@ -51,7 +53,7 @@ class Host:
 
 @dataclass(frozen=True)
 class Switch:
-    """A switch of ``rail``. Switches of the same rail and ``segment`` are joined by trunks: one Ethernet."""
+    """Switch of ``rail``. Trunks join the switches of the same rail and ``segment`` to one Ethernet."""
 
     index: int
     rail: int
@@ -60,7 +62,7 @@ class Switch:
 
 @dataclass(frozen=True)
 class Trunk:
-    """A link between two switches, ``factor`` times as fast as the rail's NICs, in each direction."""
+    """Link between two switches, ``factor`` times as fast as the rail's NICs in each direction."""
 
     lower: int
     upper: int
@@ -69,10 +71,10 @@ class Trunk:
 
 @dataclass(frozen=True)
 class Topology:
-    """See the module. Make one with :meth:`parse`.
+    """Topology of a cluster, see the module. Make one with :meth:`parse`.
 
-    ``radices[l]`` is how many hosts rail l joins in one segment; their product is the number of hosts. ``rates`` has
-    each rail's NIC rate in bit/s, and is empty where no rate was given.
+    ``radices[l]``: number of hosts that rail l joins in one segment. Their product is the number of hosts. ``rates``:
+    NIC rate of each rail in bit/s, empty if no rate was given.
     """
 
     text: str
@@ -84,9 +86,9 @@ class Topology:
 
     @classmethod
     def parse(cls, text: str) -> Topology:
-        """The topology of a text such as ``bcube:3,2`` or ``star:9,200mbit``.
+        """Return the topology of a text such as ``bcube:3,2`` or ``star:9,200mbit``.
 
-        :raises ConfError: an unknown name (lists the known ones), a bad number, a rate too many.
+        :raises ConfError: an unknown name (the message lists the known ones), a bad number, or too many rates.
         """
         kind, _, rest = text.strip().partition(":")
         parts = [part.strip() for part in rest.split(",")]
@@ -100,12 +102,15 @@ class Topology:
         return topology if rates is None else topology.with_rates(*rates.split("/"))
 
     def __str__(self) -> str:
-        """What :meth:`parse` reads back."""
+        """Return a text for :meth:`parse`."""
         rates = self.rates[:1] if len(set(self.rates)) == 1 else self.rates
         return ",".join([self.text, "/".join(map(format_rate, rates))]) if rates else self.text
 
     def with_rates(self, *rates: str | int) -> Topology:
-        """This topology with NICs of these rates: one for all rails, or one for each."""
+        """Return this topology with NICs of these rates: one for all rails, or one for each.
+
+        :raises ConfError: another number of rates, or a bad rate.
+        """
         if len(rates) not in (1, self.rails):
             raise ConfError(f"{self.text} has {self.rails} rails: give one rate for all or one each, not {len(rates)}")
         parsed = tuple(parse_rate(rate) for rate in rates)
@@ -127,11 +132,11 @@ class Topology:
         return len(self.hosts[0].ranks)
 
     def host_of(self, rank: int) -> Host:
-        """The host that ``rank`` runs on: ranks fill one host after the other."""
+        """Return the host of ``rank``. Consecutive ranks fill one host after the other."""
         return self.hosts[rank // self.slots]
 
     def digits(self, host: int) -> tuple[int, ...]:
-        """The host's BCube address, digit 0 first; digit l counts up to ``radices[l]``."""
+        """Return the host's BCube address, digit 0 first. Digit l is less than ``radices[l]``."""
         found = []
         for radix in self.radices:
             host, digit = divmod(host, radix)
@@ -139,33 +144,35 @@ class Topology:
         return tuple(found)
 
     def host_at(self, digits: tuple[int, ...]) -> Host:
-        """The host of these digits: the inverse of :meth:`digits`."""
+        """Return the host with these digits: the inverse of :meth:`digits`."""
         index = 0
         for digit, radix in zip(reversed(digits), reversed(self.radices), strict=True):
             index = index * radix + digit
         return self.hosts[index]
 
     def segment_of(self, host: int, rail: int) -> int:
-        """The segment, numbered within the rail, that the host's NIC is on."""
+        """Return the segment of the host's NIC, numbered within the rail."""
         return self.switches[self.hosts[host].nics[rail].switch].segment
 
     def neighbour_hosts(self, host: int, rail: int) -> tuple[int, ...]:
-        """The other hosts on the segment of this host's NIC ``rail``, in order."""
+        """Return the other hosts on the segment of this host's NIC ``rail``, in order."""
         digits = self.digits(host)
         others = (d for d in range(self.radices[rail]) if d != digits[rail])
         return tuple(self.host_at((*digits[:rail], d, *digits[rail + 1 :])).index for d in others)
 
     def neighbours(self, rank: int, rail: int) -> tuple[int, ...]:
-        """The ranks of other hosts that ``rank`` reaches over ``rail`` with no host in between, in order."""
+        """Return the ranks of other hosts that ``rank`` reaches over ``rail`` without a host in between, in order."""
         hosts = self.neighbour_hosts(self.host_of(rank).index, rail)
         return tuple(other for host in hosts for other in self.hosts[host].ranks)
 
     def local_ranks(self, rank: int) -> tuple[int, ...]:
-        """The other ranks of the same host."""
+        """Return the other ranks of the same host."""
         return tuple(other for other in self.host_of(rank).ranks if other != rank)
 
     def cycle(self) -> list[int]:
-        """All ranks, in an order in which each is a neighbour of the next (or on its host), and the last of the first."""
+        """Return all ranks in an order in which consecutive ranks, and the last and the first, are neighbors or on the
+        same host.
+        """
         order = [0]
         stride = 1
         for radix in self.radices:
@@ -174,7 +181,8 @@ class Topology:
         return [rank for host in order for rank in self.hosts[host].ranks]
 
     def relay(self, host: int, rail: int, segment: int) -> Nic | None:
-        """The neighbour's NIC to hand a packet to that is for ``segment`` of ``rail``; None: this host is on it.
+        """Return the neighbor's NIC to which a packet for ``segment`` of ``rail`` goes next. None: this host is on the
+        segment.
 
         Corrects one differing digit per hop, lowest level first, as BCube's servers do.
         """
@@ -187,9 +195,10 @@ class Topology:
 
 
 def _woven(rows: list[list[int]]) -> list[int]:
-    """One cycle through all rows, each of which is one itself; what stands in the same place of two rows is neighbours.
+    """Return one cycle through all rows. Each row is a cycle, and hosts at the same index of two rows are neighbors.
 
-    The first column is left for the way back, unless an even number of rows brings the way there to it anyway.
+    The first column is kept for the way back, unless the number of rows is even. Then the way there ends in that column
+    anyway.
     """
     if len(rows[0]) == 1 or len(rows) % 2 == 0:
         return [host for index, row in enumerate(rows) for host in (reversed(row) if index % 2 else row)]
@@ -198,7 +207,7 @@ def _woven(rows: list[list[int]]) -> list[int]:
 
 
 def _without(rail: int, radices: tuple[int, ...], segment: int) -> dict[int, int]:
-    """Level -> digit, for all levels but ``rail``: what the hosts of the segment have in common."""
+    """Return the digits that all hosts of the segment have in common, by level: all levels but ``rail``."""
     found = {}
     for level, radix in enumerate(radices):
         if level != rail:
@@ -207,7 +216,7 @@ def _without(rail: int, radices: tuple[int, ...], segment: int) -> dict[int, int
 
 
 def _segment(rail: int, radices: tuple[int, ...], digits: tuple[int, ...]) -> int:
-    """The inverse of :func:`_without`."""
+    """Return the segment of a host with these digits: the inverse of :func:`_without`."""
     segment = 0
     for level in reversed(range(len(radices))):
         if level != rail:
@@ -228,7 +237,7 @@ def _only(parts: list[str], count: int, what: str) -> list[str]:
 
 
 def _generalised_cube(text: str, radices: tuple[int, ...], slots: int = 1) -> Topology:
-    """Hosts at all addresses of these radices, one switch per segment of each rail."""
+    """Return hosts at all addresses of these radices, with one switch per segment of each rail."""
     if math.prod(radices) * slots > MAX_HOSTS:
         raise ValueError(f"has {math.prod(radices) * slots} ranks, more than {MAX_HOSTS}")
     count = math.prod(radices)
@@ -271,7 +280,9 @@ def _bcube(parts: list[str]) -> Topology:
 
 
 def _fattree(parts: list[str]) -> Topology:
-    """The parallel paths between two tiers are one trunk of their total rate: what ideal multi-path routing gives."""
+    """Return a Fat-Tree. Parallel paths between two tiers are one trunk of their total rate, as under ideal multi-path
+    routing.
+    """
     options = dict(part.partition("=")[::2] for part in parts[1:])
     oversub = float(options.pop("oversub", "1"))
     if options:

@@ -1,4 +1,4 @@
-"""Rates and sizes as people write them: ``200mbit``, ``64MiB``."""
+"""Parsers of rates and sizes as people write them: ``200mbit``, ``64MiB``."""
 
 from __future__ import annotations
 
@@ -14,9 +14,9 @@ _RATE = re.compile(r"(\d+(?:\.\d+)?)\s*(bit|kbit|mbit|gbit)", re.IGNORECASE)
 
 
 def parse_rate(text: str | int | float) -> int:
-    """Bits per second in ``200mbit``, ``1.5gbit``, … (decimal units); a number is taken as bit/s.
+    """Return the bits per second of ``200mbit``, ``1.5gbit``, … (decimal units). A number is in bit/s.
 
-    :raises ConfError: no such rate, or less than 1 bit/s.
+    :raises ConfError: this is not a rate, or is less than 1 bit/s.
     """
     if isinstance(text, str):
         match = _RATE.fullmatch(text.strip())
@@ -29,15 +29,15 @@ def parse_rate(text: str | int | float) -> int:
 
 
 def format_rate(rate: int) -> str:
-    """The shortest text of ``rate`` bit/s that :func:`parse_rate` reads back: ``200mbit``."""
+    """Return the shortest text of ``rate`` bit/s that :func:`parse_rate` reads back: ``200mbit``."""
     unit = max((u for u in _UNITS if rate % _UNITS[u] == 0), key=_UNITS.__getitem__)
     return f"{rate // _UNITS[unit]}{unit}"
 
 
 def parse_size(text: str) -> int:
-    """Bytes in ``64MiB``, ``100MB`` (10^8), ``12``.
+    """Return the bytes of ``64MiB``, ``100MB`` (10^8), ``12``.
 
-    :raises ConfError: no such size, or less than 4 bytes.
+    :raises ConfError: this is not a size, or is less than 4 bytes.
     """
     match = _SIZE.fullmatch(text.strip())
     size = round(float(match[1]) * _SIZES[(match[2] or "b").lower()]) if match else 0

@@ -1,10 +1,13 @@
-"""Settings of a run: the keys ``spark.sparkdl.comm.*`` and the frozen dataclass they are read into.
+"""Settings of a run: the keys ``spark.sparkdl.comm.*``, and the frozen dataclass that holds their values.
 
-``keys.py`` is the table of keys, each a :class:`~sparkdl_comm.conf.key.Key`, with those of ``fabric.py``. ``values.py`` is
-what their texts say, ``compression.py`` the same of compression, and ``settings.py`` the dataclass :class:`CommConf`.
-``python -m sparkdl_comm.conf`` prints the table in Spark's properties format; that text is ``conf/sparkdl-defaults.conf``.
+- ``keys.py`` and ``fabric.py`` have the table of keys. A row is a :class:`~sparkdl_comm.conf.key.Key`.
+- ``values.py``, ``compression.py`` and ``strategy.py`` parse the values.
+- ``settings.py`` has the dataclass, :class:`CommConf`.
 
-To add a key: add a row to the table and a field of the same name to :class:`CommConf`.
+``python -m sparkdl_comm.conf`` prints the table in the format of Spark's properties files. Its output is
+``conf/sparkdl-defaults.conf``.
+
+To add a key: add a row to the table, and a field of the same name to :class:`CommConf`.
 """
 
 from sparkdl_comm.conf.compression import DEFAULT_COMPRESSION, Compression, Schedule

@@ -1,4 +1,4 @@
-"""How gradients are compressed, and in which steps, as the configuration says it."""
+"""Settings of gradient compression: the operator, and the schedule of compressed steps."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from sparkdl_comm.errors import nearest
 #: Names of the operators that select elements of gradients.
 COMPRESSIONS = ("exact", "mstopk", "topk", "dgc")
 
-#: What a schedule is made of.
+#: Parts of a schedule that have a value.
 _SCHEDULE = ("steps", "epochs", "warmup")
 
 _RANGE = re.compile(r"(\d+)(-(\d+)?)?")
@@ -21,8 +21,12 @@ _RANGE = re.compile(r"(\d+)(-(\d+)?)?")
 
 @dataclass(frozen=True)
 class Compression:
-    """Of gradients: which operator selects the elements that travel, and what share of them, in (0, 1]. Or ``powersgd``, by
-    matrices of ``rank`` columns, of which all elements travel."""
+    """Compression of gradients.
+
+    ``operator``: selects the elements that are sent. ``density``: fraction of the elements, in (0, 1]. For
+    ``powersgd``, which sends gradients as products of matrices, ``rank`` is the number of their columns, and
+    ``density`` is 1.
+    """
 
     operator: str
     density: float
@@ -32,14 +36,17 @@ class Compression:
         return f"{self.operator}:{self.rank or f'{self.density:g}'}"
 
 
-#: Of what compresses where the settings name none.
+#: Used by strategies and hooks that always compress, if the settings have none.
 DEFAULT_COMPRESSION = Compression("exact", 0.01)
 
 
 @dataclass(frozen=True)
 class Schedule:
-    """In which steps gradients are sparse: those of ``steps`` that are in ``epochs``, from 1, both ends included. For
-    ``warmup`` steps from the first of ``steps`` on more travels. ``auto``: only if a trial finds such steps faster."""
+    """Steps in which gradients are compressed: those in ``steps`` and ``epochs``, counted from 1, both ends included.
+
+    ``warmup``: number of steps, from the first of ``steps``, in which more elements are sent. ``auto``: compress only
+    if a trial finds compressed steps faster.
+    """
 
     steps: tuple[float, float] = (1, math.inf)
     epochs: tuple[float, float] = (1, math.inf)
@@ -55,6 +62,7 @@ class Schedule:
 
 
 def compression(text: str) -> Compression | None:
+    """Parse ``none``, ``OPERATOR:DENSITY`` or ``powersgd:RANK``. Return None for ``none``."""
     if text == "none":
         return None
     name, _, share = text.partition(":")
@@ -63,7 +71,7 @@ def compression(text: str) -> Compression | None:
     density, known = number(share), (*COMPRESSIONS, "powersgd")
     if name not in COMPRESSIONS or not 0 < density <= 1:
         raise ValueError(
-            f"none, or one of {', '.join(COMPRESSIONS)} with the share of elements that travel, more than 0 and at most 1,"
+            f"none, or one of {', '.join(COMPRESSIONS)} with the share of elements to send, more than 0 and at most 1,"
             " such as exact:0.01; or powersgd:R, with a rank of at least 1, such as powersgd:4"
             f"{'' if name in known else nearest(name, known)}"
         )
@@ -71,6 +79,7 @@ def compression(text: str) -> Compression | None:
 
 
 def schedule(text: str) -> Schedule:
+    """Parse ``always``, or a list of ``auto``, ``steps:A-B``, ``epochs:A-B`` and ``warmup:STEPS``."""
     found: dict[str, Any] = {}
     for part in text.split(",") if text != "always" else ():
         name, _, value = part.strip().partition(":")

@@ -1,4 +1,4 @@
-"""The keys of strategy ``fabric``, and what their texts say."""
+"""Keys of strategy ``fabric``, and the parsers of their values."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ def sync(text: str) -> str:
 
 def interval(text: str) -> float:
     value = values.seconds(text)
-    # More often, the scheduler would do nothing but decide.
+    # With a shorter interval, the scheduler would use all of its time for decisions.
     if value < 0.001:
         raise ValueError("1ms at least")
     return value
@@ -47,9 +47,10 @@ FABRIC_KEYS: tuple[Key, ...] = (
         "fabric_sync",
         "bsp|ssp:K|async:TAU",
         "async:30",
-        "How far workers of strategy fabric may be apart. async:TAU: nobody waits, and no update is applied to a model that\n"
-        "has had more than TAU updates, itself included, since the version it was computed from. ssp:K: nobody is more than\n"
-        "K iterations ahead of the slowest. bsp: everybody's update of an iteration before the next one begins.",
+        "How far workers of strategy fabric may be apart. async:TAU: no worker waits. No update is applied to a model\n"
+        "that has had more than TAU updates, itself included, since the version that it was computed from. ssp:K: no\n"
+        "worker is more than K iterations ahead of the slowest. bsp: all updates of an iteration are applied before\n"
+        "the next iteration begins.",
         sync,
     ),
     Key(
@@ -57,8 +58,8 @@ FABRIC_KEYS: tuple[Key, ...] = (
         "fabric_batch_interval",
         "time",
         "100ms",
-        "How often the fabric's scheduler decides on what has come meanwhile. Where a link of the server is idle it does so\n"
-        "at once. 1ms at least.",
+        "Interval at which the fabric's scheduler decides on new updates. If a link of the server is idle, it decides\n"
+        "at once. At least 1ms.",
         interval,
     ),
     Key(
@@ -66,7 +67,7 @@ FABRIC_KEYS: tuple[Key, ...] = (
         "fabric_momentum",
         "number",
         "0",
-        "Momentum of SGD at the fabric's server. Then the optimizer itself should have none.",
+        "Momentum of SGD at the fabric's server. If it is set, the optimizer itself should have no momentum.",
         values.below_1,
     ),
     Key(
@@ -74,8 +75,8 @@ FABRIC_KEYS: tuple[Key, ...] = (
         "fabric_step_scale",
         "number",
         "0",
-        "C of the fabric's delay-adaptive step size: an update that was delayed by D, and is the model's Tth, is multiplied\n"
-        "by C/sqrt(T+D). 0: updates are applied as the optimizer made them.",
+        "C of the fabric's delay-adaptive step size. The model's update number T, with a delay of D updates, is\n"
+        "multiplied by C/sqrt(T+D). 0: updates are applied unscaled.",
         values.share,
     ),
     Key(
@@ -83,8 +84,8 @@ FABRIC_KEYS: tuple[Key, ...] = (
         "fabric_replica",
         "true|false",
         "false",
-        "Whether the fabric's server, which is beside rank 0, has a replica beside rank 1, which takes over if the server's\n"
-        "process is lost. Not with fabric.sync=bsp.",
+        "Whether the fabric's server, which runs beside rank 0, has a replica beside rank 1. The replica takes over\n"
+        "if the server's process is lost. Not with fabric.sync=bsp.",
         values.flag,
     ),
     Key(
@@ -92,9 +93,9 @@ FABRIC_KEYS: tuple[Key, ...] = (
         "fabric_divergence",
         "number",
         "inf",
-        "The most that the L2 norm of the difference between the models of the fabric's server and replica may be: the replica"
-        " gets updates in fewer and larger sums the larger it is, up to eight updates for each worker. inf: it gets what the"
-        " network leaves room for.",
+        "Limit of the L2 norm of the difference between the models of the fabric's server and replica. The larger the\n"
+        "limit, the fewer and larger are the sums of updates that the replica gets, up to eight updates per worker in\n"
+        "a sum. inf: the replica gets what the network has room for.",
         above_0,
     ),
     Key(
@@ -102,7 +103,7 @@ FABRIC_KEYS: tuple[Key, ...] = (
         "fabric_aggregators",
         "number",
         "1",
-        "Aggregators that each worker of the fabric starts beside itself, each a process.",
+        "Number of aggregator processes that each worker of the fabric starts on its host.",
         values.count,
     ),
     Key(
@@ -118,8 +119,8 @@ FABRIC_KEYS: tuple[Key, ...] = (
         "fabric_link_rate",
         "rate",
         "10gbit",
-        "What the fabric takes a host's links to carry in each direction, unless the system says less, until transfers\n"
-        "show.",
+        "Assumed rate of a host's links in each direction, unless the system reports less. The fabric uses it until\n"
+        "transfers have shown the real rate.",
         rate,
     ),
 )

@@ -1,4 +1,4 @@
-"""What a row of the table of keys is."""
+"""Row of the table of keys."""
 
 from __future__ import annotations
 
@@ -13,11 +13,11 @@ PREFIX = "spark.sparkdl.comm."
 
 @dataclass(frozen=True)
 class Key:
-    """One row of the table.
+    """Row of the table of keys.
 
-    ``name`` is the key without :data:`PREFIX`, ``field`` the attribute of :class:`CommConf`, ``type`` what a
-    value looks like (for people), ``default`` its text, ``doc`` one or more sentences. ``parse`` turns a text
-    into the value and raises ``ValueError`` saying what is accepted.
+    ``name``: the key without :data:`PREFIX`. ``field``: the attribute of :class:`CommConf`. ``type``: form of a value,
+    for people. ``default``: its text. ``doc``: one or more sentences. ``parse``: returns the value of a text, or raises
+    ``ValueError`` with a description of what is accepted.
     """
 
     name: str
@@ -32,7 +32,10 @@ class Key:
         return PREFIX + self.name
 
     def read(self, text: str) -> Any:
-        """The value of ``text``; :class:`ConfError` naming key, value and limit if there is none."""
+        """Return the value of ``text``.
+
+        :raises ConfError: ``text`` has no value. The message has the key, the text and the limit.
+        """
         try:
             return self.parse(text.strip())
         except ValueError as error:

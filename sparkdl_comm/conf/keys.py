@@ -1,5 +1,4 @@
-"""The table of the keys ``spark.sparkdl.comm.*``: the only place where a key, its default, its meaning and its limits are
-written down."""
+"""Table of the keys ``spark.sparkdl.comm.*``: the only place with a key's default, meaning and limits."""
 
 from __future__ import annotations
 
@@ -16,8 +15,9 @@ KEYS: tuple[Key, ...] = (
         "strategy",
         "name",
         "ps",
-        "How gradients and parameters travel. The Param `strategy` overrides it. NAME+LOOP stands for a collective with\n"
-        "collective.loop=LOOP, NAME+decoupled+ibatch with collective.batching=ibatch too, ps+BATCHING for ps.batching.",
+        "How gradients and parameters are exchanged. The Param `strategy` overrides it. NAME+LOOP stands for a\n"
+        "collective with collective.loop=LOOP. NAME+decoupled+ibatch also sets collective.batching=ibatch.\n"
+        "ps+BATCHING sets ps.batching.",
         strategy.name,
     ),
     Key(
@@ -33,8 +33,8 @@ KEYS: tuple[Key, ...] = (
         "slot_timeout",
         "time",
         "30s",
-        "How long fit waits for executors to register, until there is one slot per worker, or all executors that were\n"
-        "asked for; and for free slots to be given to it.",
+        "How long fit waits for executors to register, and then for free slots. It needs one slot per worker, or all\n"
+        "requested executors if the number of workers is not set.",
         values.seconds,
     ),
     Key(
@@ -42,7 +42,7 @@ KEYS: tuple[Key, ...] = (
         "turn_timeout",
         "time",
         "1d",
-        "How long fit waits for other fits and jobs of the same application, which hold the slots that it needs.",
+        "How long fit waits for other fits and jobs of the same application that hold the slots it needs.",
         values.seconds,
     ),
     Key(
@@ -50,8 +50,8 @@ KEYS: tuple[Key, ...] = (
         "max_restarts",
         "number",
         "2",
-        "How many times fit starts the ranks again after one was lost with its process, executor or host: from\n"
-        "the last checkpoint, or from the beginning without checkpointDir.",
+        "How many times fit restarts the ranks after one was lost with its process, executor or host. It restarts\n"
+        "from the last checkpoint, or without checkpointDir from the beginning.",
         values.count,
     ),
     Key(
@@ -59,8 +59,8 @@ KEYS: tuple[Key, ...] = (
         "nic",
         "name or address",
         "",
-        "Network interface that ranks listen on, such as eth1, or its address, or its network, such as\n"
-        "10.0.1.0/24. Empty: the address that Spark uses.",
+        "Network interface that ranks listen on, such as eth1, or its address, or its network, such as 10.0.1.0/24.\n"
+        "Empty: the address that Spark uses.",
         values.anything,
     ),
     Key(
@@ -68,8 +68,8 @@ KEYS: tuple[Key, ...] = (
         "ports",
         "port or range",
         "0",
-        "Ports for the executors' listening sockets (ranks, and the plugin): 0 for any free\n"
-        "one, or a range such as 40000-40100.",
+        "Ports for the executors' listening sockets (ranks, and the plugin). 0 for any free port, or a range such as\n"
+        "40000-40100.",
         values.port_range,
     ),
     Key(
@@ -77,9 +77,9 @@ KEYS: tuple[Key, ...] = (
         "driver_host",
         "name or address",
         "",
-        "Name or address by which executors reach the process that calls fit. It listens there, or on\n"
-        "spark.driver.bindAddress if that is set; where neither is its own (NAT), on its first NIC. Empty:\n"
-        "spark.driver.host; in a Spark Connect client, its address on the way to the server.",
+        "Name or address by which executors reach the process that calls fit. The process listens there, or on\n"
+        "spark.driver.bindAddress if that is set. If neither belongs to this host (NAT), it listens on its first NIC.\n"
+        "Empty: spark.driver.host. In a Spark Connect client, empty means the client's address towards the server.",
         values.anything,
     ),
     Key(
@@ -87,7 +87,7 @@ KEYS: tuple[Key, ...] = (
         "driver_port",
         "port",
         "0",
-        "Port on the driver where ranks meet, and progress and the trained model come back to; 0 for any free one.",
+        "Port on the driver for the ranks' rendezvous, progress and the trained model. 0 for any free port.",
         values.port,
     ),
     Key(
@@ -95,8 +95,8 @@ KEYS: tuple[Key, ...] = (
         "rails",
         "names or addresses",
         "",
-        "Network interfaces that collectives use at once, one per rail (level of a BCube), separated by commas,\n"
-        "each as in nic. Empty: that of nic, alone.",
+        "Network interfaces that collectives use at once, one per rail (level of a BCube), separated by commas. Each\n"
+        "is written as in nic. Empty: only the interface of nic.",
         values.names,
     ),
     Key(
@@ -104,8 +104,8 @@ KEYS: tuple[Key, ...] = (
         "topology",
         "topology",
         "",
-        "Shape of the network for collectives, such as bcube:3,2,10gbit, star:9 or hosts:4x2. Empty: what the\n"
-        "networks of the rails tell.",
+        "Shape of the network for collectives, such as bcube:3,2,10gbit, star:9 or hosts:4x2. Empty: derived from the\n"
+        "networks of the rails.",
         values.topology,
     ),
     Key(
@@ -113,8 +113,9 @@ KEYS: tuple[Key, ...] = (
         "block",
         "size",
         "0",
-        "Bytes per block of collectives that pipeline, such as 64KiB. 0: what the cost model says is best, by links as\n"
-        "they were measured: of bml and p2p-ps the order of additions depends on it, and so do the last bits of sums.",
+        "Bytes per block of pipelined collectives, such as 64KiB. 0: the best size by the cost model and the measured\n"
+        "links. The size of the blocks determines the order of additions in bml and p2p-ps, and so the last bits of\n"
+        "their sums.",
         values.size_or_0,
     ),
     Key(
@@ -122,8 +123,8 @@ KEYS: tuple[Key, ...] = (
         "bucket",
         "size",
         "4MiB",
-        "Bytes of gradients that a collective reduces at once, at least: so much is there before it begins to\n"
-        "travel, while backward goes on.",
+        "Least number of bytes of gradients that a collective reduces at once. A bucket is sent as soon as it has as\n"
+        "many, while backward goes on.",
         values.size,
     ),
     Key(
@@ -131,10 +132,11 @@ KEYS: tuple[Key, ...] = (
         "batching",
         "name",
         "fixed",
-        "How layers are cut into buckets, with collective.loop=decoupled: fixed (collective.bucket), or ibatch. Then a fit\n"
-        "begins with fixed, and measures; iBatch's planner, which needs Java but not the plugin, plans from that; of its\n"
-        "plans the one that should be the fastest is tried if it should be faster than fixed, and stays if it is. What stays\n"
-        "depends on times, and other buckets add up in another order: two fits with one seed may differ by rounding.",
+        "How layers are cut into buckets, with collective.loop=decoupled: fixed (by collective.bucket), or ibatch.\n"
+        "With ibatch a fit begins with fixed buckets, and measures. iBatch's planner, which needs Java but not the\n"
+        "plugin, makes plans from that. If the best plan is predicted to be faster than fixed, it is tried, and stays\n"
+        "if it is. The outcome depends on times, and other buckets add up in another order. So two fits with one seed\n"
+        "may differ by rounding.",
         values.one_of("fixed", "ibatch"),
     ),
     Key(
@@ -142,11 +144,11 @@ KEYS: tuple[Key, ...] = (
         "loop",
         "name",
         "all-reduce",
-        "What a step with a collective is: all-reduce (gradients are all-reduced, every rank updates), decoupled (they are\n"
-        "reduce-scattered, every rank updates its part, and parameters are all-gathered while forward uses each layer's as\n"
-        "they come; not for cheapest, nor with a compression; auto tries it by itself), root (gradients are reduced to\n"
-        "rank 0, which updates and broadcasts the parameters), or root-overlap (likewise, and forward uses each layer's\n"
-        "parameters as they come). The last two for strategies that reduce and broadcast.",
+        "What a step with a collective does. all-reduce: gradients are all-reduced, and every rank updates all\n"
+        "parameters. decoupled: gradients are reduce-scattered, every rank updates its shard, and parameters are\n"
+        "all-gathered during forward. Not for cheapest, nor with a compression. auto tries it by itself. root:\n"
+        "gradients are reduced to rank 0, which updates and broadcasts the parameters. root-overlap: the same, but\n"
+        "the broadcast overlaps with forward. The last two need a strategy that reduces and broadcasts.",
         values.one_of("all-reduce", *strategy.OTHER_LOOPS),
     ),
     Key(
@@ -154,8 +156,8 @@ KEYS: tuple[Key, ...] = (
         "resync",
         "number",
         "0",
-        "With collective.loop=all-reduce: broadcast rank 0's parameters after every so many steps, in case that\n"
-        "ranks round differently (other processors); 0: never.",
+        "With collective.loop=all-reduce: number of steps after which rank 0's parameters are broadcast again, in\n"
+        "case ranks with different processors round differently. 0: never.",
         values.count,
     ),
     Key(
@@ -163,12 +165,13 @@ KEYS: tuple[Key, ...] = (
         "auto_candidates",
         "names",
         "",
-        "Among which strategies auto chooses, such as ring,ring+decoupled,ps+whole: names of collectives that all-reduce,\n"
-        "alone or with +decoupled, cheapest (for each bucket the cheapest collective, by measured links), ps+BATCHING; with\n"
-        "a compression cheapest, hitopk and ps+BATCHING. With +decoupled+ibatch, only where it is named, buckets are as with\n"
-        "collective.batching=ibatch. Empty: all others that can run; of ps, ps+whole, ps+layerwise and\n"
-        "ps+ibatch, or what ps.batching says if that is another. Also fabric, which is asynchronous, so only where it is\n"
-        "named: for whole epochs, where it is predicted to be faster by a clear margin, and was in the first of them.",
+        "Strategies among which auto chooses, such as ring,ring+decoupled,ps+whole. Possible names: collectives that\n"
+        "all-reduce, alone or with +decoupled; cheapest (for each bucket the cheapest collective, by measured links);\n"
+        "ps+BATCHING. With a compression: cheapest, hitopk and ps+BATCHING. A name with +decoupled+ibatch cuts\n"
+        "buckets as with collective.batching=ibatch. Empty: all that can run, but without +decoupled+ibatch. Of ps,\n"
+        "these are ps+whole, ps+layerwise and ps+ibatch, or another value of ps.batching. fabric is asynchronous, so\n"
+        "it is a candidate only if it is named. auto uses it for whole epochs, if it is predicted to be clearly\n"
+        "faster. It stays only if the first of these epochs was clearly faster.",
         values.names,
     ),
     Key(
@@ -176,13 +179,12 @@ KEYS: tuple[Key, ...] = (
         "compression",
         "none|NAME:SHARE|powersgd:RANK",
         "none",
-        "Which elements of the gradients travel: all (none), or that share of them that is largest in magnitude, such as\n"
-        "exact:0.01, in the steps that compression.schedule names; what is left out is added to the next step's gradient.\n"
-        "exact (reads the gradient as few times as possible), mstopk (approximate: CommLib's search for two thresholds, in\n"
-        "up to 30 passes), topk (torch.topk), dgc (double sampling).\n"
-        "For ps, strategies whose algorithm all-gathers, and hitopk, which takes exact:0.01 for none.\n"
-        "powersgd:R instead sends gradients as products of two matrices with R columns, by collectives\n"
-        "that all-reduce (not gloo, ps and hitopk).",
+        "Which elements of the gradients are sent: all (none), or a share of them with the largest magnitudes, such\n"
+        "as exact:0.01, in the steps of compression.schedule. What is left out is added to the next step's gradient.\n"
+        "exact reads the gradient as few times as possible. mstopk is approximate: CommLib's search for two\n"
+        "thresholds, in up to 30 passes. topk is torch.topk. dgc uses double sampling. For ps, strategies with an\n"
+        "algorithm that all-gathers, and hitopk, which uses exact:0.01 for none. powersgd:R sends gradients as\n"
+        "products of two matrices with R columns instead, by collectives that all-reduce (not gloo, ps and hitopk).",
         compression.compression,
     ),
     Key(
@@ -190,10 +192,11 @@ KEYS: tuple[Key, ...] = (
         "compression_schedule",
         "schedule",
         "always",
-        "In which steps gradients are compressed; in others they are dense, and carry what was left out before. always, or\n"
-        "steps:A-B, epochs:A-B (from 1; B may be missing), warmup:STEPS (for so many steps from A on more travels: a quarter\n"
-        "of the elements, a sixteenth, and so on), auto (not ps: sixteen steps are dense and sparse in turn, then all are\n"
-        "what was faster; tried again every 100 steps or more), with commas between, such as auto,epochs:1-13,warmup:100.",
+        "In which steps gradients are compressed. Other steps send dense gradients, plus what was left out before.\n"
+        "always, or a list of these, separated by commas, such as auto,epochs:1-13,warmup:100. steps:A-B and\n"
+        "epochs:A-B count from 1, and B may be missing. warmup:STEPS sends more in so many steps from A on: a quarter\n"
+        "of the elements, then a sixteenth, and so on. auto (not with ps) alternates dense and compressed steps for\n"
+        "sixteen steps, and continues with the faster kind. It tries again after 100 steps or more.",
         compression.schedule,
     ),
     Key(
@@ -201,7 +204,8 @@ KEYS: tuple[Key, ...] = (
         "compression_values",
         "fp32|bf16|fp16",
         "fp32",
-        "Number format of compressed gradients on the network; what rounding takes is added to the next step's gradient.",
+        "Number format of compressed gradients on the network. The rounding error is added to the next step's\n"
+        "gradient.",
         values.one_of("fp32", "bf16", "fp16"),
     ),
     Key(
@@ -209,8 +213,8 @@ KEYS: tuple[Key, ...] = (
         "compression_momentum",
         "number",
         "0",
-        "Momentum correction of compressed gradients: what is left out gathers as an optimizer's momentum does, and keeps\n"
-        "the learning rate of its step. Then the optimizer should be SGD without momentum. 0: none.",
+        "Momentum correction of compressed gradients. What is left out accumulates with this momentum, as in an\n"
+        "optimizer, at the learning rate of its step. The optimizer should then be SGD without momentum. 0: none.",
         values.below_1,
     ),
     Key(
@@ -218,8 +222,8 @@ KEYS: tuple[Key, ...] = (
         "compression_feedback",
         "true|false",
         "true",
-        "Whether what compression leaves out is added to the next step's gradient. false: it is lost, for comparisons; not\n"
-        "with compression.momentum.",
+        "Whether what compression leaves out is added to the next step's gradient. false: it is lost, for\n"
+        "comparisons. Not with compression.momentum.",
         values.flag,
     ),
     Key(
@@ -227,7 +231,7 @@ KEYS: tuple[Key, ...] = (
         "ps_wire",
         "fp32|bf16|fp16",
         "fp32",
-        "Number format of parameters and gradients on the network, strategy ps. Sums are made in fp32.",
+        "Number format of parameters and gradients on the network, strategy ps. Sums are computed in fp32.",
         values.one_of("fp32", "bf16", "fp16"),
     ),
     Key(
@@ -235,8 +239,8 @@ KEYS: tuple[Key, ...] = (
         "ps_shared_memory",
         "true|false",
         "true",
-        "Executors of one host read each other's parameters and gradients from memory, not by TCP, strategy ps. Where\n"
-        "they cannot, as in containers of their own, they use TCP all the same.",
+        "Whether executors of one host read each other's parameters and gradients from memory, not over TCP, strategy\n"
+        "ps. If they cannot, for example in separate containers, they use TCP.",
         values.flag,
     ),
     Key(
@@ -244,14 +248,14 @@ KEYS: tuple[Key, ...] = (
         "ps_batching",
         "policy",
         "whole",
-        "How layers are cut into batches of parameters that are pulled while the batch before is computed,\n"
-        "strategy ps: whole (one), layerwise, greedy1, greedy2, ibatch (the better one of the two greedy plans; if pushes\n"
-        "are ibatch too, the best that is found for both together, unless whole, layerwise or, of many layers, parts:24\n"
-        "turn out to be faster), paper (the better one of the two greedy plans for pulls, each batch asked for when\n"
-        "the one before is here, and all gradients pushed at once: what iBatch's paper measured), paper-layerwise (likewise,\n"
-        "a batch for each layer: what it compares with), optimal (the plan that takes least, of one direction alone),\n"
-        "parts:COUNT (parts that take about as long to transfer, the first one cut once more), or fixed:BYTES (as many\n"
-        "layers as fit, at least one).",
+        "How layers are cut into batches of parameters for pulls, strategy ps. A batch is pulled while the one before\n"
+        "is computed. whole: one batch. layerwise: one per layer. greedy1 and greedy2: iBatch's greedy plans. ibatch:\n"
+        "the better one of these. If pushes are ibatch too, it is the best plan found for both together, unless\n"
+        "whole, layerwise or, with many layers, parts:24 turn out to be faster. paper, as iBatch's paper measured:\n"
+        "the better greedy plan for pulls, each batch requested when the one before has arrived, and all gradients\n"
+        "pushed at once. paper-layerwise, the paper's baseline: the same with one batch per layer. optimal: the\n"
+        "fastest plan for one direction alone. parts:COUNT: parts that take about equally long to transfer, the first\n"
+        "one cut once more. fixed:BYTES: as many layers as fit, at least one.",
         values.policy,
     ),
     Key(
@@ -259,9 +263,10 @@ KEYS: tuple[Key, ...] = (
         "ps_push_batching",
         "policy",
         "",
-        "Likewise, batches of gradients that are pushed while backward goes on. Empty: as ps.batching, and with paper and\n"
-        "paper-layerwise one batch. If neither is whole, parameters of the next step arrive while backward goes on, in\n"
-        "memory of their own: once more as much as the model takes, and what the executor updates of it.",
+        "How layers are cut into batches of gradients for pushes, strategy ps. A batch is pushed while backward goes\n"
+        "on. Empty: as ps.batching, and with paper and paper-layerwise one batch. If neither direction is whole,\n"
+        "parameters of the next step arrive while backward goes on. This needs memory for a second copy of the model,\n"
+        "and of the part that the executor updates.",
         values.push_policy,
     ),
     Key(
@@ -269,11 +274,11 @@ KEYS: tuple[Key, ...] = (
         "ps_profile_iterations",
         "number",
         "10",
-        "Iterations that are measured before the first plan of greedy1, greedy2, ibatch, optimal or parts; until then\n"
-        "there is one batch. If ibatch planned both directions, its plan, then layerwise, of many layers parts:24, and of\n"
-        "small models, whose blocks are fetched for the profile alone, whole are used for as many iterations each, to see\n"
-        "which is the fastest (not if these are less than 3). Every tenth such period the ranks compare what they measure\n"
-        "with what they planned for.",
+        "Iterations to measure before the first plan of greedy1, greedy2, ibatch, optimal or parts. Until then there\n"
+        "is one batch. If ibatch planned both directions, its plan and others are then tried for as many iterations\n"
+        "each, and the fastest stays. The others are layerwise, with many layers parts:24, and whole for small\n"
+        "models, whose blocks are fetched only for the profile. With fewer than 3 iterations nothing is tried. In\n"
+        "every tenth such period the ranks compare their measurements with the plan.",
         values.iterations,
     ),
     Key(
@@ -281,7 +286,7 @@ KEYS: tuple[Key, ...] = (
         "ps_replan_drift",
         "number",
         "0.25",
-        "Plan again when computation, start-up or transfer took that share more or less than planned for.",
+        "Relative change of computation, start-up or transfer time, compared with the plan, that leads to a new plan.",
         values.share,
     ),
     *FABRIC_KEYS,
@@ -290,10 +295,10 @@ KEYS: tuple[Key, ...] = (
         "data_cache",
         "memory|disk",
         "memory",
-        "Where each rank keeps its rows: in memory, or as an Arrow file in its executor's local directory, of which the\n"
-        "system keeps in memory what fits. On the disk, neither the rows as they come nor those kept need fit into memory;\n"
-        "while they come they take their space twice. If the disk cannot take them, they are kept in memory. The next fit\n"
-        "of the same application on the same files finds them on the disk.",
+        "Where each rank keeps its rows: in memory, or as an Arrow file in its executor's local directory. Of this\n"
+        "file, the system keeps in memory what fits. So with disk, neither the arriving rows nor the kept rows need\n"
+        "to fit into memory. While rows arrive, they take twice their space on the disk. If the disk has no room,\n"
+        "rows are kept in memory. The next fit of the same application on the same files finds its rows on the disk.",
         values.one_of("memory", "disk"),
     ),
     Key(
@@ -301,8 +306,8 @@ KEYS: tuple[Key, ...] = (
         "data_cache_limit",
         "bytes",
         "100GiB",
-        "How much an executor's ranks may keep on its disk, all fits together; what was not used for the longest time is\n"
-        "removed. 5% of the disk stay free in any case.",
+        "Limit of the rows that an executor's ranks keep on its disk, all fits together. Beyond it, the rows that\n"
+        "were not used for the longest time are removed. 5% of the disk always stay free.",
         values.size,
     ),
     Key(
@@ -310,8 +315,9 @@ KEYS: tuple[Key, ...] = (
         "data_memory_limit",
         "bytes",
         "0",
-        "With data.cache=disk: how much of its rows each rank keeps in memory too, all through a fit; only the others are\n"
-        "read from the disk. 0: none. The system keeps in memory what it has room for, so this is of use where rows are more.",
+        "With data.cache=disk: how many bytes of its rows each rank also keeps in memory throughout a fit. Only the\n"
+        "other rows are read from the disk. 0: none. The system caches what it has room for anyway, so this helps\n"
+        "only if the rows are larger than that.",
         values.size_or_0,
     ),
     Key(
@@ -319,8 +325,9 @@ KEYS: tuple[Key, ...] = (
         "data_shuffle",
         "local|global",
         "local",
-        "What is new in each epoch: the order in which each rank uses its rows (local), or which rows these are, too: global\n"
-        "deals them out anew over all ranks, which send each other those of the next step while they compute one.",
+        "What changes with each epoch. local: the order in which each rank uses its rows. global: also which rows\n"
+        "each rank has. All rows are distributed again over all ranks. The ranks exchange the rows of the next step\n"
+        "while they compute one.",
         values.one_of("local", "global"),
     ),
     Key(
@@ -328,7 +335,8 @@ KEYS: tuple[Key, ...] = (
         "timeline",
         "count",
         "0",
-        "How many of the last iterations of a run are traced, on all ranks, for model.timeline(). 0: none, at no cost.",
+        "How many of the last iterations of a run are traced, on all ranks, for model.timeline(). 0: none, without\n"
+        "any cost.",
         values.count,
     ),
     Key(
@@ -344,8 +352,8 @@ KEYS: tuple[Key, ...] = (
         "logs",
         "true|false",
         "true",
-        "Show on the driver what rank 0 prints, as it comes; of more than 100 lines in a quarter of a second\n"
-        "the last.",
+        "Whether the driver shows what rank 0 prints, as it arrives. Of more than 100 lines in a quarter of a second\n"
+        "it shows only the last 100.",
         values.flag,
     ),
 )

@@ -1,4 +1,4 @@
-"""The settings of a run, read out of Spark's configuration."""
+"""Settings of a run, read from Spark's configuration."""
 
 from __future__ import annotations
 
@@ -14,10 +14,9 @@ from sparkdl_comm.errors import ConfError, nearest
 
 @dataclass(frozen=True)
 class CommConf:
-    """The settings of one run, checked. Read them with :meth:`from_mapping`; see :data:`KEYS` for their
-    meaning.
+    """Checked settings of one run. Read them with :meth:`from_mapping`; see :data:`KEYS` for their meaning.
 
-    Times are in seconds. ``ports`` is ``(first, last)``, both included; ``(0, 0)`` means any free port.
+    Times are in seconds. ``ports`` is ``(first, last)``, both included. ``(0, 0)`` means any free port.
     """
 
     strategy: str
@@ -67,13 +66,13 @@ class CommConf:
 
     @classmethod
     def from_mapping(cls, conf: Mapping[str, str], **overrides: object) -> CommConf:
-        """Read the settings out of Spark's configuration.
+        """Read the settings from Spark's configuration.
 
-        :param conf: any Spark settings; those outside :data:`PREFIX` are ignored.
-        :param overrides: values by field name that win over ``conf`` (a Param of the estimator); None means
+        :param conf: any Spark settings. Those outside :data:`PREFIX` are ignored.
+        :param overrides: values by field name that have precedence over ``conf`` (Params of the estimator). None means
             unset.
-        :raises ConfError: an unknown key under the prefix (names the nearest known one), an unknown override,
-            or a bad value (names key, value and limit).
+        :raises ConfError: an unknown key under the prefix (with the nearest known one), an unknown override, or a bad
+            value (with key, value and limit).
         """
         known = {key.full for key in KEYS}
         for name in conf:
@@ -103,12 +102,12 @@ class CommConf:
 
 
 def _named(strategy: str) -> dict[str, str]:
-    """What a strategy's name says, by field."""
+    """Return the settings that a strategy's name implies, by field."""
     return {field: text for field, text in asdict(NamedStrategy.parse(strategy)).items() if text}
 
 
 def as_text(value: object) -> str:
-    """``value`` as Spark's properties have it: ``true`` for True, ``40000-40100`` for a pair of ports."""
+    """Return ``value`` as in Spark's properties: ``true`` for True, ``40000-40100`` for a pair of ports."""
     if isinstance(value, bool):
         return str(value).lower()
     if value is None:

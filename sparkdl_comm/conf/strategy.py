@@ -1,5 +1,6 @@
-"""Names of strategies as people write them: ``ring``, ``ring+decoupled``, ``ring+decoupled+ibatch``, ``lp+root``,
-``ps+layerwise``."""
+"""Strategy names as people write them: ``ring``, ``ring+decoupled``, ``ring+decoupled+ibatch``, ``lp+root``,
+``ps+layerwise``.
+"""
 
 from __future__ import annotations
 
@@ -8,23 +9,23 @@ from dataclasses import dataclass
 from sparkdl_comm.conf import values
 from sparkdl_comm.errors import nearest
 
-#: The parameter server's name. The name of its batching may follow.
+#: Name of the parameter server. The name of a batching may follow.
 SERVER = "ps"
-#: The batching of which iBatch's planner makes the plan.
+#: Name of the batching that iBatch's planner makes.
 PLANNED = "ibatch"
-#: What may follow the name of a collective: its two halves are apart; and their buckets are planned, too.
+#: Suffixes of a collective's name: the decoupled loop, and the decoupled loop with planned buckets.
 DECOUPLED, BATCHED = "+decoupled", f"+decoupled+{PLANNED}"
 
-
-#: Loops of collectives beside all-reduce, which may follow a name, too.
+#: Loops of collectives other than all-reduce. They may be a suffix of a name too.
 OTHER_LOOPS = ("decoupled", "root", "root-overlap")
 
 
 @dataclass(frozen=True)
 class NamedStrategy:
-    """A name taken apart: the ``strategy`` alone, and what the rest says of ``loop``, ``batching`` and ``ps_batching``.
+    """Parsed name: the ``strategy`` alone, and the values of ``loop``, ``batching`` and ``ps_batching`` that its suffix
+    sets.
 
-    These are fields of :class:`~sparkdl_comm.conf.CommConf`; "" where the name says nothing of one.
+    These are fields of :class:`~sparkdl_comm.conf.CommConf`, "" if the name does not set them.
     """
 
     strategy: str
@@ -34,9 +35,9 @@ class NamedStrategy:
 
     @classmethod
     def parse(cls, text: str) -> NamedStrategy:
-        """Take a name apart. Whether there is such a strategy, the strategies know.
+        """Parse a name. Does not check that the strategy exists.
 
-        :raises ValueError: what follows the first + says nothing; the message follows "must be".
+        :raises ValueError: the suffix is unknown. The message continues "must be".
         """
         name, plus, rest = text.partition("+")
         if not name:
@@ -57,15 +58,16 @@ class NamedStrategy:
 
 
 def loop_name(strategy: str, loop: str, batching: str) -> str:
-    """Return a collective's name with its loop, as :meth:`NamedStrategy.parse` takes it.
+    """Return a collective's name with its loop, as :meth:`NamedStrategy.parse` reads it.
 
-    :param loop: ``collective.loop``. :param batching: ``collective.batching``.
+    :param loop: ``collective.loop``.
+    :param batching: ``collective.batching``.
     """
     followed = ([loop] if loop in OTHER_LOOPS else []) + ([batching] if batching == PLANNED else [])
     return "+".join([strategy, *followed])
 
 
 def name(text: str) -> str:
-    """Return a name of which only the form was checked."""
+    """Return ``text`` after a check of its form."""
     NamedStrategy.parse(text)
     return text

@@ -1,5 +1,7 @@
-"""What texts of the configuration say, by kind: each function returns the value, or raises ValueError saying what is accepted,
-in words that follow "must be"."""
+"""Parsers of configuration values.
+
+Each function returns the value of a text, or raises ValueError with what is accepted, in words that continue "must be".
+"""
 
 from __future__ import annotations
 
@@ -13,15 +15,16 @@ from sparkdl_comm.units import parse_size
 
 _TIME = re.compile(r"(\d+(?:\.\d+)?)\s*(us|ms|s|m|min|h|d)?")
 _SECONDS = {"us": 1e-6, "ms": 1e-3, "s": 1.0, None: 1.0, "m": 60.0, "min": 60.0, "h": 3600.0, "d": 86400.0}
-#: Thirty years: what the plugin's jar takes, whose nanoseconds are a long, and Python's timers.
+#: Limit of times, in seconds: about thirty years. Longer times overflow Python's timers and the plugin, which counts
+#: nanoseconds in a long.
 _MOST_SECONDS = 10**9
-#: The plugin's jar counts iterations in an int.
+#: The plugin counts iterations in an int.
 _MOST_ITERATIONS = 2**31 - 1
-#: More than any network has layers.
+#: More than the layers of any network.
 _MOST_PARTS = 1_000_000
 _PORTS = re.compile(r"(\d+)(?:\s*-\s*(\d+))?")
 
-#: Names of policies; ``parts:COUNT`` and ``fixed:BYTES`` are two more.
+#: Names of batching policies. ``parts:COUNT`` and ``fixed:BYTES`` are two more.
 POLICIES = ("whole", "layerwise", "greedy1", "greedy2", "ibatch", "paper", "paper-layerwise", "optimal")
 
 
@@ -36,7 +39,10 @@ def flag(text: str) -> bool:
 
 
 def seconds(text: str) -> float:
-    """Seconds, more than 0 and at most 10^9, in a Spark time string: ``30s``, ``2min``, ``500ms``; a bare number: s."""
+    """Return the seconds of a Spark time string, such as ``30s``, ``2min`` or ``500ms``: more than 0, at most 10^9.
+
+    A bare number is in seconds.
+    """
     match = _TIME.fullmatch(text.lower())
     value = float(match[1]) * _SECONDS[match[2]] if match else math.nan
     if not 0 < value <= _MOST_SECONDS:
@@ -115,7 +121,7 @@ def iterations(text: str) -> int:
 
 
 def number(text: str) -> float:
-    """NaN if it is none."""
+    """Return the number of ``text``, NaN if it is not a number."""
     try:
         return float(text)
     except ValueError:
@@ -137,7 +143,7 @@ def below_1(text: str) -> float:
 
 
 def policy(text: str) -> str:
-    """How layers are cut into batches; the planner itself is in the plugin's jar."""
+    """Return the name of a policy for cutting layers into batches. The planner itself is in the plugin's jar."""
     kind, _, size = text.partition(":")
     most = {"parts": _MOST_PARTS, "fixed": math.inf}.get(kind, 0)
     if text in POLICIES or (size.isdecimal() and 0 < int(size) <= most):
@@ -149,7 +155,7 @@ def policy(text: str) -> str:
 
 
 def push_policy(text: str) -> str:
-    """One of gradients, or empty."""
+    """Return the name of a policy for gradients, or ""."""
     if text in ("paper", "paper-layerwise"):
         raise ValueError(f"empty, or a policy of pushes: ps.batching={text} pushes all at once")
     return policy(text) if text else text

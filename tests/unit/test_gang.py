@@ -200,7 +200,7 @@ def test_a_rank_that_is_refused_says_why():
         thread.join(SECONDS)
     assert isinstance(results[0], DeadlineError)
     assert "rank 2 of 3" in str(results[0])
-    refused = [result for result in results[1:] if "registered already" in str(result)]
+    refused = [result for result in results[1:] if "there already" in str(result)]
     assert len(refused) == 1
 
 
