@@ -28,6 +28,8 @@ BATCH_BYTES = 32 << 20
 #: Spark's limit of rows per batch, and its default.
 KEY = "spark.sql.execution.arrow.maxRecordsPerBatch"
 _DEFAULT_ROWS = 10_000
+#: Spark 4's limit of bytes per batch. Spark 3.5 has none.
+_BYTES_KEY = "spark.sql.execution.arrow.maxBytesPerBatch"
 #: Number of rows to measure.
 _MEASURED = 4
 #: Rows per batch when measuring the width would run a large part of the query twice.
@@ -107,12 +109,7 @@ def bounded(df: DataFrame, row_bytes: int) -> DataFrame:
     if 0 < most <= rows:
         return df
     if not is_classic(spark):
-        if row_bytes > _UNKNOWN_BYTES:
-            warnings.warn(
-                f"a row has {row_bytes} bytes, and Spark sends {most} rows at once. Set {KEY}={rows} on this Spark"
-                " Connect session",
-                stacklevel=2,
-            )
+        warn_of_wide_rows(spark, row_bytes)
         return df
     session = spark._jsparkSession.cloneSession()
     session.conf().set(KEY, str(rows))
@@ -121,6 +118,22 @@ def bounded(df: DataFrame, row_bytes: int) -> DataFrame:
     package = sql.classic if session.getClass().getName().startswith("org.apache.spark.sql.classic.") else sql
     plan = df._jdf.queryExecution().analyzed()
     return DataFrame(package.Dataset.ofRows(session, plan), spark)
+
+
+def warn_of_wide_rows(spark: Any, row_bytes: int) -> None:
+    """Warn if Spark is going to send rows of ``row_bytes`` to Python in batches that may not fit into memory.
+
+    Spark 4 limits the bytes of a batch by itself; Spark 3.5 limits only its rows.
+    """
+    if row_bytes <= _UNKNOWN_BYTES or spark.conf.get(_BYTES_KEY, None) is not None:
+        return
+    most, rows = int(spark.conf.get(KEY, str(_DEFAULT_ROWS)) or _DEFAULT_ROWS), BATCH_BYTES // row_bytes
+    if not 0 < most <= max(1, rows):
+        warnings.warn(
+            f"a row has about {row_bytes} bytes, and Spark sends {most if most > 0 else 'all'} rows to Python at once. Set"
+            f" {KEY}={max(1, rows)} on this session.",
+            stacklevel=3,
+        )
 
 
 #: Known measures, newest last: the source, the names of its columns, and their measures.

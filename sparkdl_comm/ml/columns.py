@@ -12,6 +12,7 @@ from collections.abc import Callable, Sequence
 from dataclasses import replace
 from typing import TypeAlias
 
+import torch
 from pyspark.ml.functions import vector_to_array
 from pyspark.ml.linalg import VectorUDT
 from pyspark.mllib.linalg import VectorUDT as OldVectorUDT
@@ -33,6 +34,7 @@ from sparkdl_comm.errors import InputError
 from sparkdl_comm.job.arrow_batches import Measure, bounded, measures
 from sparkdl_comm.ml.params import TorchParams
 from sparkdl_comm.ml.params.columns import ColumnParams
+from sparkdl_comm.train.loop.diagnosis import first_layer
 
 #: Function ``(integral, scalar)`` -> type of the tensor.
 TargetType: TypeAlias = Callable[[bool, bool], str]
@@ -178,6 +180,19 @@ def scoring_inputs(
     """
     expressions, fields = inputs(df, params, decode, collate)
     return [_for_pandas(df, field, column) for column, field in zip(expressions, fields, strict=True)], fields
+
+
+def known_row_bytes(df: DataFrame, fields: Sequence[Field], module: torch.nn.Module) -> int:
+    """Return the bytes of a row's arrays, as far as they are known without reading rows.
+
+    ``inputShapes`` says them, or the first layer of a model with one input. 0: they are not known.
+    """
+    arrays = [field for field in fields if isinstance(_type(df, field.name, field.param), ArrayType)]
+    elements = sum(math.prod(field.shape) for field in arrays if field.shape is not None)
+    if not elements and len(fields) == len(arrays) == 1:
+        _, first = first_layer(module)
+        elements = first.in_features if isinstance(first, torch.nn.Linear) else 0
+    return 4 * elements  # as float32
 
 
 def _for_pandas(df: DataFrame, field: Field, column: Column) -> Column:

@@ -19,6 +19,7 @@ from pyspark.sql.types import ArrayType, DataType, DoubleType, FloatType, Struct
 
 from sparkdl_comm.data.fields import Collate, Decode, for_model
 from sparkdl_comm.errors import InputError
+from sparkdl_comm.job.arrow_batches import warn_of_wide_rows
 from sparkdl_comm.job.import_check import ImportCheck
 from sparkdl_comm.job.module_broadcast import broadcast_module
 from sparkdl_comm.job.session import active_session, session_of, use_own_python
@@ -85,8 +86,9 @@ class TorchModel(Model, TorchParams, MLReadable["TorchModel"], MLWritable):
 
         The result is lazy, so null features raise InputError only when it is used. ``dataset`` may be a stream. Only
         the features go to Python, unused columns are not read, and filters on the others run first. Executors decode
-        and compute ``predictBatchSize`` rows at a time. They receive Arrow batches of
-        ``spark.sql.execution.arrow.maxRecordsPerBatch`` rows (10,000). Set it lower for wide rows.
+        and compute ``predictBatchSize`` rows at a time. Spark 3.5 sends
+        them Arrow batches of ``spark.sql.execution.arrow.maxRecordsPerBatch`` rows (10,000). Set it lower for wide rows.
+        ``transform`` warns if it knows that rows are wide.
 
         :raises InputError: a feature column is missing or its type is not accepted, or a column to add already exists.
         :raises ModelError: ``activation`` is not a known function.
@@ -100,6 +102,7 @@ class TorchModel(Model, TorchParams, MLReadable["TorchModel"], MLWritable):
         if not added:
             return dataset
         expressions, fields = columns.scoring_inputs(dataset, self, self.decode, self.collate_fn)
+        warn_of_wide_rows(spark, columns.known_row_bytes(dataset, fields, self.module))
         predictor = Predictor(
             module=broadcast_module(spark, self.module, self.factory),
             features=for_model(tuple(fields), self.module),

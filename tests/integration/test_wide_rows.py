@@ -1,5 +1,7 @@
 """Rows that are wide, or that would be if they were not sparse: how many are at once in the memory of an executor."""
 
+import warnings
+
 import numpy as np
 import pytest
 import torch
@@ -9,6 +11,7 @@ from pyspark.sql import functions as F
 from sparkdl_comm.errors import InputError
 from sparkdl_comm.job.arrow_batches import KEY, bounded, measures
 from sparkdl_comm.lab.settings import applied
+from sparkdl_comm.ml.model import TorchModel
 from tests.integration.test_training import distance, fit
 
 WIDTH = 1 << 18
@@ -76,3 +79,25 @@ def test_only_vectors_are_sparse(spark):
         InputError, match=r"inputTypes: 'sparse' is for Vectors; featuresCol 'features' is array<float>"
     ):
         fit(data, inputTypes=["sparse"])
+
+
+@pytest.mark.parametrize("shape", [None, (40, 1000)])
+def test_transform_warns_of_wide_rows(spark, shape):
+    """The first layer of a model with one input says how wide rows are, or inputShapes does."""
+    width = 40_000
+    layers = [] if shape is None else [torch.nn.Flatten()]
+    model = TorchModel(torch.nn.Sequential(*layers, torch.nn.Linear(width, 1)), False)
+    if shape is not None:
+        model.setInputShapes([list(shape)])
+    data = spark.range(2).select(F.array_repeat(F.lit(1.0), width).alias("features"))
+    limited = spark.conf.get("spark.sql.execution.arrow.maxBytesPerBatch", None) is not None
+    with warnings.catch_warnings(record=True) as caught:
+        warnings.simplefilter("always")
+        scored = model.transform(data)
+        narrow = TorchModel(torch.nn.Linear(3, 1), False).transform(
+            data.select(F.slice("features", 1, 3).alias("features"))
+        )
+    warned = [str(warning.message) for warning in caught if KEY in str(warning.message)]
+    message = f"a row has about 160000 bytes, and Spark sends 10000 rows to Python at once. Set {KEY}=209 on"
+    assert warned == ([] if limited else [f"{message} this session."])
+    assert scored.count() == narrow.count() == 2

@@ -174,8 +174,7 @@ def misfit(module: nn.Module, inputs: Sequence[Any], fields: Sequence[Field]) ->
     (rows,), (field,) = inputs, fields
     if not isinstance(rows, torch.Tensor):  # made by collate_fn
         return None
-    named = ((name, layer) for name, layer in module.named_modules() if next(layer.children(), None) is None)
-    name, first = next(named)
+    name, first = first_layer(module)
     if isinstance(first, nn.Linear):
         fits, wanted = rows.shape[-1] == first.in_features, f"[…, {first.in_features}]"
     elif isinstance(first, (nn.Conv1d, nn.Conv2d, nn.Conv3d)):
@@ -191,3 +190,8 @@ def misfit(module: nn.Module, inputs: Sequence[Any], fields: Sequence[Field]) ->
         f"a row of {field} is {list(rows.shape[1:])}, and the model's first layer, {name or 'itself'} ({first}), takes"
         f" {wanted}: change the layer, or set inputShapes"
     )
+
+
+def first_layer(module: nn.Module) -> tuple[str, nn.Module]:
+    """Return the name and the module of the first layer without layers of its own."""
+    return next((name, layer) for name, layer in module.named_modules() if next(layer.children(), None) is None)
