@@ -169,9 +169,7 @@ KEYS: tuple[Key, ...] = (
         "all-reduce, alone or with +decoupled; cheapest (for each bucket the cheapest collective, by measured links);\n"
         "ps+BATCHING. With a compression: cheapest, hitopk and ps+BATCHING. A name with +decoupled+ibatch cuts\n"
         "buckets as with collective.batching=ibatch. Empty: all that can run, but without +decoupled+ibatch. Of ps,\n"
-        "these are ps+whole, ps+layerwise and ps+ibatch, or another value of ps.batching. fabric is asynchronous, so\n"
-        "it is a candidate only if it is named. auto uses it for whole epochs, if it is predicted to be clearly\n"
-        "faster. It stays only if the first of these epochs was clearly faster.",
+        "these are ps+whole, ps+layerwise and ps+ibatch, or another value of ps.batching.",
         values.names,
     ),
     Key(

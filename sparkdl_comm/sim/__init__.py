@@ -19,5 +19,4 @@ Asynchronous training:
   a small model. ``run.py`` is the base of all runs.
 - ``fabric_run.py`` uses the fabric's own scheduler core, with ``paced.py`` for its transfers. ``ring_run.py`` is
   synchronous. ``async_run.py`` is a parameter server that applies updates as they arrive.
-- ``fabric_pace.py`` computes the fabric's pace under constant conditions.
 """

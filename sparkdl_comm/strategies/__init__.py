@@ -12,8 +12,7 @@ Synchronous strategies, by what each rank updates:
 Asynchronous strategies (``asynchronous.py``): ``fabric.py``.
 
 Strategies that switch between others while a fit runs: ``chosen.py`` (``candidates.py``, ``choice.py``, ``step_watch.py``,
-``succession.py``), ``chosen_by_epoch.py``, which adds the fabric, and ``batched.py``, which switches between two ways to cut
-buckets (``bucket_planner.py``).
+``succession.py``), and ``batched.py``, which switches between two ways to cut buckets (``bucket_planner.py``).
 
 Shared parts: ``exchange.py`` exchanges one bucket, ``compressed.py`` a compressed one, ``arrivals.py`` makes forward wait
 for parameters in flight, ``gradients.py`` clips and unscales gradients, ``trace.py`` records what a rank did and when.

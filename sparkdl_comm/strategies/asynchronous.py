@@ -22,8 +22,6 @@ class Asynchronous(Strategy):
     #: True if updates may be dropped and ranks may make different numbers of them; an epoch is then a number of updates of the
     #: model. False: every rank makes the same number in an epoch.
     free_running = True
-    #: Factor of this rank's updates. 1: an update is a whole step of the optimizer.
-    weight = 1.0
 
     def begin_step(self) -> None:
         """Do nothing: the loop calls :meth:`before_forward` itself, as it needs the version before a step begins."""

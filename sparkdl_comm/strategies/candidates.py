@@ -6,7 +6,6 @@ A step is forward, backward, and transfers.
   travel in the same way, and forward waits for them. The cost model (``collectives/select.py``) gives the time of each bucket.
 - The parameter server: its steps are simulated (``sim/server_run.py``), with the measured overhead of the JVMs
   (``ps/probe.py``).
-- The fabric: as many updates as there are ranks are simulated (``sim/fabric_pace.py``). They use as many rows as a step.
 
 The compute times were measured in the fit's first steps.
 """
@@ -25,7 +24,6 @@ from sparkdl_comm.compress.predict import predict_sparse
 from sparkdl_comm.conf import PREFIX, CommConf
 from sparkdl_comm.conf.strategy import BATCHED, PLANNED, SERVER, loop_name
 from sparkdl_comm.errors import ConfError
-from sparkdl_comm.sim.fabric_pace import seconds_per_round
 from sparkdl_comm.sim.server_run import (
     UNPLANNED,
     Batch,
@@ -42,13 +40,10 @@ from sparkdl_comm.strategies.choice import MARGIN
 from sparkdl_comm.topology import Topology
 
 #: Names of strategies; ``cheapest`` runs the cheapest collective for each bucket.
-CHEAPEST, HITOPK, FABRIC = "cheapest", "hitopk", "fabric"
+CHEAPEST, HITOPK = "cheapest", "hitopk"
 #: Messages in sequence that fetch a batch from the server, unless it travels inside its notice: request and answer. They are
 #: assumed to cost as much as messages of collectives.
 _FETCHING = 2
-#: Control messages of the fabric in sequence from a worker's update to its next model: ready, send, ended, applied, wanted,
-#: send.
-_SCHEDULED = 6
 #: Iterations that the server's planner profiles under auto: too few for trials of its own, because auto runs the trials.
 _PROFILED = 2
 #: Unmeasured steps of the parameter server: while its JVMs compile; and before a plan takes effect: the first step, the
@@ -102,17 +97,14 @@ def able(
     *,
     unstriped: str | None,
     plugin: str | None,
-    apart: str | None,
     planner: str | None,
 ) -> tuple[list[Candidate], dict[str, str]]:
     """Return the candidates that can run, and the reasons why others cannot, by name. The fit begins with the first candidate.
 
-    Decoupled collectives with planned buckets and the fabric are candidates only if ``auto.candidates`` names them. They come
-    last, in this order.
+    Decoupled collectives with planned buckets are candidates only if ``auto.candidates`` names them. They come last.
 
     :param unstriped: why the optimizer cannot update stripes of parameters; None if it can.
     :param plugin: why there is no parameter server; None if there is one.
-    :param apart: why the fabric cannot train the model; None if it can.
     :param planner: why buckets of collectives cannot be planned; None if they can.
     """
     single, conf = conf.compression is not None, replace(conf, loop="all-reduce")
@@ -131,11 +123,8 @@ def able(
     found += [
         Candidate.decoupled(name, conf, planned=True) for name in names if f"{name}{BATCHED}" in conf.auto_candidates
     ]
-    found += [Candidate(FABRIC, FABRIC, replace(conf, strategy=FABRIC))] * (FABRIC in conf.auto_candidates)
     reasons = {
-        each.name: (apart if each.name == FABRIC else planner if each.planned else None)
-        or _unfit(each, topology, unstriped, plugin)
-        for each in found
+        each.name: (planner if each.planned else None) or _unfit(each, topology, unstriped, plugin) for each in found
     }
     left_out = {name: reason for name, reason in reasons.items() if reason is not None}
     return [each for each in found if each.name not in left_out], left_out
@@ -162,14 +151,13 @@ def _unfit(candidate: Candidate, topology: Topology, unstriped: str | None, plug
         return f"{PREFIX}collective.resync={conf.resync} needs a strategy in which every rank updates all parameters"
     if kind.needs_plugin and plugin is not None:
         return plugin
-    return unstriped if kind.cuts_tensors or not kind.synchronous else None
+    return unstriped if kind.cuts_tensors else None
 
 
 class Predictor:
     """Predictor of a model's step times, for ranks on ``topology`` with links of ``cost``.
 
     :param server: overhead of the parameter server; None if it is no candidate.
-    :param each: compute seconds of each rank in a step; only the fabric needs it.
     """
 
     def __init__(
@@ -178,10 +166,9 @@ class Predictor:
         topology: Topology,
         cost: Cost,
         server: Overhead | None = None,
-        each: Sequence[float] = (),
     ) -> None:
         self.space = space
-        self._topology, self._cost, self._server, self._each = topology, cost, server, each
+        self._topology, self._cost, self._server = topology, cost, server
         self._collective = cache(self._collective_seconds)
 
     def seconds(self, candidate: Candidate, computing: Computing) -> float:
@@ -189,12 +176,6 @@ class Predictor:
         conf = candidate.conf
         if conf.strategy == SERVER:
             return self._served(conf, computing)
-        if conf.strategy == FABRIC:
-            messages = _SCHEDULED * self._cost.alpha
-            workers = [seconds + messages for seconds in self._each]
-            rate, nbytes = 1 / self._cost.betas[0], _ITEMSIZE * self.space.count
-            hosts = len(self._topology.hosts)
-            return seconds_per_round(workers, hosts, nbytes, rate, conf.fabric_sync, conf.fabric_batch_interval)
         buckets = candidate.parts or self.space.buckets(conf.bucket / _ITEMSIZE)
         sizes = [stop - start for start, stop in buckets]
         if conf.compression is not None:

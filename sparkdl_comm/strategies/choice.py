@@ -12,8 +12,6 @@ some measured ones. After each turn the ranks report their step times to rank 0,
    direction, the candidates are predicted and tried again.
 5. Candidates that need many steps to settle may have been left out of the first trials. They are tried after a calm window, if
    they are predicted to be faster.
-6. A candidate without common steps (the fabric) runs for whole epochs, which have no turns. If it is predicted to beat the
-   chosen candidate by a clear margin, it gets the next epoch as its trial. If it wins, it gets all following epochs.
 
 The time spent on trials is bounded. Each alarm widens the drift limit for the next one, and calm windows narrow it again.
 Steps that keep drifting are therefore tried again ever more rarely, down to one alarm in :data:`CALM` windows.
@@ -41,16 +39,13 @@ NEAR = 0.15
 BEHIND = 0.25
 #: Fraction by which a candidate must beat the incumbent to replace it; a smaller difference is chance.
 MARGIN = 0.03
-#: Fraction by which a candidate that runs for whole epochs must beat the chosen one, in prediction and in measurement. Its
-#: updates are computed from older parameters, so it needs more of them.
-GAIN = 0.15
 #: Fraction by which a window may differ from the measured step time; factor of this limit at each alarm; number of calm
 #: windows after which the limit shrinks again.
 DRIFT, WIDER, CALM = 0.2, 1.5, 20
 
 
 class Turn(NamedTuple):
-    """Turn of a ``candidate``: ``settling`` unmeasured steps, then ``steps`` measured ones. 0 ``steps``: whole epochs."""
+    """Turn of a ``candidate``: ``settling`` unmeasured steps, then ``steps`` measured ones."""
 
     candidate: str
     settling: int
@@ -80,13 +75,11 @@ class Choice:
 
     :param first: the candidate to begin with.
     :param settling: number of unmeasured steps of candidates that need more than :data:`SETTLING`.
-    :param by_epoch: the candidate that runs for whole epochs, if there is one. If it is the first candidate, it stays.
     """
 
-    def __init__(self, first: str, settling: Mapping[str, int] | None = None, by_epoch: str | None = None) -> None:
+    def __init__(self, first: str, settling: Mapping[str, int] | None = None) -> None:
         self._settle = dict(settling or {})
-        self._by_epoch = by_epoch
-        self.turn = Turn(first, 0, 0) if first == by_epoch else Turn(first, self._settling(first) + 1, BEGINNING)
+        self.turn = Turn(first, self._settling(first) + 1, BEGINNING)
         #: All decisions; the last one may still be open.
         self.decisions: list[Decision] = []
         self._held = first  # the incumbent
@@ -97,7 +90,6 @@ class Choice:
         self._limit, self._calm = DRIFT, 0
         self._why = "the beginning"
         self._latest = 0.0
-        self._epoch_trial: Decision | None = None
 
     def took(self, seconds: Sequence[float], step: int) -> bool:
         """Record the turn that has just ended: ``seconds`` of its measured steps. The next step is number ``step``.
@@ -131,7 +123,7 @@ class Choice:
         self.decisions.append(Decision(step, self._why, dict(seconds), {self._held: self._latest}))
         self._reference = None
         best: dict[str, str] = {}  # by family
-        for name in sorted(seconds.keys() - {self._by_epoch}, key=lambda name: seconds[name]):
+        for name in sorted(seconds, key=lambda name: seconds[name]):
             best.setdefault((families or {}).get(name, name), name)
         quick = {taken for name, taken in seconds.items() if self._is_quick(name)}
         worth = [name for name in best.values() if name != self._held]
@@ -139,27 +131,6 @@ class Choice:
         self._queue = sorted(others[: TRIED_AGAIN if again else TRIED_FIRST], key=self._is_quick, reverse=True)
         self._late = [name for name in worth if not self._is_quick(name) and name not in self._queue]
         self._next(step)
-
-    def epoch(self, seconds: float, step: int) -> None:
-        """Record the end of an epoch: ``seconds`` it took per step's worth of rows. The next step is number ``step``.
-
-        If the next epoch belongs to the candidate that runs for whole epochs, :attr:`turn` has no steps.
-        """
-        name, trial = self._by_epoch, self._epoch_trial
-        if name is None:
-            return
-        if self.turn.candidate == name:
-            if trial is not None and trial.chosen is None:
-                trial.measured[name], trial.since = seconds, step
-                trial.chosen = name if seconds < (1 - GAIN) * trial.measured[self._held] else self._held
-                self.turn = self.turn if trial.chosen == name else Turn(self._held, SETTLING, WINDOW)
-        elif trial is None and self._reference is not None and not self._late:
-            predicted = self.decisions[-1].predicted[name]
-            if predicted < (1 - GAIN) * self._reference:
-                why = f"{name} is predicted to be faster than {self._held} by a clear margin"
-                self._epoch_trial = Decision(step, why, {name: predicted}, {self._held: self._reference})
-                self.decisions.append(self._epoch_trial)
-                self.turn = Turn(name, 0, 0)
 
     def _next(self, step: int) -> None:
         """Begin the next candidate's trial, or end the decision."""

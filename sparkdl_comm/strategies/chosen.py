@@ -35,7 +35,6 @@ from sparkdl_comm.strategies.base import STRATEGIES, Strategy
 from sparkdl_comm.strategies.bucket_planner import planned as planned_buckets
 from sparkdl_comm.strategies.candidates import (
     CHEAPEST,
-    FABRIC,
     HITOPK,
     Candidate,
     Computing,
@@ -43,7 +42,6 @@ from sparkdl_comm.strategies.candidates import (
     able,
 )
 from sparkdl_comm.strategies.choice import Choice, Turn
-from sparkdl_comm.strategies.fabric import unable
 from sparkdl_comm.strategies.ps.bridge import Bridge
 from sparkdl_comm.strategies.ps.planner import plan_buckets, unplanned
 from sparkdl_comm.strategies.ps.probe import measured_overhead
@@ -75,7 +73,6 @@ class Chosen(Strategy):
         #: Measurements that predictions use, at rank 0; None before the first decision.
         self._computing: Computing | None = None
         self._server: Overhead | None = None
-        self._each: list[float] = []
         self._has_predicted = False
         #: Turn that follows once a dense step has sent the residuals, and whether that step was taken.
         self._next: Turn | None = None
@@ -90,7 +87,7 @@ class Chosen(Strategy):
                 named = NamedStrategy.parse(name)
             except ValueError as error:
                 raise ConfError(f"{PREFIX}auto.candidates: {name!r} must be {error}") from None
-            alone = (CHEAPEST, HITOPK, FABRIC, *ALGORITHMS)
+            alone = (CHEAPEST, HITOPK, *ALGORITHMS)
             decoupled = named.strategy in ALGORITHMS and named.loop == "decoupled"
             if not (decoupled or named.ps_batching or name in alone):
                 raise ConfError(
@@ -117,7 +114,6 @@ class Chosen(Strategy):
             group.topology,
             unstriped=self._strategies.unstriped,
             plugin=next(filter(None, (each["plugin"] for each in told)), None),
-            apart=unable(model.module),
             planner=told[0]["planner"],
         )
         if not found or found[0].planned:
@@ -142,7 +138,7 @@ class Chosen(Strategy):
     def _begin(self, name: str) -> None:
         """Begin with this candidate, with no decision taken yet."""
         settling = {each.name: each.settling for each in self._candidates.values() if each.settling is not None}
-        self._choice = Choice(name, settling, FABRIC if FABRIC in self._candidates else None)
+        self._choice = Choice(name, settling)
         self._take(self._choice.turn)
 
     def _take(self, turn: Turn) -> None:
@@ -151,10 +147,7 @@ class Chosen(Strategy):
             self._all.take(candidate.conf, self.watch, self.trace, candidate.parts)
             self.sharded, self.global_mean = self._all.current.sharded, self._all.current.global_mean
         self._turn = turn
-        if not turn.steps and self._steps is not None:
-            self._steps.close()
-            self._steps = None
-        elif turn.steps and self._steps is None and len(self._candidates) > 1:
+        if self._steps is None and len(self._candidates) > 1:
             self._steps = StepWatch(self._model, waited=lambda: self.watch.seconds["pull"])
         if self._steps is not None:
             self._steps.restart(turn.settling)
@@ -288,8 +281,6 @@ class Chosen(Strategy):
             slowest = max((each["computing"] for each in told), key=lambda each: each["forward"] + each["backward"])
             updated = slowest["update"] * (self._gang.world if self.sharded else 1)
             self._computing = Computing(**{**slowest, "arrivals": tuple(slowest["arrivals"]), "update": updated})
-            parts = ("forward", "backward", "update")
-            self._each = [sum(each["computing"][part] for part in parts) for each in told]
         seconds = [median_high(of_step) for of_step in zip(*(each["seconds"] for each in told), strict=True)]
         wants = self._choice.took(seconds, self.step_info.step)
         self._tell()
@@ -315,7 +306,7 @@ class Chosen(Strategy):
         """Predict all candidates, and return the first turn of the decision. Rank 0 only."""
         assert self._group is not None
         assert self._computing is not None
-        predictor = Predictor(self._model, self._group.topology, cost, self._server, self._each)
+        predictor = Predictor(self._model, self._group.topology, cost, self._server)
         plan = functools.partial(plan_buckets, timeout=self.conf.timeout)
         planned = {
             name: planned_buckets(predictor, each, self._computing, plan)

@@ -35,13 +35,12 @@ _SERVER, _REPLICA = 0, 1
 _UNFIT = 10
 
 
-def unable(module: torch.nn.Module) -> str | None:
-    """Return why strategy fabric cannot train the module; None if it can."""
+def _check_module(module: torch.nn.Module) -> None:
+    """Raise ModelError if strategy fabric cannot train the module."""
     if any(parameter.device.type != "cpu" for parameter in module.parameters()):
-        return "strategy fabric trains on CPUs only. Set device='cpu'."
+        raise ModelError("strategy fabric trains on CPUs only. Set device='cpu'.")
     if any(isinstance(each, torch.nn.SyncBatchNorm) for each in module.modules()):
-        return "SyncBatchNorm needs steps that are common to all ranks. Strategy fabric has none."
-    return None
+        raise ModelError("SyncBatchNorm needs steps that are common to all ranks. Strategy fabric has none.")
 
 
 class FabricWorker(Asynchronous):
@@ -77,9 +76,7 @@ class FabricWorker(Asynchronous):
             )
 
     def join(self, gang: Gang, model: FlatModel, make_optimizer: OptimizerMaker) -> None:
-        reason = unable(model.module)
-        if reason is not None:
-            raise ModelError(reason)
+        _check_module(model.module)
         model.bind(torch.empty(model.count), torch.zeros(model.count))
         self._model = model
         self._values = model.values.numpy()
@@ -131,8 +128,6 @@ class FabricWorker(Asynchronous):
             self._model.settle_gradients(self._sparse)
             self.optimizer.step()
             np.subtract(self._values, self._before, out=self._before)
-            if self.weight != 1:
-                self._before *= self.weight
         with self.watch.phase("push"):
             self._push = self._in_fabric().push(_SERVER, self._before)
             self.watch.bytes["push"] += self._before.nbytes

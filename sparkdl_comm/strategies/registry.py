@@ -13,9 +13,8 @@ from sparkdl_comm.conf import PREFIX, CommConf
 from sparkdl_comm.errors import ConfError, nearest
 from sparkdl_comm.strategies.base import STRATEGIES, Strategy, register
 from sparkdl_comm.strategies.batched import Batched
-from sparkdl_comm.strategies.candidates import CHEAPEST, FABRIC
+from sparkdl_comm.strategies.candidates import CHEAPEST
 from sparkdl_comm.strategies.chosen import Chosen
-from sparkdl_comm.strategies.chosen_by_epoch import ChosenByEpoch
 from sparkdl_comm.strategies.collective import CollectiveAllReduce, CollectiveStrategy
 from sparkdl_comm.strategies.decoupled import CollectiveDecoupled
 from sparkdl_comm.strategies.rooted import CollectiveAtRoot
@@ -43,7 +42,7 @@ def _chosen(conf: CommConf) -> type[Strategy]:
     """Return the class for ``auto``. Only the all-reduce loop runs trials; for others the cost model alone chooses."""
     if conf.loop != "all-reduce" or conf.batching != "fixed":
         return _by_loop(conf)
-    return ChosenByEpoch if FABRIC in conf.auto_candidates else Chosen
+    return Chosen
 
 
 def strategy_class(conf: CommConf) -> type[Strategy]:

@@ -5,10 +5,7 @@
 3. The old strategy is closed and the model gets its own memory back. The new strategy joins the same gang with the same model.
 4. The new optimizer gets the old state, and the options of its groups, which a scheduler may have changed.
 
-Parameters and optimizer state keep their bits. There is one exception: an asynchronous strategy has an optimizer on each rank.
-After it, all ranks continue with rank 0's state. The updates of an asynchronous strategy are multiplied by 1/world. Then
-``world`` of them change the model about as much as one step of another strategy, whose gradient is the mean over all ranks'
-rows.
+Parameters and optimizer state keep their bits.
 """
 
 from __future__ import annotations
@@ -30,7 +27,6 @@ from sparkdl_comm.optim.optimizer import OptimizerMaker
 from sparkdl_comm.optim.stand_in import StandIn
 from sparkdl_comm.optim.whole_state import WholeState
 from sparkdl_comm.space.flat import FlatModel
-from sparkdl_comm.strategies.asynchronous import Asynchronous
 from sparkdl_comm.strategies.base import STRATEGIES, Stopwatch, Strategy
 from sparkdl_comm.strategies.collective import CollectiveStrategy
 from sparkdl_comm.strategies.trace import Trace
@@ -140,8 +136,6 @@ class Succession:
             strategy.parts = parts
         strategy.number, self._number = self._number, self._number + 1
         strategy.watch, strategy.trace = watch, trace
-        if isinstance(strategy, Asynchronous):
-            strategy.weight = 1 / gang.world
         if self._is_aborted:
             strategy.abort()
         if kind.needs_plugin:
@@ -158,9 +152,8 @@ class Succession:
         before.finish()
         kept: dict[str, Any] | WholeState = before.optimizer.state_dict()
         if self.unstriped is None:
-            stripes = before.stripes() if before.synchronous or self._gang.rank == 0 else []
-            part = WholeState.of(model, stripes, before.optimizer)
-            kept = self._gathered(part) if before.sharded or not before.synchronous else part
+            part = WholeState.of(model, before.stripes(), before.optimizer)
+            kept = self._gathered(part) if before.sharded else part
         exact = None
         if before.rounds:
             exact = model.values.new_full((model.count,), -0.0)

@@ -2,14 +2,12 @@
 
 import functools
 import os
-import time
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 import psutil
 import torch
-from pyspark import TaskContext
 from torch import nn
 
 from sparkdl_comm.strategies import choice, chosen
@@ -225,16 +223,6 @@ class TakesTurns(Large):
     @staticmethod
     def untouched() -> None:
         chosen.Choice = choice.Choice  # type: ignore[misc]
-
-
-class OneIsSlow(Small):
-    """The first task of a fit computes twenty times as long as others."""
-
-    def forward(self, rows: torch.Tensor) -> torch.Tensor:
-        context = TaskContext.get()
-        if self.training and context is not None:
-            time.sleep(0.01 if context.partitionId() else 0.2)
-        return super().forward(rows)
 
 
 class InTurn(choice.Choice):

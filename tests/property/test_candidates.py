@@ -82,19 +82,17 @@ def names(found: list[Candidate]) -> set[str]:
 
 
 def test_all_that_fit() -> None:
-    found, left_out = able(conf(), Topology.parse("star:4"), unstriped=None, plugin=None, apart=None, planner=None)
+    found, left_out = able(conf(), Topology.parse("star:4"), unstriped=None, plugin=None, planner=None)
     assert found[0].name == CHEAPEST
     assert {"ring", "lp", "ring+decoupled", "lp+decoupled", "ps+whole", "ps+layerwise", "ps+ibatch"} <= names(found)
     assert not any(name.startswith(("fabric", "hitopk", "hierarchical")) for name in names(found))
     assert left_out == {}
-    found, left_out = able(
-        conf(), Topology.parse("bcube:2,2"), unstriped="odd", plugin="no plugin", apart=None, planner=None
-    )
+    found, left_out = able(conf(), Topology.parse("bcube:2,2"), unstriped="odd", plugin="no plugin", planner=None)
     assert names(found) == {CHEAPEST, "bml", "lp", "ring", "torus2d", "p2p-ps"}
     assert left_out["ps+whole"] == "no plugin"
     assert left_out["bml+decoupled"] == "odd"
     named = conf(auto_candidates=("ring+decoupled+ibatch", "ring"))
-    found, left_out = able(named, Topology.parse("star:4"), unstriped=None, plugin=None, apart=None, planner="no Java")
+    found, left_out = able(named, Topology.parse("star:4"), unstriped=None, plugin=None, planner="no Java")
     assert names(found) == {"ring"}
     assert left_out["ring+decoupled+ibatch"] == "no Java"
 
@@ -111,9 +109,7 @@ def test_all_that_fit() -> None:
     ],
 )
 def test_what_the_conf_allows(changes: dict[str, Any], able_ones: set[str], why: str | None) -> None:
-    found, left_out = able(
-        conf(**changes), Topology.parse("star:4"), unstriped=None, plugin=None, apart=None, planner=None
-    )
+    found, left_out = able(conf(**changes), Topology.parse("star:4"), unstriped=None, plugin=None, planner=None)
     assert names(found) == able_ones
     assert any((why or "") in reason for reason in left_out.values()) or why is None
 
@@ -129,9 +125,7 @@ def test_what_the_conf_allows(changes: dict[str, Any], able_ones: set[str], why:
     ],
 )
 def test_batchings_of_the_parameter_server_have_time_to_settle(batching: str, settling: dict[str, int]) -> None:
-    found, _ = able(
-        conf(ps_batching=batching), Topology.parse("star:4"), unstriped=None, plugin=None, apart=None, planner=None
-    )
+    found, _ = able(conf(ps_batching=batching), Topology.parse("star:4"), unstriped=None, plugin=None, planner=None)
     served = [candidate for candidate in found if candidate.conf.strategy == "ps"]
     assert {candidate.name: candidate.settling for candidate in served} == settling
     for candidate in served:
@@ -143,7 +137,7 @@ def served(sizes: list[int], seconds: list[float], cost: Cost) -> dict[str, floa
     topology = Topology.parse("star:4")
     server = Overhead(3 * cost.alpha, cost.alpha)
     predictor, computing = Predictor(space_of(sizes), topology, cost, server), computing_of(sizes, seconds)
-    found, _ = able(conf(), topology, unstriped=None, plugin=None, apart=None, planner=None)
+    found, _ = able(conf(), topology, unstriped=None, plugin=None, planner=None)
     ways = [each for each in found if each.conf.strategy == "ps"]
     return {each.conf.ps_batching: predictor.seconds(each, computing) for each in ways}
 
@@ -181,9 +175,7 @@ def test_many_small_layers_are_for_a_plan() -> None:
 
 
 def test_resync_is_for_those_that_update_all_parameters() -> None:
-    found, left_out = able(
-        conf(resync=5), Topology.parse("star:4"), unstriped=None, plugin=None, apart=None, planner=None
-    )
+    found, left_out = able(conf(resync=5), Topology.parse("star:4"), unstriped=None, plugin=None, planner=None)
     assert {"lp", "mst"} <= names(found)
     assert "ps+whole" in left_out
     assert "does no broadcast" in left_out["ring"]
@@ -192,7 +184,7 @@ def test_resync_is_for_those_that_update_all_parameters() -> None:
 def test_slow_links_are_for_what_sends_least_and_shares_the_work() -> None:
     topology = Topology.parse("star:4")
     sizes, seconds = [1 << 20] * 6, [0.02] * 8
-    found, _ = able(conf(), topology, unstriped=None, plugin=None, apart=None, planner=None)
+    found, _ = able(conf(), topology, unstriped=None, plugin=None, planner=None)
     predicted = {
         rate: {
             each.name: Predictor(space_of(sizes), topology, Cost((8 / rate,)), Overhead(0.0, 0.0)).seconds(
@@ -215,7 +207,7 @@ MEASURED = Overhead(startup=0.003, handling=0.002)
 def ranked(topology: str, sizes: list[int], computing: Computing, cost: Cost, server: Overhead) -> list[str]:
     """All candidates, the one that is predicted to be the fastest first."""
     network = Topology.parse(topology)
-    found, _ = able(conf(), network, unstriped=None, plugin=None, apart=None, planner=None)
+    found, _ = able(conf(), network, unstriped=None, plugin=None, planner=None)
     predictor = Predictor(space_of(sizes), network, cost, server)
     return [each.name for each in sorted(found, key=lambda each: predictor.seconds(each, computing))]
 
@@ -227,7 +219,7 @@ def test_small_models_are_not_for_the_server_as_its_way_through_the_jvm_takes_lo
     names = ranked("star:2", sizes, computing, cost, MEASURED)
     assert set(names[-3:]) == {"ps+whole", "ps+layerwise", "ps+ibatch"}
     predictor = Predictor(space_of(sizes), Topology.parse("star:2"), cost, MEASURED)
-    found, _ = able(conf(), Topology.parse("star:2"), unstriped=None, plugin=None, apart=None, planner=None)
+    found, _ = able(conf(), Topology.parse("star:2"), unstriped=None, plugin=None, planner=None)
     [whole] = [predictor.seconds(each, computing) for each in found if each.name == "ps+whole"]
     assert 2 * MEASURED.startup + MEASURED.handling < whole < 0.012
 

@@ -29,7 +29,7 @@ ADAM = functools.partial(torch.optim.AdamW, lr=0.05, weight_decay=0.5)
 class TakesPlanned:
     """In the place of a choice: two steps, and then what is planned, whatever it is predicted to take."""
 
-    def __init__(self, first: str, settling: Any, by_epoch: str | None) -> None:
+    def __init__(self, first: str, settling: Any) -> None:
         self.decisions: list[Any] = []
         self.turn = Turn(first, 1, 1)
 

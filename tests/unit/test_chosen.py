@@ -34,7 +34,7 @@ class Scripted:
 
     script: Sequence[Turn] = ()
 
-    def __init__(self, first: str, settling: Any, by_epoch: str | None) -> None:
+    def __init__(self, first: str, settling: Any) -> None:
         self.decisions: list[Any] = []
         self._left = list(self.script)
         self.turn = self._left.pop(0)

@@ -20,7 +20,6 @@ from typing import Any
 
 import torch
 
-from sparkdl_comm.collectives.group import AUTO
 from sparkdl_comm.conf import PREFIX, CommConf
 from sparkdl_comm.data.cache import RowCache
 from sparkdl_comm.data.partitions import BatchSampler, permutation
@@ -30,7 +29,6 @@ from sparkdl_comm.gang.gang import Gang
 from sparkdl_comm.optim.optimization import Optimization
 from sparkdl_comm.space.flat import FlatModel
 from sparkdl_comm.strategies.asynchronous import Asynchronous
-from sparkdl_comm.strategies.candidates import FABRIC
 from sparkdl_comm.train.loop.class_mean import Shares
 from sparkdl_comm.train.loop.progress import Progress
 from sparkdl_comm.train.loop.training_loop import Tell, TrainingLoop
@@ -42,7 +40,7 @@ def check(conf: CommConf, optimization: Optimization) -> None:
 
     :raises ConfError: a setting needs common steps.
     """
-    strategy = _named(conf)
+    strategy = conf.strategy
     if conf.data_shuffle == "global":
         raise ConfError(
             f"{PREFIX}data.shuffle=global needs steps common to all ranks. Strategy {strategy} has no common steps. Set local."
@@ -53,11 +51,6 @@ def check(conf: CommConf, optimization: Optimization) -> None:
         )
     if optimization.scheduler_interval == "step":
         raise ConfError(f"lrSchedulerInterval='step': strategy {strategy} has no common steps. Set 'epoch'.")
-
-
-def _named(conf: CommConf) -> str:
-    """Return the name of the strategy without common steps, for messages."""
-    return f"{FABRIC} (named in {PREFIX}auto.candidates)" if conf.strategy == AUTO else conf.strategy
 
 
 class AsynchronousLoop(TrainingLoop):
@@ -85,13 +78,12 @@ class AsynchronousLoop(TrainingLoop):
         check(spec.conf, spec.optimization)
         super().__init__(spec, gang, rows, sampler, model, strategy, progress, validation, together)
         if self._schedule.is_per_step:
-            raise ConfError(f"lr_scheduler steps after each step, but strategy {_named(spec.conf)} has no common steps")
+            raise ConfError(f"lr_scheduler steps after each step, but strategy {spec.conf.strategy} has no common steps")
         if not rows.rows:
             raise InputError(f"rank {gang.rank} got no rows. Reduce num_workers, or add rows.")
         self._gang, self._asynchronous = gang, strategy
         # Ranks do not step together, so a rank's share of a step cannot be relative to the other ranks' rows.
-        self._common = self._shares
-        self._apart = self._shares = Shares(None, rows, self._dealing, sampler, gang, spec.conf.timeout)
+        self._shares = Shares(None, rows, self._dealing, sampler, gang, spec.conf.timeout)
         self._pass = 0
         self._updates = sampler.steps * gang.world
 
