@@ -9,6 +9,10 @@ from dataclasses import dataclass
 from sparkdl_comm.conf import values
 from sparkdl_comm.errors import nearest
 
+#: The strategy that chooses among others during a fit, and the one that takes the cheapest collective for each bucket.
+AUTO, CHEAPEST = "auto", "cheapest"
+#: Hierarchical top-k, and MLfabric.
+HITOPK, FABRIC = "hitopk", "fabric"
 #: Name of the parameter server. The name of a batching may follow.
 SERVER = "ps"
 #: Name of the batching that iBatch's planner makes.

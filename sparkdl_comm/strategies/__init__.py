@@ -1,6 +1,6 @@
 """Strategies: how the gradients of a step become the parameters of the next one.
 
-The interface and the register are in ``base.py``; ``registry.py`` returns the class that the settings name.
+The interface is in ``base.py``. ``registry.py`` has the names, and imports the class that the settings name.
 
 Synchronous strategies, by what each rank updates:
 

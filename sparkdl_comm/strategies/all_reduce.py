@@ -12,7 +12,6 @@ from sparkdl_comm.gang.process_group import default_group
 from sparkdl_comm.gang.torch_errors import peer_late
 from sparkdl_comm.optim.optimizer import OptimizerMaker
 from sparkdl_comm.space.flat import FlatModel
-from sparkdl_comm.strategies.base import register
 from sparkdl_comm.strategies.replicated import Replicated
 
 
@@ -75,7 +74,3 @@ class Nccl(AllReduce):
                 " spark.sparkdl.comm.strategy=gloo."
             )
         super().join(gang, model, make_optimizer)
-
-
-register("gloo")(lambda conf: Gloo)
-register("nccl")(lambda conf: Nccl)

@@ -1,16 +1,15 @@
-"""Interface of a strategy, which turns the gradients of a step into the next parameters, and the register of strategies."""
+"""Interface of a strategy, which turns the gradients of a step into the next parameters."""
 
 from __future__ import annotations
 
 import contextlib
 import time
 from abc import ABC, abstractmethod
-from collections.abc import Callable, Iterator
-from typing import TYPE_CHECKING, Any, NamedTuple, TypeVar
+from collections.abc import Iterator
+from typing import TYPE_CHECKING, Any, NamedTuple
 
 import torch
 
-from sparkdl_comm.errors import ConfError
 from sparkdl_comm.strategies.trace import Trace
 
 if TYPE_CHECKING:
@@ -239,31 +238,3 @@ class Strategy(ABC):
     @abstractmethod
     def close(self) -> None:
         """Release all resources. Called after success and after failure."""
-
-
-#: Functions that return a strategy's class for given settings, by the name that users set.
-STRATEGIES: dict[str, Callable[[CommConf], type[Strategy]]] = {}
-
-Made = TypeVar("Made", bound=Callable[[Any], Any])
-
-
-def register(*names: str) -> Callable[[Made], Made]:
-    """Return a decorator that registers a function under ``names``.
-
-    The function takes the settings, whose ``conf.strategy`` is one of the names, and returns the strategy's class.
-
-    :raises ConfError: a name is taken, or a class is registered instead of a function.
-    """
-
-    def decorate(made: Made) -> Made:
-        for name in names:
-            if isinstance(made, type):
-                raise ConfError(
-                    f"strategy {name!r} must be a function, such as lambda conf: {made.__name__}, not a class"
-                )
-            if name in STRATEGIES:
-                raise ConfError(f"strategy {name!r} is already registered. Choose another name.")
-            STRATEGIES[name] = made
-        return made
-
-    return decorate

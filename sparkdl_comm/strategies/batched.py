@@ -13,9 +13,9 @@ from dataclasses import replace
 from sparkdl_comm.conf import PREFIX, CommConf
 from sparkdl_comm.conf.strategy import loop_name
 from sparkdl_comm.errors import ConfError, PluginError
-from sparkdl_comm.strategies.base import STRATEGIES
 from sparkdl_comm.strategies.candidates import Candidate
 from sparkdl_comm.strategies.chosen import Chosen
+from sparkdl_comm.strategies.registry import load_strategy
 from sparkdl_comm.topology import Topology
 
 
@@ -37,7 +37,7 @@ class Batched(Chosen):
                 " the two (strategy ps has ps.batching)"
             )
         conf = replace(conf, batching="fixed")
-        STRATEGIES[conf.strategy](conf).check(conf, world)
+        load_strategy(conf).check(conf, world)
 
     def _able(self, topology: Topology, **why_not: str | None) -> tuple[list[Candidate], dict[str, str]]:
         if reason := why_not["planner"]:

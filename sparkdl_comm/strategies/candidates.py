@@ -22,7 +22,7 @@ from sparkdl_comm.collectives.plan import Operation
 from sparkdl_comm.collectives.select import fitting, predict
 from sparkdl_comm.compress.predict import predict_sparse
 from sparkdl_comm.conf import PREFIX, CommConf
-from sparkdl_comm.conf.strategy import BATCHED, PLANNED, SERVER, loop_name
+from sparkdl_comm.conf.strategy import BATCHED, CHEAPEST, HITOPK, PLANNED, SERVER, loop_name
 from sparkdl_comm.errors import ConfError
 from sparkdl_comm.sim.server_run import (
     UNPLANNED,
@@ -35,12 +35,10 @@ from sparkdl_comm.sim.server_run import (
 )
 from sparkdl_comm.space.layer_buckets import ahead_of
 from sparkdl_comm.space.parameter_space import ParameterSpace
-from sparkdl_comm.strategies.base import STRATEGIES
 from sparkdl_comm.strategies.choice import MARGIN
+from sparkdl_comm.strategies.registry import load_strategy
 from sparkdl_comm.topology import Topology
 
-#: Names of strategies; ``cheapest`` runs the cheapest collective for each bucket.
-CHEAPEST, HITOPK = "cheapest", "hitopk"
 #: Messages in sequence that fetch a batch from the server, unless it travels inside its notice: request and answer. They are
 #: assumed to cost as much as messages of collectives.
 _FETCHING = 2
@@ -131,7 +129,7 @@ def able(
 
 
 def _unfit(candidate: Candidate, topology: Topology, unstriped: str | None, plugin: str | None) -> str | None:
-    conf, kind = candidate.conf, STRATEGIES[candidate.conf.strategy](candidate.conf)
+    conf, kind = candidate.conf, load_strategy(candidate.conf)
     try:
         kind.check(conf, topology.world)
     except ConfError as error:

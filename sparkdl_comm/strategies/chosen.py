@@ -20,10 +20,10 @@ import torch.distributed as dist
 
 from sparkdl_comm.collectives.algorithms import ALGORITHMS
 from sparkdl_comm.collectives.cost import Cost
-from sparkdl_comm.collectives.group import AUTO, CollectiveGroup
+from sparkdl_comm.collectives.group import CollectiveGroup
 from sparkdl_comm.collectives.rank_group import RankGroup
 from sparkdl_comm.conf import PREFIX, CommConf
-from sparkdl_comm.conf.strategy import BATCHED, DECOUPLED, SERVER, NamedStrategy
+from sparkdl_comm.conf.strategy import AUTO, BATCHED, CHEAPEST, DECOUPLED, HITOPK, SERVER, NamedStrategy
 from sparkdl_comm.errors import ConfError, PluginError, nearest
 from sparkdl_comm.gang.exchange import decide_json, gather_json
 from sparkdl_comm.gang.gang import Gang
@@ -31,11 +31,9 @@ from sparkdl_comm.gang.process_group import default_group
 from sparkdl_comm.optim.optimizer import OptimizerMaker
 from sparkdl_comm.sim.server_run import Overhead
 from sparkdl_comm.space.flat import FlatModel
-from sparkdl_comm.strategies.base import STRATEGIES, Strategy
+from sparkdl_comm.strategies.base import Strategy
 from sparkdl_comm.strategies.bucket_planner import planned as planned_buckets
 from sparkdl_comm.strategies.candidates import (
-    CHEAPEST,
-    HITOPK,
     Candidate,
     Computing,
     Predictor,
@@ -45,6 +43,7 @@ from sparkdl_comm.strategies.choice import Choice, Turn
 from sparkdl_comm.strategies.ps.bridge import Bridge
 from sparkdl_comm.strategies.ps.planner import plan_buckets, unplanned
 from sparkdl_comm.strategies.ps.probe import measured_overhead
+from sparkdl_comm.strategies.registry import load_strategy
 from sparkdl_comm.strategies.step_watch import StepWatch
 from sparkdl_comm.strategies.succession import Succession
 from sparkdl_comm.topology import Topology
@@ -81,7 +80,7 @@ class Chosen(Strategy):
 
     @classmethod
     def check(cls, conf: CommConf, world: int) -> None:
-        STRATEGIES[CHEAPEST](conf).check(conf, world)
+        load_strategy(replace(conf, strategy=CHEAPEST)).check(conf, world)
         for name in conf.auto_candidates:
             try:
                 named = NamedStrategy.parse(name)

@@ -27,7 +27,6 @@ from sparkdl_comm.gang.gang import Gang
 from sparkdl_comm.optim.optimizer import OptimizerMaker
 from sparkdl_comm.space.flat import FlatModel
 from sparkdl_comm.strategies.asynchronous import Asynchronous
-from sparkdl_comm.strategies.base import Strategy, register
 
 #: Ranks that start the server and its replica.
 _SERVER, _REPLICA = 0, 1
@@ -209,8 +208,3 @@ class FabricWorker(Asynchronous):
     def close(self) -> None:
         if self._fabric is not None:
             self._fabric.close()
-
-
-@register("fabric")
-def _fabric(conf: CommConf) -> type[Strategy]:
-    return FabricWorker

@@ -9,7 +9,6 @@ from sparkdl_comm.compress.hitopk import HiTopK, check_rails
 from sparkdl_comm.compress.part import PartOf
 from sparkdl_comm.conf import DEFAULT_COMPRESSION, PREFIX, CommConf, Compression
 from sparkdl_comm.errors import ConfError
-from sparkdl_comm.strategies.base import register
 from sparkdl_comm.strategies.collective import CollectiveAllReduce
 
 
@@ -39,6 +38,3 @@ class HierarchicalTopK(CollectiveAllReduce):
         name = f"hitopk {self.number}" if self.number else ""
         ranks, device = RankGroup(self._gang, range(self._gang.world), name), self._model.gradients.device
         return HiTopK(self._sparsifier(compression), part_of, ranks, self.conf, device)
-
-
-register("hitopk")(lambda conf: HierarchicalTopK)

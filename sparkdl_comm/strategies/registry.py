@@ -1,48 +1,71 @@
-"""Lookup of the strategy class that a run's settings name."""
+"""Strategies by name. A strategy's file, and all that it needs, is imported when a run names it."""
 
 from __future__ import annotations
 
-import sparkdl_comm.strategies.all_reduce
-import sparkdl_comm.strategies.chosen
-import sparkdl_comm.strategies.fabric
-import sparkdl_comm.strategies.hitopk
-import sparkdl_comm.strategies.ps.parameter_server  # noqa: F401 - the modules register their strategies
-from sparkdl_comm.collectives.algorithms import ALGORITHMS
-from sparkdl_comm.collectives.group import AUTO
-from sparkdl_comm.conf import PREFIX, CommConf
-from sparkdl_comm.errors import ConfError, nearest
-from sparkdl_comm.strategies.base import STRATEGIES, Strategy, register
-from sparkdl_comm.strategies.batched import Batched
-from sparkdl_comm.strategies.candidates import CHEAPEST
-from sparkdl_comm.strategies.chosen import Chosen
-from sparkdl_comm.strategies.collective import CollectiveAllReduce, CollectiveStrategy
-from sparkdl_comm.strategies.decoupled import CollectiveDecoupled
-from sparkdl_comm.strategies.rooted import CollectiveAtRoot
+from dataclasses import dataclass
+from importlib import import_module
+from typing import cast
 
-#: Strategy class for each value of ``collective.loop``.
-_LOOPS: dict[str, type[CollectiveStrategy]] = {
-    "all-reduce": CollectiveAllReduce,
-    "decoupled": CollectiveDecoupled,
-    "root": CollectiveAtRoot,
-    "root-overlap": CollectiveAtRoot,
+from sparkdl_comm.collectives.algorithms import ALGORITHMS
+from sparkdl_comm.conf import PREFIX, CommConf
+from sparkdl_comm.conf.strategy import AUTO, CHEAPEST, FABRIC, HITOPK, SERVER
+from sparkdl_comm.errors import ConfError, nearest
+from sparkdl_comm.strategies.base import Strategy
+
+
+@dataclass(frozen=True)
+class Registered:
+    """Strategy that a run can name. ``path``: ``file:class`` in this package. ``description``: one line for users."""
+
+    path: str
+    description: str
+
+
+_COLLECTIVE = Registered("collective:CollectiveAllReduce", "All-reduce of buckets by this collective, during backward.")
+
+#: By name. Collectives take another class for another ``collective.loop`` or ``collective.batching``.
+STRATEGIES: dict[str, Registered] = {
+    AUTO: Registered("chosen:Chosen", "Predicts all strategies, tries the best, and stays with the fastest."),
+    SERVER: Registered(
+        "ps.parameter_server:ParameterServer", "Sharded parameter server in the executors' JVMs (iBatch)."
+    ),
+    **dict.fromkeys(ALGORITHMS, _COLLECTIVE),
+    CHEAPEST: Registered(
+        _COLLECTIVE.path, "All-reduce of each bucket by the collective that is predicted to be fastest."
+    ),
+    HITOPK: Registered(
+        "hitopk:HierarchicalTopK", "The largest elements of the gradients, by hierarchical top-k (CommLib)."
+    ),
+    FABRIC: Registered("fabric:FabricWorker", "Asynchronous updates, scheduled by the network's state (MLfabric)."),
+    "gloo": Registered("all_reduce:Gloo", "One all-reduce of the whole gradient by torch.distributed, on CPUs."),
+    "nccl": Registered("all_reduce:Nccl", "One all-reduce of the whole gradient by torch.distributed, on GPUs."),
+}
+
+#: By ``collective.loop``.
+_LOOPS = {
+    "all-reduce": _COLLECTIVE.path,
+    "decoupled": "decoupled:CollectiveDecoupled",
+    "root": "rooted:CollectiveAtRoot",
+    "root-overlap": "rooted:CollectiveAtRoot",
 }
 
 
-@register(*ALGORITHMS, CHEAPEST)
-def _by_loop(conf: CommConf) -> type[Strategy]:
-    if conf.batching != "fixed":
-        return Batched
-    kind = _LOOPS[conf.loop]
-    algorithm = AUTO if conf.strategy not in ALGORITHMS else conf.strategy
-    return type(f"{kind.__name__}_{conf.strategy}", (kind,), {"algorithm": algorithm})
+def load_strategy(conf: CommConf) -> type[Strategy]:
+    """Return the class of ``conf.strategy``, which must be a registered name. Check no other setting."""
+    name = conf.strategy
+    has_loops = name in ALGORITHMS or name in (CHEAPEST, AUTO)
+    if has_loops and conf.batching != "fixed":
+        return _load("batched:Batched")
+    if not has_loops or (name == AUTO and conf.loop == "all-reduce"):
+        return _load(STRATEGIES[name].path)
+    # Only the all-reduce loop runs trials. For other loops of auto the cost model alone chooses.
+    kind = _load(_LOOPS[conf.loop])
+    return type(f"{kind.__name__}_{name}", (kind,), {"algorithm": name if name in ALGORITHMS else AUTO})
 
 
-@register(AUTO)
-def _chosen(conf: CommConf) -> type[Strategy]:
-    """Return the class for ``auto``. Only the all-reduce loop runs trials; for others the cost model alone chooses."""
-    if conf.loop != "all-reduce" or conf.batching != "fixed":
-        return _by_loop(conf)
-    return Chosen
+def _load(path: str) -> type[Strategy]:
+    module, _, name = path.partition(":")
+    return cast("type[Strategy]", getattr(import_module(f"sparkdl_comm.strategies.{module}"), name))
 
 
 def strategy_class(conf: CommConf) -> type[Strategy]:
@@ -72,12 +95,12 @@ def strategy_class(conf: CommConf) -> type[Strategy]:
             f"{PREFIX}compression.momentum={conf.compression_momentum:g} is the momentum of the residuals, which"
             f" {PREFIX}compression.feedback=false discards. Set only one of them."
         )
-    made = STRATEGIES[conf.strategy](conf)
-    if conf.compression is not None and not made.compresses:
-        able = [a.name for a in ALGORITHMS.values() if "all_gather" in a.operations]
+    strategy = load_strategy(conf)
+    if conf.compression is not None and not strategy.compresses:
+        gathering = [name for name, algorithm in ALGORITHMS.items() if "all_gather" in algorithm.operations]
         raise ConfError(
             f"{PREFIX}compression={conf.compression}: strategy {conf.strategy} with collective.loop={conf.loop} sends"
-            f" whole gradients. Compressed gradients travel by {', '.join(['ps', *able, CHEAPEST, AUTO, 'hitopk'])} with"
+            f" whole gradients. Compressed gradients travel by {', '.join([SERVER, *gathering, CHEAPEST, AUTO, HITOPK])} with"
             " collective.loop=all-reduce."
         )
-    return made
+    return strategy

@@ -27,8 +27,9 @@ from sparkdl_comm.optim.optimizer import OptimizerMaker
 from sparkdl_comm.optim.stand_in import StandIn
 from sparkdl_comm.optim.whole_state import WholeState
 from sparkdl_comm.space.flat import FlatModel
-from sparkdl_comm.strategies.base import STRATEGIES, Stopwatch, Strategy
+from sparkdl_comm.strategies.base import Stopwatch, Strategy
 from sparkdl_comm.strategies.collective import CollectiveStrategy
+from sparkdl_comm.strategies.registry import load_strategy
 from sparkdl_comm.strategies.trace import Trace
 
 
@@ -130,7 +131,7 @@ class Succession:
         model: FlatModel,
         make_optimizer: OptimizerMaker,
     ) -> None:
-        gang, kind = self._gang, STRATEGIES[conf.strategy](conf)
+        gang, kind = self._gang, load_strategy(conf)
         self._current = strategy = kind(conf)
         if isinstance(strategy, CollectiveStrategy):
             strategy.parts = parts

@@ -18,7 +18,6 @@ from sparkdl_comm.sim.step_run import Bucket
 from sparkdl_comm.sim.step_run import Computing as Simulated
 from sparkdl_comm.sim.step_run import step_seconds as simulated_seconds
 from sparkdl_comm.space.parameter_space import ParameterSpace
-from sparkdl_comm.strategies import registry  # noqa: F401 - strategies register themselves
 from sparkdl_comm.strategies.bucket_planner import planned
 from sparkdl_comm.strategies.candidates import CHEAPEST, Candidate, Computing, Predictor, able, step_seconds
 from sparkdl_comm.strategies.choice import MARGIN

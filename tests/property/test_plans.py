@@ -36,7 +36,7 @@ def plans_of(collective):
     for algorithm in ALGORITHMS.values():
         if collective.operation in algorithm.operations and not algorithm.unfit(collective.topology):
             plan = make_plan(algorithm.name, collective)
-            assert plan.algorithm == algorithm.name, "the name in Plan(...) is that in register(Algorithm(...))"
+            assert plan.algorithm == algorithm.name, "the name in Plan(...) is that in Algorithm(...)"
             yield plan
 
 

@@ -1,6 +1,6 @@
 """Algorithms of the collectives, one per file.
 
-A file has the pure function ``plan(collective)`` and registers the algorithm's abilities (:func:`base.register`).
+A file has the pure function ``plan(collective)`` and the description ``ALGORITHM``.
 Several algorithms share ``levels.py``, exchanges level by level, and ``groups.py``, steps within a group of ranks.
 
 The docstring of a file has two fixed lines, *Steps* and *Bytes on the wire*. There, N ranks have vectors of n bytes, in
@@ -9,11 +9,53 @@ blocks of b bytes. ``cost.py`` defines alpha, beta and gamma.
 
 from __future__ import annotations
 
+from collections.abc import Iterator, Mapping
 from importlib import import_module
+from typing import cast
 
-from sparkdl_comm.collectives.algorithms.base import ALGORITHMS, Algorithm, make_plan, register
+from sparkdl_comm.collectives.algorithms.base import Algorithm
+from sparkdl_comm.collectives.plan import Collective, Plan
+from sparkdl_comm.errors import ConfError
 
-__all__ = ["ALGORITHMS", "Algorithm", "make_plan", "register"]
+__all__ = ["ALGORITHMS", "Algorithm", "make_plan"]
 
-for _file in ("bml", "lp", "ring", "mst", "be", "torus2d", "hierarchical", "p2p_ps", "tree"):
-    import_module(f"{__name__}.{_file}")
+#: Names in order of preference: of two algorithms that are predicted to be as fast, the first one is taken.
+_NAMES = ("bml", "lp", "ring", "mst", "be", "torus2d", "hierarchical", "p2p-ps", "tree")
+
+
+class _Algorithms(Mapping[str, Algorithm]):
+    """Algorithms by name. A file is imported when its algorithm is first asked for."""
+
+    def __getitem__(self, name: str) -> Algorithm:
+        if name not in _NAMES:
+            raise KeyError(name)
+        return cast(Algorithm, import_module(f"{__name__}.{name.replace('-', '_')}").ALGORITHM)
+
+    def __contains__(self, name: object) -> bool:
+        return name in _NAMES
+
+    def __iter__(self) -> Iterator[str]:
+        return iter(_NAMES)
+
+    def __len__(self) -> int:
+        return len(_NAMES)
+
+
+#: Each is also a strategy, an algorithm of :class:`sparkdl_comm.Communicator` and a row of ``sparkdl-comm explain``.
+ALGORITHMS: Mapping[str, Algorithm] = _Algorithms()
+
+
+def make_plan(name: str, collective: Collective) -> Plan:
+    """Return the plan of the algorithm called ``name``.
+
+    :raises ConfError: the algorithm is unknown, does not support the operation, or cannot run on the topology.
+    """
+    if name not in ALGORITHMS:
+        raise ConfError(f"algorithm {name!r}: there are {', '.join(ALGORITHMS)}")
+    algorithm = ALGORITHMS[name]
+    if collective.operation not in algorithm.operations:
+        raise ConfError(f"{name} supports {', '.join(algorithm.operations)}, not {collective.operation}")
+    reason = algorithm.unfit(collective.topology)
+    if reason:
+        raise ConfError(f"{name} cannot run on {collective.topology}: {reason}")
+    return algorithm.plan(collective)

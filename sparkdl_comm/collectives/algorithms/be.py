@@ -28,7 +28,7 @@ from __future__ import annotations
 import math
 from collections.abc import Iterator
 
-from sparkdl_comm.collectives.algorithms.base import Algorithm, one_rail, register
+from sparkdl_comm.collectives.algorithms.base import Algorithm, one_rail
 from sparkdl_comm.collectives.algorithms.mst import halvings
 from sparkdl_comm.collectives.plan import (
     OPERATIONS,
@@ -128,4 +128,4 @@ def _depth(topology: Topology) -> float:
     return 1 / (2 * math.ceil(math.log2(topology.world))) if topology.world > 1 else 0.0
 
 
-register(Algorithm("be", plan, OPERATIONS, one_rail, _depth))
+ALGORITHM = Algorithm("be", plan, OPERATIONS, one_rail, _depth)

@@ -26,7 +26,7 @@ from itertools import combinations
 
 import numpy as np
 
-from sparkdl_comm.collectives.algorithms.base import SCATTERED, Algorithm, register
+from sparkdl_comm.collectives.algorithms.base import SCATTERED, Algorithm
 from sparkdl_comm.collectives.algorithms.levels import Exchange, Level, levels_of
 from sparkdl_comm.collectives.plan import Collective, Plan, Program, Step, drop_empty_steps, pipelined
 from sparkdl_comm.topology import Topology
@@ -130,4 +130,4 @@ def _depth(topology: Topology) -> float:
     return 0.0 if is_even(topology) else 1 / messages
 
 
-register(Algorithm("bml", plan, SCATTERED, _one_rank_per_host, _depth))
+ALGORITHM = Algorithm("bml", plan, SCATTERED, _one_rank_per_host, _depth)

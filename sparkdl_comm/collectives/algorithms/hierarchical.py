@@ -15,7 +15,7 @@ The BML paper compares BML with it on a Fat-Tree (Fig. 5, see ``bml.py``).
 
 from __future__ import annotations
 
-from sparkdl_comm.collectives.algorithms.base import SCATTERED, Algorithm, register
+from sparkdl_comm.collectives.algorithms.base import SCATTERED, Algorithm
 from sparkdl_comm.collectives.algorithms.levels import Exchange, levels_of
 from sparkdl_comm.collectives.plan import Collective, Plan, Program, drop_empty_steps
 from sparkdl_comm.topology import Topology
@@ -55,4 +55,4 @@ def _groups(topology: Topology) -> str:
     return f"{topology.text} has no groups of ranks behind one NIC each. Use a Fat-Tree or hosts:MxS"
 
 
-register(Algorithm("hierarchical", plan, SCATTERED, _groups))
+ALGORITHM = Algorithm("hierarchical", plan, SCATTERED, _groups)

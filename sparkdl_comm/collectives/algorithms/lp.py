@@ -39,7 +39,7 @@ from __future__ import annotations
 from collections.abc import Iterator
 from itertools import zip_longest
 
-from sparkdl_comm.collectives.algorithms.base import SCATTERED, Algorithm, register
+from sparkdl_comm.collectives.algorithms.base import SCATTERED, Algorithm
 from sparkdl_comm.collectives.algorithms.groups import Ring, rail_between
 from sparkdl_comm.collectives.plan import Collective, Kind, Plan, Program, Step
 from sparkdl_comm.topology import Topology
@@ -112,4 +112,4 @@ def _depth(topology: Topology) -> float:
     return topology.world - 1.0
 
 
-register(Algorithm("lp", plan, (*SCATTERED, "broadcast", "reduce"), depth=_depth))
+ALGORITHM = Algorithm("lp", plan, (*SCATTERED, "broadcast", "reduce"), depth=_depth)

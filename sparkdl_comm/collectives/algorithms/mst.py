@@ -16,7 +16,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 
-from sparkdl_comm.collectives.algorithms.base import Algorithm, one_rail, register
+from sparkdl_comm.collectives.algorithms.base import Algorithm, one_rail
 from sparkdl_comm.collectives.plan import Collective, Kind, Plan, Program, Step, drop_empty_steps
 
 
@@ -55,4 +55,4 @@ def plan(collective: Collective) -> Plan:
     return Plan("mst", collective, program)
 
 
-register(Algorithm("mst", plan, ("all_reduce", "broadcast", "reduce"), one_rail))
+ALGORITHM = Algorithm("mst", plan, ("all_reduce", "broadcast", "reduce"), one_rail)

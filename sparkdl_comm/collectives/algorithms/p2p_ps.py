@@ -19,7 +19,7 @@ import itertools
 import math
 from collections.abc import Callable, Iterator
 
-from sparkdl_comm.collectives.algorithms.base import SCATTERED, Algorithm, register
+from sparkdl_comm.collectives.algorithms.base import SCATTERED, Algorithm
 from sparkdl_comm.collectives.algorithms.levels import Level, levels_of
 from sparkdl_comm.collectives.plan import Collective, Kind, Plan, Program, Step, cut, drop_empty_steps, pipelined
 from sparkdl_comm.topology import Topology
@@ -150,4 +150,4 @@ def _depth(topology: Topology) -> float:
     return 1 / (2 * (topology.world - 1)) if topology.world > 1 else 0.0
 
 
-register(Algorithm("p2p-ps", plan, SCATTERED, depth=_depth))
+ALGORITHM = Algorithm("p2p-ps", plan, SCATTERED, depth=_depth)

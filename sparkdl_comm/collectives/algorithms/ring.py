@@ -14,7 +14,7 @@ share a switch, so only one rail of a host sends at a time.
 
 from __future__ import annotations
 
-from sparkdl_comm.collectives.algorithms.base import SCATTERED, Algorithm, register
+from sparkdl_comm.collectives.algorithms.base import SCATTERED, Algorithm
 from sparkdl_comm.collectives.algorithms.groups import Ring
 from sparkdl_comm.collectives.plan import Collective, Plan, Program, drop_empty_steps
 
@@ -36,4 +36,4 @@ def plan(collective: Collective) -> Plan:
     return Plan("ring", collective, program, lambda rank: [ring(rank).own])
 
 
-register(Algorithm("ring", plan, SCATTERED))
+ALGORITHM = Algorithm("ring", plan, SCATTERED)

@@ -20,7 +20,7 @@ from __future__ import annotations
 
 import math
 
-from sparkdl_comm.collectives.algorithms.base import SCATTERED, Algorithm, register
+from sparkdl_comm.collectives.algorithms.base import SCATTERED, Algorithm
 from sparkdl_comm.collectives.algorithms.groups import Ring
 from sparkdl_comm.collectives.plan import Collective, Plan, Program, drop_empty_steps
 from sparkdl_comm.topology import Topology
@@ -61,4 +61,4 @@ def _two_rails(topology: Topology) -> str:
     )
 
 
-register(Algorithm("torus2d", plan, SCATTERED, _two_rails))
+ALGORITHM = Algorithm("torus2d", plan, SCATTERED, _two_rails)

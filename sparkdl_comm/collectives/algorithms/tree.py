@@ -39,7 +39,7 @@ from collections.abc import Iterator, Sequence
 from itertools import pairwise
 from typing import NamedTuple
 
-from sparkdl_comm.collectives.algorithms.base import Algorithm, one_rail, register
+from sparkdl_comm.collectives.algorithms.base import Algorithm, one_rail
 from sparkdl_comm.collectives.plan import Collective, Kind, Plan, Program, Step, cut
 from sparkdl_comm.topology import Topology
 
@@ -171,4 +171,4 @@ def _depth(topology: Topology) -> float:
     return max(first_steps(topology, 0).values(), default=0)
 
 
-register(Algorithm("tree", plan, ("all_reduce", "broadcast", "reduce"), one_rail, _depth))
+ALGORITHM = Algorithm("tree", plan, ("all_reduce", "broadcast", "reduce"), one_rail, _depth)

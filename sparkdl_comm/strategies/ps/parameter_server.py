@@ -38,7 +38,7 @@ from sparkdl_comm.optim.optimizer import OptimizerMaker
 from sparkdl_comm.optim.parallel import GangRanks
 from sparkdl_comm.space.flat import FlatModel
 from sparkdl_comm.space.layer_buckets import Countdown
-from sparkdl_comm.strategies.base import Strategy, register
+from sparkdl_comm.strategies.base import Strategy
 from sparkdl_comm.strategies.ps.adaptive_buckets import AdaptiveBuckets
 from sparkdl_comm.strategies.ps.memory import ParameterMemory
 from sparkdl_comm.strategies.ps.pulls import ParameterPulls
@@ -297,6 +297,3 @@ class ParameterServer(Strategy):
                 self._shard.step_stretch(self._model.stretch(layers))
         complete = [self._unpublished.arrived(layer) for layer in layers]
         self._jvm.publish(self._version + 1, sorted(bucket for bucket in complete if bucket is not None))
-
-
-register("ps")(lambda conf: ParameterServer)

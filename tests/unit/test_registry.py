@@ -1,0 +1,40 @@
+"""The registry of strategies: every name has a class, and a rank imports only what its strategy needs."""
+
+import json
+import subprocess
+import sys
+
+import pytest
+
+from sparkdl_comm.conf import CommConf
+from sparkdl_comm.strategies.base import Strategy
+from sparkdl_comm.strategies.registry import STRATEGIES, load_strategy
+
+_PROGRAM = """
+import json, sys
+import sparkdl_comm.job.rank
+from sparkdl_comm.conf import CommConf
+from sparkdl_comm.strategies.registry import load_strategy
+load_strategy(CommConf.from_mapping({}, strategy=sys.argv[1]))
+print(json.dumps([name for name in sys.modules if name.startswith("sparkdl_comm.")]))
+"""
+
+
+@pytest.mark.parametrize("name", STRATEGIES)
+def test_every_name_has_a_class(name: str) -> None:
+    assert issubclass(load_strategy(CommConf.from_mapping({}, strategy=name)), Strategy)
+    assert STRATEGIES[name].description.endswith(".")
+
+
+@pytest.mark.parametrize("name", ["gloo", "ring", "ps"])
+def test_a_rank_imports_what_its_strategy_needs(name: str) -> None:
+    ran = subprocess.run(
+        [sys.executable, "-c", _PROGRAM, name], capture_output=True, text=True, check=True, timeout=120
+    )
+    modules = json.loads(ran.stdout)
+    assert "sparkdl_comm.strategies.registry" in modules
+    rooms = {module.split(".")[1] for module in modules}
+    assert not rooms & {"fabric", "sim", "lab", "ml", "report"}
+    others = {"gloo": "all_reduce", "ring": "collective", "ps": "ps.parameter_server"}
+    loaded = {other for other, file in others.items() if f"sparkdl_comm.strategies.{file}" in modules}
+    assert loaded == {name}
