@@ -153,7 +153,7 @@ class _Listener:
     def _on_peer(self, sock: socket.socket, hello: dict[str, Any]) -> None:
         kind, rank = hello.get("kind"), hello.get("rank")
         handler = self._handlers.get(kind) if isinstance(kind, str) else None
-        if hello.get("epoch") != self._attempt or handler is None or type(rank) is not int:
+        if hello.get("attempt") != self._attempt or handler is None or type(rank) is not int:
             raise GangError(f"this node has no {kind!r:.40} service for rank {rank!r:.20}")
         handler(sock, rank)
 

@@ -39,7 +39,7 @@ class Credentials:
         It also raises the errors of :func:`~sparkdl_comm.gang.handshake.connect`.
         """
         sock = handshake.connect(address, self.secret, deadline, bind_ip, clock)
-        hello = {"kind": kind, "rank": self.rank, "epoch": self.attempt}  # on the wire an attempt is called epoch
+        hello = {"kind": kind, "rank": self.rank, "attempt": self.attempt}
         try:
             frames.send_frame(sock, hello, MAX_HELLO, deadline, clock)
         except BaseException:

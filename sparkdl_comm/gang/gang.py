@@ -270,8 +270,8 @@ class Gang:
         with self._control.changed:
             handler = self._handlers.get(kind) if isinstance(kind, str) else None
             refusal = None
-            if hello.get("epoch") != self.attempt:
-                refusal = f"this is gang attempt {self.attempt}, not {hello.get('epoch')!s:.80}"
+            if hello.get("attempt") != self.attempt:
+                refusal = f"this is gang attempt {self.attempt}, not {hello.get('attempt')!s:.80}"
             elif type(rank) is not int or not 0 <= rank < self.world:
                 refusal = f"there is no rank {rank!r:.20} in a gang of {self.world}"
             elif kind == CONTROL and (self.rank != 0 or rank in self._present):

@@ -51,14 +51,14 @@ def gather_members(me: Member, world: int, attempt: str, exchange: Exchange) -> 
     Errors of ``exchange`` are passed on.
     """
     try:
-        text = json.dumps({"epoch": attempt, **asdict(me)})
+        text = json.dumps({"attempt": attempt, **asdict(me)})
     except (TypeError, ValueError, RecursionError) as exc:
         raise InputError(f"the gang's payload cannot be sent as JSON: {exc}") from exc
     texts = exchange(text)
     members: dict[int, Member] = {}
     try:
         for value in map(json.loads, texts):
-            theirs = value.pop("epoch")
+            theirs = value.pop("attempt")
             member = Member(**{**value, "rails": tuple(Rail(**rail) for rail in value["rails"])})
             if theirs != attempt:
                 raise GangError(f"rank {member.rank} is of gang attempt {theirs}, rank {me.rank} of {attempt}")

@@ -63,7 +63,7 @@ class DriverClient:
         deadline = clock() + timeout
         sock = handshake.connect(address, secret, deadline, bind_ip, clock)
         try:
-            send_frame(sock, {"kind": KIND, "epoch": attempt}, MAX_HELLO, deadline, clock)
+            send_frame(sock, {"kind": KIND, "attempt": attempt}, MAX_HELLO, deadline, clock)
             recv_frame(sock, 64, deadline, clock)
         except BaseException as exc:
             sock.close()

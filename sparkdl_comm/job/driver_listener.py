@@ -200,7 +200,7 @@ class DriverListener:
         self._wake_out.close()
 
     def _on_peer(self, sock: socket.socket, hello: dict[str, Any]) -> None:
-        kind, attempt = hello.get("kind"), hello.get("epoch")
+        kind, attempt = hello.get("kind"), hello.get("attempt")
         known = kind in (KIND, rendezvous.KIND)
         with self._changed:
             if not known or not isinstance(attempt, str) or attempt != (self._attempt or attempt):

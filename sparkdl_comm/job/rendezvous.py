@@ -187,7 +187,7 @@ def register(
             ) from exc
         deadline = clock() + timeout + GRACE_SECONDS
         try:
-            send_frame(sock, {"kind": KIND, "epoch": attempt, "rank": rank}, MAX_HELLO, deadline, clock)
+            send_frame(sock, {"kind": KIND, "attempt": attempt, "rank": rank}, MAX_HELLO, deadline, clock)
             send_all(sock, registration, deadline, clock)
             answer = recv_frame(sock, MAX_JSON + MAX_HELLO, deadline, clock)
             packed = recv_exact(sock, _size(answer, world), deadline, clock)

@@ -194,7 +194,7 @@ class TorchModelReader(FolderReader["TorchModel"]):
             None if isinstance(factory, torch.nn.Module) else factory,
             metadata["activation"],
             components["decode"],
-            components.get("collate_fn"),  # older saved models lack it
+            components["collate_fn"],
         )
         return self.restored(model, metadata)
 

@@ -1,7 +1,6 @@
 """Sequences of different lengths, on three executors: trained on, scored, saved and loaded."""
 
 import functools
-import json
 
 import numpy as np
 import pandas as pd
@@ -86,9 +85,3 @@ def test_as_in_one_process(spark, tmp_path):
     model.save(str(path))
     again = TorchModel.load(str(path)).transform(data.coalesce(1)).toPandas()
     assert list(again.rawPrediction) == list(scored.rawPrediction)
-    metadata = path / "metadata/part-00000"
-    before = json.loads(metadata.read_text())
-    del before["ingredients"]["collate_fn"]  # as it was saved before there was one
-    metadata.write_text(json.dumps(before))
-    (path / "metadata/.part-00000.crc").unlink(missing_ok=True)
-    assert TorchModel.load(str(path)).collate_fn is None

@@ -2,7 +2,6 @@
 
 import functools
 import json
-from importlib import import_module
 from pathlib import Path
 
 import pytest
@@ -134,7 +133,3 @@ def test_something_else(spark: SparkSession, tmp_path: Path) -> None:
     metadata = json.loads((tmp_path / "estimator/metadata/part-00000").read_text())
     assert metadata["class"] == "sparkdl_comm.TorchEstimator"
     assert metadata["ingredients"]["model"] == {"import": "tests.nets:Sum"}
-
-
-def test_the_class_where_pipelines_saved_before_look_for_it() -> None:
-    assert import_module("sparkdl_comm.estimator").TorchEstimator is TorchEstimator

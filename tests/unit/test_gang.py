@@ -73,7 +73,7 @@ def test_the_announced_port_listens_already():
 
 def test_ranks_that_do_not_make_a_gang():
     def old(text: str) -> list[str]:
-        return [text, json.dumps({**json.loads(text), "rank": 1, "epoch": "app-1/older"})]
+        return [text, json.dumps({**json.loads(text), "rank": 1, "attempt": "app-1/older"})]
 
     with pytest.raises(GangError, match="app-1/older"):
         join(0, 2, old)
@@ -155,13 +155,13 @@ def test_strangers_do_not_disturb_or_delay():
 @pytest.mark.parametrize(
     ("hello", "reason"),
     [
-        ({"kind": "control", "rank": 1, "epoch": "app-1/0"}, "rank 1 is there already"),
-        ({"kind": "control", "rank": 0, "epoch": "app-1/0"}, "rank 0 is there already"),
-        ({"kind": "control", "rank": 1, "epoch": "app-0/9"}, "this is gang attempt app-1/0, not app-0/9"),
-        ({"kind": "store", "rank": 1, "epoch": "app-0/9"}, "this is gang attempt app-1/0, not app-0/9"),
-        ({"kind": "control", "rank": 2, "epoch": "app-1/0"}, "no rank 2 in a gang of 2"),
-        ({"kind": "control", "rank": "1", "epoch": "app-1/0"}, "no rank '1'"),
-        ({"kind": "coffee", "rank": 1, "epoch": "app-1/0"}, "no 'coffee' service"),
+        ({"kind": "control", "rank": 1, "attempt": "app-1/0"}, "rank 1 is there already"),
+        ({"kind": "control", "rank": 0, "attempt": "app-1/0"}, "rank 0 is there already"),
+        ({"kind": "control", "rank": 1, "attempt": "app-0/9"}, "this is gang attempt app-1/0, not app-0/9"),
+        ({"kind": "store", "rank": 1, "attempt": "app-0/9"}, "this is gang attempt app-1/0, not app-0/9"),
+        ({"kind": "control", "rank": 2, "attempt": "app-1/0"}, "no rank 2 in a gang of 2"),
+        ({"kind": "control", "rank": "1", "attempt": "app-1/0"}, "no rank '1'"),
+        ({"kind": "coffee", "rank": 1, "attempt": "app-1/0"}, "no 'coffee' service"),
         ({}, "not None"),
     ],
 )

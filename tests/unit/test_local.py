@@ -31,7 +31,7 @@ from tests.unit.local_functions import fails, is_killed, steps_lars, trains, who
 
 def run(function: Any, timeout: str = "30s", strategy: str = "gloo") -> Any:
     conf = CommConf.from_mapping({}, progress=False, timeout=timeout, strategy=strategy)
-    spec = FunctionSpec(cloudpickle.dumps(function), False, "cpu", conf, 2, "epoch", bytes(32), ("", 0), local=True)
+    spec = FunctionSpec(cloudpickle.dumps(function), False, "cpu", conf, 2, "attempt", bytes(32), ("", 0), local=True)
     return _gang(spec, run_locally, HOST, None, None)
 
 
@@ -101,7 +101,7 @@ def test_what_a_failure_has_of_tensors_that_came_before(monkeypatch: pytest.Monk
     with pytest.raises(RankFailedError, match="LookupError: mine") as caught:
         run_gang(
             start, slots=None, world=2, conf=CommConf.from_mapping({}, progress=False), secret=bytes(32),
-            attempt_id="epoch", host=HOST, **state_of,
+            attempt_id="attempt", host=HOST, **state_of,
         )  # fmt: skip
     assert caught.value.state_dict == ({"weight": weight} if trains else None)
 

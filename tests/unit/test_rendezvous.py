@@ -210,7 +210,7 @@ def test_a_registration_too_long_or_damaged_is_not_read(frame):
     with listen(2) as listener:
         with connect(listener) as sock:
             deadline = time.monotonic() + SECONDS
-            frames.send_frame(sock, {"kind": rendezvous.KIND, "epoch": ATTEMPT, "rank": 0}, 4096, deadline)
+            frames.send_frame(sock, {"kind": rendezvous.KIND, "attempt": ATTEMPT, "rank": 0}, 4096, deadline)
             frames.send_all(sock, frame, deadline)
             assert hangs_up(sock)
         with Ranks(listener, 2, [0, 1]) as ranks:  # its place is free
@@ -220,7 +220,7 @@ def test_a_registration_too_long_or_damaged_is_not_read(frame):
 def test_a_registration_that_is_none():
     with listen(1) as listener, connect(listener) as sock:
         deadline = time.monotonic() + SECONDS
-        frames.send_frame(sock, {"kind": rendezvous.KIND, "epoch": ATTEMPT, "rank": 0}, 4096, deadline)
+        frames.send_frame(sock, {"kind": rendezvous.KIND, "attempt": ATTEMPT, "rank": 0}, 4096, deadline)
         frames.send_frame(sock, {"text": 1}, 4096, deadline)
         assert frames.recv_frame(sock, 1 << 20, deadline)["failure"]["error"] == ProtocolError.__name__
 

@@ -78,7 +78,9 @@ class AsynchronousLoop(TrainingLoop):
         check(spec.conf, spec.optimization)
         super().__init__(spec, gang, rows, sampler, model, strategy, progress, validation, together)
         if self._schedule.is_per_step:
-            raise ConfError(f"lr_scheduler steps after each step, but strategy {spec.conf.strategy} has no common steps")
+            raise ConfError(
+                f"lr_scheduler steps after each step, but strategy {spec.conf.strategy} has no common steps"
+            )
         if not rows.rows:
             raise InputError(f"rank {gang.rank} got no rows. Reduce num_workers, or add rows.")
         self._gang, self._asynchronous = gang, strategy

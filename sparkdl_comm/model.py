@@ -1,3 +1,0 @@
-"""Alias of the model for pipelines that were saved when the class was in this module."""
-
-from sparkdl_comm.ml.model import TorchModel as TorchModel
