@@ -160,7 +160,7 @@ def test_a_driver_that_gives_up():
         listener.close()
         error = ranks.error(1)
     assert isinstance(error, GangError)
-    assert "gave the run up before ranks 0, 2 of 3" in str(error)
+    assert "gave up the run before ranks 0, 2 of 3" in str(error)
     assert wait_for(lambda: not handshakes())
 
 
