@@ -206,7 +206,7 @@ SUBMIT_HERE = build/spark$(SPARK)-home/bin/spark-submit --master 'local-cluster[
 SUBMIT = env SPARK_HOME=$(CURDIR)/build/spark$(SPARK)-home SPARK_LOCAL_IP=127.0.0.1 \
 	PYSPARK_PYTHON=$(BIN)/python PYSPARK_DRIVER_PYTHON=$(BIN)/python \
 	$(if $(filter 4,$(SPARK)),PYTHONPATH=$(CURDIR)/.spark4) \
-	$(if $(LAB),$(BIN)/sparkdl-comm lab submit --topology $(LAB) --,$(SUBMIT_HERE)) \
+	$(if $(LAB),$(BIN)/python python/sparkdl-lab submit --topology $(LAB) --,$(SUBMIT_HERE)) \
 	--jars $(JAR_$(SPARK)) \
 	--conf spark.plugins=sparkdl.comm.CommPlugin \
 	--conf spark.sparkdl.comm.strategy=$(STRATEGY) \

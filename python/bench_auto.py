@@ -31,19 +31,19 @@ from statistics import fmean, median
 from typing import Any
 
 from batching.case import share_of
+from lab import Lab
+from lab.arguments import names_of, numbers, positive, topology_of
+from lab.arguments import parser as bench_parser
+from lab.bench import Report, Row, allreduce_seconds, versions
+from lab.rates import LinkRate
+from lab.spark import SparkCluster
 from peers.applications import submit
 from peers.arena import PROGRAMS, python_path
 from peers.auto_job import AUTO, AutoJob
 from peers.ways import check, fits
 
 from sparkdl_comm.errors import ConfError, SparkdlCommError
-from sparkdl_comm.lab import Lab
-from sparkdl_comm.lab.arguments import names_of, numbers, positive, topology_of
-from sparkdl_comm.lab.arguments import parser as bench_parser
-from sparkdl_comm.lab.bench import Report, Row, allreduce_seconds, versions
-from sparkdl_comm.lab.profile import Profile, shipped
-from sparkdl_comm.lab.rates import LinkRate
-from sparkdl_comm.lab.spark import SparkCluster
+from sparkdl_comm.sim.profile import Profile, shipped
 
 _FOLDER = Path(__file__).parent
 #: Steps of a fit that stays which do not count: JVMs compile, and ranks connect.

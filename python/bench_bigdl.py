@@ -37,17 +37,17 @@ from typing import Any
 from batching.case import Case, case_of, share_of
 from bench_jar import bench_jar
 from ibatched.job import BIGDL, Job, measured
+from lab import Lab
+from lab.arguments import names_of, positive, topology_of, whole_numbers
+from lab.arguments import parser as bench_parser
+from lab.bench import Report, Row, versions
+from lab.rates import LinkRate
 from peers.applications import local_cluster, submit
 from peers.arena import PROGRAMS, python_path
 
 from sparkdl_comm.bigdl import installation
 from sparkdl_comm.errors import PluginError
-from sparkdl_comm.lab import Lab
-from sparkdl_comm.lab.arguments import names_of, positive, topology_of, whole_numbers
-from sparkdl_comm.lab.arguments import parser as bench_parser
-from sparkdl_comm.lab.bench import Report, Row, versions
-from sparkdl_comm.lab.profile import PROFILES
-from sparkdl_comm.lab.rates import LinkRate
+from sparkdl_comm.sim.profile import PROFILES
 
 INSTALLED = Path(__file__).parents[1] / "build" / "bigdl"
 _REAL = ("lenet", "vgg")

@@ -22,13 +22,12 @@ from pathlib import Path
 from typing import Any
 
 from cached.fits_job import WAYS, Fits
+from lab import Lab
+from lab.arguments import link_rate, positive, topology_of
+from lab.arguments import parser as bench_parser
+from lab.bench import Report, Row, versions
 from peers.applications import submit
 from peers.arena import python_path
-
-from sparkdl_comm.lab import Lab
-from sparkdl_comm.lab.arguments import link_rate, positive, topology_of
-from sparkdl_comm.lab.arguments import parser as bench_parser
-from sparkdl_comm.lab.bench import Report, Row, versions
 
 _FOLDER = Path(__file__).parent
 

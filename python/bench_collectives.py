@@ -30,6 +30,10 @@ from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
 
+from lab import Lab
+from lab.arguments import link_rates, names_of, positive, sizes, topology_of, whole_numbers
+from lab.arguments import parser as bench_parser
+from lab.bench import Report, Row, allreduce_seconds, broadcast_seconds, per_gigabyte, versions
 from peers.arena import Arena, NotInstalledError
 from peers.collectives import OPERATIONS, PEERS
 
@@ -37,10 +41,6 @@ from sparkdl_comm.collectives.algorithms import ALGORITHMS
 from sparkdl_comm.collectives.cost import Cost
 from sparkdl_comm.collectives.select import predict
 from sparkdl_comm.errors import ConfError
-from sparkdl_comm.lab import Lab
-from sparkdl_comm.lab.arguments import link_rates, names_of, positive, sizes, topology_of, whole_numbers
-from sparkdl_comm.lab.arguments import parser as bench_parser
-from sparkdl_comm.lab.bench import Report, Row, allreduce_seconds, broadcast_seconds, per_gigabyte, versions
 from sparkdl_comm.topology import Topology
 
 RANK_PROGRAM = Path(__file__).parent / "peers" / "collective_rank.py"

@@ -12,7 +12,7 @@ magnitude, a tenth of them zero.
 Verified: every repeat selects exactly k distinct elements, among them all above the operator's upper threshold; exact
 operators select the magnitudes that torch.topk does.
 
-Whole sums, with ``--topology``, are of Gaussian gradients, on emulated hosts whose links have the rate: see sparkdl_comm.lab
+Whole sums, with ``--topology``, are of Gaussian gradients, on emulated hosts whose links have the rate: see lab
 for what that needs. Theory is what the NIC of a host must take in. Verified: all ranks end with the same bits, which are
 those of a sum made on one rank.
 """
@@ -22,9 +22,8 @@ from __future__ import annotations
 import sys
 
 from compressed import exchanging, selecting
-
-from sparkdl_comm.lab.arguments import parser as bench_parser
-from sparkdl_comm.lab.bench import Report
+from lab.arguments import parser as bench_parser
+from lab.bench import Report
 
 
 def main() -> int:

@@ -4,7 +4,7 @@
     python python/bench_convergence.py --tasks transformer --ways dense,exact,auto --rates 100,1000 --seeds 1
 
 Fits of this package's estimator on real data, by Spark executors on emulated hosts whose links have the rate: see
-sparkdl_comm.lab for what that needs. Ways differ in strategy and compression alone: same rows, seeds, epochs and learning
+lab for what that needs. Ways differ in strategy and compression alone: same rows, seeds, epochs and learning
 rates, which fall to 0, SGD with momentum 0.9. A seed is of the network, of the order of rows and of which fifth of the digits
 is held out, so that with five seeds each digit is tested once. ``hitopk-mstopk`` selects as the paper's HiTopK does, the other
 hierarchical ways exactly. ``-lost`` is without error feedback, ``-momentum`` with
@@ -25,13 +25,13 @@ from typing import Any
 
 from compressed.fits_job import Fits
 from compressed.tasks import TASKS
+from lab import Lab
+from lab.arguments import fraction, link_rates, names_of, positive, topology_of
+from lab.arguments import parser as bench_parser
+from lab.bench import Report, Row, versions
 from peers.applications import submit
 from peers.arena import python_path
 
-from sparkdl_comm.lab import Lab
-from sparkdl_comm.lab.arguments import fraction, link_rates, names_of, positive, topology_of
-from sparkdl_comm.lab.arguments import parser as bench_parser
-from sparkdl_comm.lab.bench import Report, Row, versions
 from sparkdl_comm.topology import Topology
 
 _FOLDER = Path(__file__).parent

@@ -12,18 +12,17 @@
 on a small model and transfers of the size of ResNet-50's gradients. See ``scheduled/settings.py``.
 
 ``--train`` and ``--lda``: seconds until digits are read, or topics found, so well, by the fabric and by others, over emulated
-links that change their rates: see ``racing/lab.py``, and sparkdl_comm.lab for what that needs.
+links that change their rates: see ``racing/lab.py``, and lab for what that needs.
 """
 
 from __future__ import annotations
 
 import sys
 
+from lab.arguments import parser as bench_parser
+from lab.bench import Report
 from racing import lab
 from scheduled import batches, settings
-
-from sparkdl_comm.lab.arguments import parser as bench_parser
-from sparkdl_comm.lab.bench import Report
 
 
 def main() -> int:

@@ -27,17 +27,17 @@ from pathlib import Path
 from typing import Any
 
 from fetching.job import Job, measured
+from lab import Lab
+from lab.arguments import link_rates, sizes, topology_of, whole_numbers
+from lab.arguments import parser as bench_parser
+from lab.bench import Report, Row, versions
+from lab.rates import LinkRate
 from peers.applications import local_cluster, submit
 from peers.arena import PROGRAMS, python_path
 from pyspark.sql import SparkSession
 
 from sparkdl_comm import spark_conf
 from sparkdl_comm.errors import SparkdlCommError
-from sparkdl_comm.lab import Lab
-from sparkdl_comm.lab.arguments import link_rates, sizes, topology_of, whole_numbers
-from sparkdl_comm.lab.arguments import parser as bench_parser
-from sparkdl_comm.lab.bench import Report, Row, versions
-from sparkdl_comm.lab.rates import LinkRate
 
 #: The JVM's arrays are no larger.
 MAX_BYTES = 2**31 - 1

@@ -38,16 +38,16 @@ from dataclasses import asdict
 from pathlib import Path
 from typing import Any
 
+from lab import Lab
+from lab.arguments import link_rate, numbers, positive, size, whole_numbers
+from lab.arguments import parser as bench_parser
+from lab.bench import Report, Row, allreduce_seconds, broadcast_seconds, versions
 from peers.ways import check
 from peers.workload import RankJob
 
 from sparkdl_comm.conf import CommConf
 from sparkdl_comm.errors import ConfError
-from sparkdl_comm.lab import Lab
-from sparkdl_comm.lab.arguments import link_rate, numbers, positive, size, whole_numbers
-from sparkdl_comm.lab.arguments import parser as bench_parser
-from sparkdl_comm.lab.bench import Report, Row, allreduce_seconds, broadcast_seconds, versions
-from sparkdl_comm.lab.profile import Profile, shipped
+from sparkdl_comm.sim.profile import Profile, shipped
 from sparkdl_comm.space.layer_buckets import in_buckets
 from sparkdl_comm.topology import Topology
 

@@ -4,7 +4,7 @@
 
 Case `set-up`: seconds until a lab's hosts, switches and links are there. Verified: nothing of it is left afterwards.
 
-Case `links`: every link busy in both directions at once (see sparkdl_comm.lab.check). The samples are those of the links:
+Case `links`: every link busy in both directions at once (see lab.check). The samples are those of the links:
 how long each needs for the bytes that one of nominal rate moves in `--seconds`, which is the theory value. Verified: none
 is off by more than 8 %; `slowest` and `fastest` are their rates as shares of the nominal one.
 """
@@ -15,11 +15,12 @@ import sys
 import time
 from collections.abc import Iterator
 
-from sparkdl_comm.lab import Lab, state
-from sparkdl_comm.lab.arguments import link_rates, topology_of
-from sparkdl_comm.lab.arguments import parser as bench_parser
-from sparkdl_comm.lab.bench import Report, Row, measure, versions
-from sparkdl_comm.lab.check import check
+from lab import Lab, state
+from lab.arguments import link_rates, topology_of
+from lab.arguments import parser as bench_parser
+from lab.bench import Report, Row, measure, versions
+from lab.check import check
+
 from sparkdl_comm.topology import Topology
 
 TOPOLOGIES = ("star:9", "bcube:3,2", "hosts:4x2", "fattree:4,oversub=2")

@@ -35,15 +35,15 @@ from argparse import Namespace
 from collections.abc import Callable, Iterator
 from pathlib import Path
 
+from lab.arguments import link_rate, names_of, positive, sizes, topology_of
+from lab.arguments import parser as bench_parser
+from lab.bench import Report, Row
 from peers import collectives, training
 from peers.arena import Arena, NotInstalledError
 from peers.workload import hidden_of
 
 from sparkdl_comm.errors import LabUnavailableError, SparkdlCommError
-from sparkdl_comm.lab.arguments import link_rate, names_of, positive, sizes, topology_of
-from sparkdl_comm.lab.arguments import parser as bench_parser
-from sparkdl_comm.lab.bench import Report, Row
-from sparkdl_comm.lab.profile import shipped
+from sparkdl_comm.sim.profile import shipped
 
 BIGDL = Path(__file__).parents[1] / "build" / "bigdl"
 

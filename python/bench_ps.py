@@ -32,14 +32,14 @@ import pandas as pd
 import torch
 from batching.job import DDP, REAL, SPARSE_WAYS, WAYS
 from batching.lab import bench as bench_batching
+from lab.arguments import names_of, positive, topology_of, whole_numbers
+from lab.arguments import parser as bench_parser
+from lab.bench import Report, Row, measure, versions
 from peers.applications import local_cluster
 from pyspark.sql import DataFrame, SparkSession
 
 from sparkdl_comm import TorchEstimator, TorchModel, spark_conf
 from sparkdl_comm.errors import SparkdlCommError
-from sparkdl_comm.lab.arguments import names_of, positive, topology_of, whole_numbers
-from sparkdl_comm.lab.arguments import parser as bench_parser
-from sparkdl_comm.lab.bench import Report, Row, measure, versions
 from sparkdl_comm.networks import LeNet5, SmallLeNet, WidePerceptron, parameter_count
 
 #: Network, rows per step over all ranks, and how many times `--steps` a timed fit does.

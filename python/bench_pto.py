@@ -22,13 +22,13 @@ import tempfile
 from argparse import Namespace
 from collections.abc import Iterator
 
+from lab import Lab
+from lab.arguments import link_rate, positive, topology_of
+from lab.arguments import parser as bench_parser
+from lab.bench import Report, Row, versions
 from peers.arena import PROGRAMS
 
 from sparkdl_comm.collectives.algorithms import ALGORITHMS
-from sparkdl_comm.lab import Lab
-from sparkdl_comm.lab.arguments import link_rate, positive, topology_of
-from sparkdl_comm.lab.arguments import parser as bench_parser
-from sparkdl_comm.lab.bench import Report, Row, versions
 
 
 def rows(options: Namespace, folder: str) -> Iterator[Row]:

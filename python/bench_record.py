@@ -3,7 +3,7 @@
     python python/bench_record.py --json python/results/compress-record.json
 
 Fits of this package's estimator on digits, by Spark executors on emulated hosts whose links have the rate: see
-sparkdl_comm.lab for what that needs. A training has a stage for each of --sides, of as many --epochs, see
+lab for what that needs. A training has a stage for each of --sides, of as many --epochs, see
 compressed/growing_job.py. The ways are those of the paper's section 5.6: `record` sums by hitopk, with momentum correction, in
 the first stage and by the dense 2D torus in later ones; `dense` and `sparse` do the one or the other in all stages.
 
@@ -23,13 +23,13 @@ from pathlib import Path
 from typing import Any
 
 from compressed.growing_job import BATCH, AnySize, Trainings
+from lab import Lab
+from lab.arguments import fraction, link_rate, positive, topology_of, whole_numbers
+from lab.arguments import parser as bench_parser
+from lab.bench import Report, Row, versions
 from peers.applications import submit
 from peers.arena import python_path
 
-from sparkdl_comm.lab import Lab
-from sparkdl_comm.lab.arguments import fraction, link_rate, positive, topology_of, whole_numbers
-from sparkdl_comm.lab.arguments import parser as bench_parser
-from sparkdl_comm.lab.bench import Report, Row, versions
 from sparkdl_comm.networks import parameter_count
 
 _FOLDER = Path(__file__).parent

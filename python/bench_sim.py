@@ -27,10 +27,9 @@ import sys
 from argparse import Namespace
 from collections.abc import Callable, Iterator
 
+from lab.arguments import parser as bench_parser
+from lab.bench import Report, Row
 from simulating import blind, predicted, scale, validation
-
-from sparkdl_comm.lab.arguments import parser as bench_parser
-from sparkdl_comm.lab.bench import Report, Row
 
 
 def rows(options: Namespace, note: Callable[[str], None]) -> Iterator[Row]:

@@ -23,10 +23,11 @@ from collections.abc import Iterator, Mapping
 from pathlib import Path
 from typing import Any
 
+from lab.arguments import parser as bench_parser
+from lab.arguments import positive, whole_numbers
+from lab.bench import Report, Row, versions
+
 from sparkdl_comm.errors import LabError
-from sparkdl_comm.lab.arguments import parser as bench_parser
-from sparkdl_comm.lab.arguments import positive, whole_numbers
-from sparkdl_comm.lab.bench import Report, Row, versions
 
 PROGRAM = Path(__file__).parent / "sized" / "member.py"
 

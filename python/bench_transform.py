@@ -24,6 +24,9 @@ from collections.abc import Callable, Iterator
 import numpy as np
 import pandas as pd
 import torch
+from lab.arguments import names_of
+from lab.arguments import parser as bench_parser
+from lab.bench import Report, Row, measure, versions
 from peers.applications import local_cluster
 from pyspark.ml.feature import VectorAssembler
 from pyspark.ml.functions import array_to_vector, vector_to_array
@@ -33,9 +36,6 @@ from pyspark.sql.functions import pandas_udf
 from sklearn.datasets import load_breast_cancer
 
 from sparkdl_comm import TorchModel
-from sparkdl_comm.lab.arguments import names_of
-from sparkdl_comm.lab.arguments import parser as bench_parser
-from sparkdl_comm.lab.bench import Report, Row, measure, versions
 from sparkdl_comm.networks import SmallLeNet, digits_28x28, parameter_count
 
 #: What each way of ours is compared with: the fastest of these.

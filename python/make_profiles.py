@@ -1,4 +1,4 @@
-"""Writes the profiles of sparkdl_comm.lab.emulated: parameters of each layer, and seconds from its floating-point operations.
+"""Writes the profiles of lab.emulated: parameters of each layer, and seconds from its floating-point operations.
 
     python python/make_profiles.py
 
@@ -19,8 +19,8 @@ import torch
 import torchvision
 from torch import nn
 
-from sparkdl_comm.lab.profile import PROFILES, Layer, Profile
 from sparkdl_comm.networks import LeNet5
+from sparkdl_comm.sim.profile import PROFILES, Layer, Profile
 
 IMAGENET_22K_CLASSES = 21841
 TOKENS = 128

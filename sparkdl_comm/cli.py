@@ -16,7 +16,6 @@ from sparkdl_comm.errors import SparkdlCommError
 
 #: Modules of sub-commands, in the order that --help lists them.
 COMMANDS = (
-    "sparkdl_comm.lab.commands",
     "sparkdl_comm.report.explain_command",
     "sparkdl_comm.report.plan_command",
     "sparkdl_comm.report.predict_command",

@@ -19,11 +19,11 @@ from types import ModuleType
 from typing import Any
 
 import pytest
+from lab import access
 from xdist.scheduler import LoadScopeScheduling
 
 import sparkdl_comm
 from sparkdl_comm.errors import LabUnavailableError, PluginError
-from sparkdl_comm.lab import access
 from tests import seeds
 
 #: Machines with GPUs may have none, for which tests/gpu is.
@@ -57,6 +57,7 @@ def hadoop_path(_mounted: Path, tmp_path: Path) -> tuple[str, Path]:
 @pytest.fixture(scope="session", autouse=True)
 def _environment(tmp_path_factory: pytest.TempPathFactory) -> None:
     """Also of the programs that tests start."""
+    os.environ["PYTHONPATH"] = os.pathsep.join([str(ROOT / "python"), *filter(None, [os.environ.get("PYTHONPATH")])])
     if HAS_SPARK:
         os.environ.update(spark_home.environment(tmp_path_factory.mktemp("spark")))
 

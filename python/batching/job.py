@@ -18,6 +18,8 @@ from typing import Any
 import numpy as np
 import pandas as pd
 import torch
+from lab.emulated import EmulatedNetwork
+from lab.settings import applied
 from peers.applications import answer
 from peers.breakdown import overlapped
 from pyspark.ml.torch.distributor import TorchDistributor
@@ -25,11 +27,9 @@ from pyspark.sql import DataFrame, SparkSession
 from torch import nn
 
 from sparkdl_comm import TorchEstimator, TorchModel
-from sparkdl_comm.lab.emulated import EmulatedNetwork
-from sparkdl_comm.lab.profile import Profile
-from sparkdl_comm.lab.settings import applied
 from sparkdl_comm.networks import LeNet5
 from sparkdl_comm.report.timeline import Timeline
+from sparkdl_comm.sim.profile import Profile
 
 #: Of gradients that are all-reduced at once, at least.
 BUCKET = "256KiB"

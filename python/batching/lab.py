@@ -26,15 +26,15 @@ from typing import Any
 from batching.case import Case, case_of, number, share_of
 from batching.job import DDP, REAL, WAYS, Job
 from bench_jar import bench_jar
+from lab import Lab
+from lab.bench import Report, Row, versions
+from lab.rates import LinkRate, RateSchedule
+from lab.spark import SparkCluster
 from peers.applications import submit
 from peers.arena import PROGRAMS, python_path
 
 import sparkdl_comm
 from sparkdl_comm.errors import ConfError
-from sparkdl_comm.lab import Lab
-from sparkdl_comm.lab.bench import Report, Row, versions
-from sparkdl_comm.lab.rates import LinkRate, RateSchedule
-from sparkdl_comm.lab.spark import SparkCluster
 from sparkdl_comm.strategies.ps.planner import iteration_seconds
 from sparkdl_comm.topology import Topology
 

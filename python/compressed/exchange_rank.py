@@ -2,7 +2,7 @@
 
     python exchange_rank.py RENDEZVOUS_FOLDER JSON
 
-Where it runs is in the environment (see sparkdl_comm.lab.place). Rank 0 prints a JSON line: how long the slowest rank took in
+Where it runs is in the environment (see lab.place). Rank 0 prints a JSON line: how long the slowest rank took in
 each repeat; the seconds of its parts, of the slowest rank in the last one; and whether all ranks had the same bits, which were
 right on rank 0.
 """
@@ -19,6 +19,7 @@ from typing import Any
 import torch
 
 sys.path.insert(0, str(Path(__file__).parents[1]))
+from lab import Place
 from peers.rendezvous import join_gang
 
 from sparkdl_comm.collectives.group import CollectiveGroup
@@ -31,7 +32,6 @@ from sparkdl_comm.compress.part import Part
 from sparkdl_comm.compress.sparsifier import Sparsifier
 from sparkdl_comm.conf import CommConf, Compression
 from sparkdl_comm.gang.gang import Gang
-from sparkdl_comm.lab import Place
 
 #: Of whose positions so many may differ from the reference: sums over hosts may be added in another order there.
 _TOLERATED = 1e-4

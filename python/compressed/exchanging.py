@@ -15,11 +15,12 @@ from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
+from lab import Lab
+from lab.arguments import link_rate, names_of, topology_of
+from lab.bench import Row, versions
+
 from sparkdl_comm.collectives.algorithms import ALGORITHMS
 from sparkdl_comm.compress.wire import SparseFormat
-from sparkdl_comm.lab import Lab
-from sparkdl_comm.lab.arguments import link_rate, names_of, topology_of
-from sparkdl_comm.lab.bench import Row, versions
 from sparkdl_comm.topology import Topology
 
 RANK_PROGRAM = Path(__file__).parent / "exchange_rank.py"

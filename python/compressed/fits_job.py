@@ -13,11 +13,11 @@ from typing import Any
 
 import torch
 from compressed.tasks import Task, task
+from lab.settings import applied
 from peers.applications import answer
 from pyspark.sql import DataFrame, SparkSession, functions
 
 from sparkdl_comm import TorchEstimator
-from sparkdl_comm.lab.settings import applied
 
 _MOMENTUM = 0.9
 

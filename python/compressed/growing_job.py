@@ -17,12 +17,12 @@ from typing import Any
 import torch
 from compressed.fits_job import right_share, sgd
 from compressed.tasks import DIGITS_TYPES, FOLDS, digits_table
+from lab.settings import applied
 from peers.applications import answer
 from pyspark.sql import DataFrame, SparkSession, functions
 from torch import nn
 
 from sparkdl_comm import TorchEstimator, TorchModel
-from sparkdl_comm.lab.settings import applied
 
 BATCH = 32
 _LEARNING_RATE = 0.05

@@ -14,11 +14,11 @@ from collections.abc import Callable, Iterator
 from typing import NamedTuple
 
 import torch
+from lab.arguments import fraction, names_of, whole_numbers
+from lab.bench import Row, measure, versions
 
 from sparkdl_comm.compress.selection import OPERATORS, Operator, operator
 from sparkdl_comm.errors import ConfError
-from sparkdl_comm.lab.arguments import fraction, names_of, whole_numbers
-from sparkdl_comm.lab.bench import Row, measure, versions
 
 #: Elements of a row of a gradient, which have a scale in common; and which part of the rows is zero.
 ROW = 1024

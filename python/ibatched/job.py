@@ -16,14 +16,14 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
+from lab.bench import measure
 from peers.applications import answer
 from pyspark import SparkContext
 from pyspark.sql import SparkSession
 
 from sparkdl_comm.bigdl.engine import start_engine
-from sparkdl_comm.lab.bench import measure
-from sparkdl_comm.lab.profile import Profile
 from sparkdl_comm.networks import digits_28x28
+from sparkdl_comm.sim.profile import Profile
 
 #: BigDL's own optimizer; all other systems are policies of ``spark.sparkdl.comm.ps.batching``, of ``IBatchOptimizer``.
 BIGDL = "bigdl"

@@ -15,10 +15,11 @@ from dataclasses import asdict
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, TypeVar
 
+from lab.failure import excerpt
+from lab.spark import SparkCluster
+
 import sparkdl_comm
 from sparkdl_comm.errors import LabError
-from sparkdl_comm.lab.failure import excerpt
-from sparkdl_comm.lab.spark import SparkCluster
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession

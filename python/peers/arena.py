@@ -12,10 +12,11 @@ from collections.abc import Iterator, Mapping
 from pathlib import Path
 from typing import Any
 
+from lab import Lab
+from lab.bench import Row, allreduce_seconds, broadcast_seconds, per_gigabyte
+from lab.spark import SparkCluster
+
 from sparkdl_comm.errors import LabError
-from sparkdl_comm.lab import Lab
-from sparkdl_comm.lab.bench import Row, allreduce_seconds, broadcast_seconds, per_gigabyte
-from sparkdl_comm.lab.spark import SparkCluster
 
 #: The programs that run on the hosts.
 PROGRAMS = Path(__file__).parent

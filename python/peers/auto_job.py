@@ -14,14 +14,14 @@ from typing import Any
 import numpy as np
 import pandas as pd
 import torch
+from lab.settings import applied
 from peers.applications import answer
 from peers.workload import LEARNING_RATE, loss, network, right, rows
 from pyspark.sql import DataFrame, SparkSession
 
 from sparkdl_comm import Callback, TorchEstimator
-from sparkdl_comm.lab.profile import Profile
-from sparkdl_comm.lab.settings import applied
 from sparkdl_comm.ml.estimator import TorchModel
+from sparkdl_comm.sim.profile import Profile
 
 AUTO = "auto"
 

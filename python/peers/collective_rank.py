@@ -2,7 +2,7 @@
 
     python collective_rank.py RENDEZVOUS_FOLDER ALGORITHM OPERATIONS WARMUP REPEATS CALLS SECONDS BLOCK BYTES...
 
-Where it runs is in the environment (see sparkdl_comm.lab.place). In a repeat a rank makes CALLS calls, each on a vector of its
+Where it runs is in the environment (see lab.place). In a repeat a rank makes CALLS calls, each on a vector of its
 own, after the one before it is complete there. Rank 0 prints a JSON line for each operation and size: how long the slowest
 rank took in each repeat, and the CPU seconds of all ranks, both for one call; and whether all ranks had the right results
 after every one.
@@ -15,12 +15,12 @@ import sys
 import time
 
 import torch
+from lab import Place
 from rendezvous import join_gang
 
 from sparkdl_comm.collectives.group import CollectiveGroup
 from sparkdl_comm.conf import CommConf
 from sparkdl_comm.gang.gang import Gang
-from sparkdl_comm.lab import Place
 
 #: Integers, and small: their float32 sums are exact, so that results can be compared for equality.
 PERIOD = 997

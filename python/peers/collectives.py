@@ -11,11 +11,10 @@ import sys
 from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
 
+from lab import Cluster, Lab
+from lab.bench import Row, versions
+from lab.layout import CONTROL
 from peers.arena import PROGRAMS, Arena, NotInstalledError
-
-from sparkdl_comm.lab import Cluster, Lab
-from sparkdl_comm.lab.bench import Row, versions
-from sparkdl_comm.lab.layout import CONTROL
 
 OPERATIONS = ("all_reduce", "broadcast", "reduce")
 RING = ["--mca", "coll_tuned_use_dynamic_rules", "1", "--mca", "coll_tuned_allreduce_algorithm", "4"]

@@ -19,7 +19,7 @@ import torch.distributed as dist
 from ddp import trained
 from workload import ROWS, RankJob, nbytes, network
 
-from sparkdl_comm.lab.profile import Profile
+from sparkdl_comm.sim.profile import Profile
 
 
 def main() -> None:

@@ -20,16 +20,16 @@ from pathlib import Path
 
 import breakdown
 import torch
+from lab import Place
+from lab.emulated import EmulatedNetwork
 from rendezvous import join_gang
 from workload import LEARNING_RATE, ROWS, RankJob, loss, right, rows
 
 from sparkdl_comm.conf import CommConf
 from sparkdl_comm.gang.gang import Gang
-from sparkdl_comm.lab import Place
-from sparkdl_comm.lab.emulated import EmulatedNetwork
-from sparkdl_comm.lab.profile import Profile
 from sparkdl_comm.optim.optimization import Optimization
 from sparkdl_comm.optim.optimizer import OptimizerMaker
+from sparkdl_comm.sim.profile import Profile
 from sparkdl_comm.space.flat import FlatModel
 from sparkdl_comm.strategies.base import Strategy
 from sparkdl_comm.strategies.registry import strategy_class

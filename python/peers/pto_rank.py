@@ -2,7 +2,7 @@
 
     python pto_rank.py RENDEZVOUS_FOLDER WAYS WARMUP REPEATS STEPS SECONDS WIDTH
 
-Where it runs is in the environment (see sparkdl_comm.lab.place). WAYS: ``local``, every rank computes all norms; ``gang``,
+Where it runs is in the environment (see lab.place). WAYS: ``local``, every rank computes all norms; ``gang``,
 ranks compute a part each, and gather them through rank 0; any other is the algorithm of this package that gathers them. All
 ranks have the same parameters and gradients. A repeat is STEPS steps, one after another. Rank 0 prints a JSON line for each
 case and way: seconds of a step on the slowest rank in each repeat, CPU seconds of all ranks for one step, and whether the
@@ -20,14 +20,14 @@ from contextlib import ExitStack
 from typing import Any
 
 import torch
+from lab import Place
+from lab.bench import measure
 from rendezvous import join_gang
 from resnet import resnet50
 
 from sparkdl_comm.collectives.group import CollectiveGroup
 from sparkdl_comm.conf import CommConf
 from sparkdl_comm.gang.gang import Gang
-from sparkdl_comm.lab import Place
-from sparkdl_comm.lab.bench import measure
 from sparkdl_comm.optim import LARS
 from sparkdl_comm.optim.norms import LOCAL, DealtNorms, Norms
 from sparkdl_comm.optim.parallel import GangRanks, Ranks

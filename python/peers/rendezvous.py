@@ -7,9 +7,10 @@ import time
 from collections.abc import Callable
 from pathlib import Path
 
+from lab import Place
+
 from sparkdl_comm.errors import DeadlineError
 from sparkdl_comm.gang.gang import Gang
-from sparkdl_comm.lab import Place
 
 
 def join_gang(folder: str, place: Place, seconds: float, host: str | None = None) -> Gang:

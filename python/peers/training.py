@@ -10,12 +10,12 @@ from importlib import metadata
 from importlib.util import find_spec
 from pathlib import Path
 
+from lab.bench import Row, versions
 from peers import applications
 from peers.arena import PROGRAMS, Arena, NotInstalledError, python_path
 from peers.workload import Job
 
 import sparkdl_comm
-from sparkdl_comm.lab.bench import Row, versions
 
 #: What a strategy or an engine is called in the table -> how its system calls it.
 STRATEGIES = {"sparkdl-ps": "ps", "sparkdl-gloo": "gloo"}

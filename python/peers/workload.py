@@ -2,7 +2,7 @@
 
 A model is a number, of hidden units: a perceptron of 784 inputs and one output, which really computes, and whose few rows
 per step leave nearly all of an iteration to the network. Or a profile, or its name: an emulated network, whose layers
-wait (see sparkdl_comm.lab.emulated). The weights after the last step are compared with those that one process finds.
+wait (see lab.emulated). The weights after the last step are compared with those that one process finds.
 """
 
 from __future__ import annotations
@@ -16,10 +16,10 @@ from typing import Any
 
 import numpy as np
 import torch
+from lab.emulated import EmulatedNetwork
 from torch import nn
 
-from sparkdl_comm.lab.emulated import EmulatedNetwork
-from sparkdl_comm.lab.profile import Profile
+from sparkdl_comm.sim.profile import Profile
 
 Model = int | str | Profile
 

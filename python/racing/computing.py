@@ -7,8 +7,7 @@ from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 
 import torch
-
-from sparkdl_comm.lab.emulated import STRAGGLERS, Pace, Stragglers
+from lab.emulated import STRAGGLERS, Pace, Stragglers
 
 #: C0 is without stragglers.
 SETTINGS = {"C0": Stragglers(0.0, 1.0), **STRAGGLERS}

@@ -6,9 +6,9 @@ from __future__ import annotations
 from dataclasses import dataclass, field
 
 import torch
+from lab.rates import DISTRIBUTIONS, LinkRate, RateSchedule
 from racing.computing import SETTINGS, generator
 
-from sparkdl_comm.lab.rates import DISTRIBUTIONS, LinkRate, RateSchedule
 from sparkdl_comm.sim.conditions import RATES, Conditions
 from sparkdl_comm.topology import Topology
 

@@ -32,6 +32,10 @@ from pathlib import Path
 from typing import Any, NamedTuple
 
 import numpy as np
+from lab import Lab
+from lab.bench import Row, versions
+from lab.cluster import Cluster
+from lab.rates import DISTRIBUTIONS
 from racing.computing import SETTINGS
 from racing.conditions import SteadyServer
 from racing.curve import Moment, first
@@ -40,10 +44,6 @@ from racing.start import Start
 from topics.corpus import Corpus
 
 from sparkdl_comm.errors import ConfError
-from sparkdl_comm.lab import Lab
-from sparkdl_comm.lab.bench import Row, versions
-from sparkdl_comm.lab.cluster import Cluster
-from sparkdl_comm.lab.rates import DISTRIBUTIONS
 from sparkdl_comm.networks import digits_28x28
 from sparkdl_comm.topology import Topology
 

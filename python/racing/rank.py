@@ -2,7 +2,7 @@
 
     python rank.py RENDEZVOUS_FOLDER RACE
 
-RACE: JSON of a Race. Where it runs is in the environment (see sparkdl_comm.lab.place); for what goes over gloo,
+RACE: JSON of a Race. Where it runs is in the environment (see lab.place); for what goes over gloo,
 GLOO_SOCKET_IFNAME names the network interface. The rank that has the model prints a JSON line: its ``curve`` of seconds,
 updates and scores; ``max_delay``, in updates, and how many were ``dropped``; ``busy``: of the machine's cores, in the mean.
 """
@@ -21,6 +21,7 @@ import torch
 import torch.distributed as dist
 
 sys.path.insert(0, str(Path(__file__).parents[1]))
+from lab import Place
 from peers.rendezvous import join_gang
 from racing import by_ddp, by_fabric, by_ring, by_server
 from racing.curve import Curve
@@ -31,7 +32,6 @@ from racing.tasks import Task
 from sparkdl_comm.fabric.options import Options
 from sparkdl_comm.fabric.params import FabricParams
 from sparkdl_comm.fabric.roles import Fabric
-from sparkdl_comm.lab import Place
 
 
 class Ran(NamedTuple):

@@ -18,6 +18,8 @@ from functools import partial
 from typing import NamedTuple
 
 import numpy as np
+from lab.arguments import whole_numbers
+from lab.bench import Row, measure, versions
 
 from sparkdl_comm.fabric.core.decisions import Decision, Dropped, Push
 from sparkdl_comm.fabric.core.events import BandwidthReported, Update, UpdateReady
@@ -25,8 +27,6 @@ from sparkdl_comm.fabric.core.roles import Roles
 from sparkdl_comm.fabric.core.rules import Rules
 from sparkdl_comm.fabric.core.scheduler import Scheduler
 from sparkdl_comm.fabric.core.synchrony import Synchrony
-from sparkdl_comm.lab.arguments import whole_numbers
-from sparkdl_comm.lab.bench import Row, measure, versions
 
 RATE = 1.25e9
 BYTES = 100_000_000

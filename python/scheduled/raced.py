@@ -5,7 +5,7 @@ from __future__ import annotations
 from pathlib import Path
 from typing import NamedTuple
 
-from sparkdl_comm.lab.results import read
+from lab.results import read
 
 
 class Raced(NamedTuple):

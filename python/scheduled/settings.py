@@ -31,13 +31,13 @@ from functools import partial
 from pathlib import Path
 from typing import NamedTuple
 
+from lab.arguments import positive
+from lab.bench import Row, versions
 from racing.conditions import RaceConditions
 from scheduled.raced import raced
 
 from sparkdl_comm.errors import ConfError
 from sparkdl_comm.fabric.core.synchrony import Synchrony
-from sparkdl_comm.lab.arguments import positive
-from sparkdl_comm.lab.bench import Row, versions
 from sparkdl_comm.sim.async_run import AsyncRun
 from sparkdl_comm.sim.conditions import LIKELY, STRAGGLERS, Conditions
 from sparkdl_comm.sim.fabric_run import Control, FabricRun

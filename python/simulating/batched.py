@@ -22,11 +22,11 @@ from dataclasses import dataclass
 from functools import cached_property
 from typing import Any
 
+from lab.bench import Row, versions
 from tables.paper import IBATCH_NODES, IBATCH_PAPER
 
-from sparkdl_comm.lab.bench import Row, versions
-from sparkdl_comm.lab.profile import PROFILES, Profile
 from sparkdl_comm.sim.network import HEADERS
+from sparkdl_comm.sim.profile import PROFILES, Profile
 from sparkdl_comm.sim.step_run import ITEMSIZE
 from sparkdl_comm.strategies.ps.planner import iteration_seconds, plan_buckets
 

@@ -14,12 +14,12 @@ from datetime import datetime, timezone
 from pathlib import Path
 
 import bench_collectives
+from lab.bench import Row
 from simulating import validation
 
 from sparkdl_comm.collectives.cost import Cost
 from sparkdl_comm.collectives.plan import Collective, Operation
 from sparkdl_comm.collectives.select import predict
-from sparkdl_comm.lab.bench import Row
 from sparkdl_comm.sim.step_run import ITEMSIZE
 from sparkdl_comm.topology import Topology
 

@@ -22,14 +22,14 @@ from typing import Any
 from batching.case import case_of, share_of
 from batching.job import BUCKET, Job
 from batching.lab import conf_of
+from lab import Lab
+from lab.bench import Row, versions
 from peers.applications import submit
 from peers.arena import PROGRAMS, python_path
 
-from sparkdl_comm.lab import Lab
-from sparkdl_comm.lab.bench import Row, versions
-from sparkdl_comm.lab.profile import Profile, shipped
 from sparkdl_comm.report.trace_file import read_trace
 from sparkdl_comm.sim.forecast import SERVER, Setting, forecast
+from sparkdl_comm.sim.profile import Profile, shipped
 from sparkdl_comm.sim.server_run import UNPLANNED
 from sparkdl_comm.sim.traced import Traced, traced
 from sparkdl_comm.topology import Topology

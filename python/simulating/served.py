@@ -4,11 +4,11 @@ from __future__ import annotations
 
 import math
 
+from lab.bench import Row
 from simulating.parameters import Parameters, Simulated
 
-from sparkdl_comm.lab.bench import Row
-from sparkdl_comm.lab.profile import Profile
 from sparkdl_comm.sim.network import HEADERS
+from sparkdl_comm.sim.profile import Profile
 from sparkdl_comm.sim.server_run import UNPLANNED, Batch, ServedLayer, ServerCost, iteration_seconds
 from sparkdl_comm.sim.step_run import ITEMSIZE
 

@@ -16,6 +16,8 @@ from collections.abc import Callable, Iterator, Sequence
 from dataclasses import asdict, dataclass, replace
 from pathlib import Path
 
+from lab.bench import Row, versions
+from lab.results import read
 from simulating.parameters import Known, Parameters, Simulated, fitted
 from simulating.served import WAYS, served
 from tables.fabric import RACED
@@ -24,12 +26,10 @@ from sparkdl_comm.collectives.algorithms import make_plan
 from sparkdl_comm.collectives.plan import Collective
 from sparkdl_comm.collectives.select import collective_for
 from sparkdl_comm.conf import CommConf
-from sparkdl_comm.lab.bench import Row, versions
-from sparkdl_comm.lab.profile import Profile
-from sparkdl_comm.lab.results import read
 from sparkdl_comm.sim.collective import simulate
 from sparkdl_comm.sim.decoupled_run import decoupled_seconds
 from sparkdl_comm.sim.group_run import hierarchical_top_k
+from sparkdl_comm.sim.profile import Profile
 from sparkdl_comm.sim.step_run import ITEMSIZE, Computing, step_seconds
 from sparkdl_comm.topology import Topology
 

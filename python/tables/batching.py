@@ -4,11 +4,10 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 
+from lab.results import Row
 from tables.data import Data, at_most, beside, of_paper, seconds, with_theory
 from tables.kept import kept, tried
 from tables.paper import IBATCH_NODES, IBATCH_PAPER, IBATCH_PAPER_72
-
-from sparkdl_comm.lab.results import Row
 
 Line = tuple[str, ...]
 #: Numbers of hosts beside one, a file of results for each; and those whose iterations are told by parts.

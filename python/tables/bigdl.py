@@ -4,11 +4,10 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
 
+from lab.results import Row
 from tables.data import Data, beside, seconds, with_theory
 from tables.kept import kept
 from tables.paper import IBATCH_NODES, IBATCH_PAPER
-
-from sparkdl_comm.lab.results import Row
 
 _FILES = ("bigdl-local", "bigdl-star4", "bigdl-star8")
 #: Of networks that really compute.

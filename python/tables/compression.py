@@ -6,11 +6,10 @@ import math
 from collections.abc import Iterator, Sequence
 from statistics import fmean, stdev
 
+from lab.results import Row
 from peers.breakdown import PARTS
 from tables.data import COMPARED_FROM, Data, beside, of_paper, seconds, with_theory
 from tables.kept import kept
-
-from sparkdl_comm.lab.results import Row
 
 Line = tuple[str, ...]
 #: The CommLib paper's table 3: throughput, % of linear scaling, on 16 hosts of 8 GPUs; "dense" stands beside a tree.

@@ -6,8 +6,9 @@ import statistics
 from collections.abc import Sequence
 from pathlib import Path
 
+from lab.results import Origin, Row, read
+
 from sparkdl_comm.errors import InputError
-from sparkdl_comm.lab.results import Origin, Row, read
 
 #: From so many samples on the middle half of them is told, else all.
 QUARTILES_FROM = 8

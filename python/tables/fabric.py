@@ -5,10 +5,9 @@ from __future__ import annotations
 import statistics
 from collections.abc import Iterator, Sequence
 
+from lab.results import Row
 from scheduled.settings import PAPER
 from tables.data import Data, at_most, beside, of_paper, seconds
-
-from sparkdl_comm.lab.results import Row
 
 Line = tuple[str, ...]
 #: Seconds that the scheduler may take for so many updates.

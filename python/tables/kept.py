@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 
-from sparkdl_comm.lab.results import Row
+from lab.results import Row
 
 #: As Autotuner.scala: a smaller share of time is chance, and then the fewest batches stay.
 CHANCE = 0.02

@@ -9,6 +9,7 @@ from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from functools import partial
 
+from lab.results import Row
 from simulating.scale import FIG5
 from tables import batching, bigdl, compression
 from tables import pipeline as lp
@@ -40,8 +41,6 @@ from tables.scale import (
     scale_predict,
     scale_size,
 )
-
-from sparkdl_comm.lab.results import Row
 
 Line = tuple[str, ...]
 MIB = 1 << 20

@@ -9,9 +9,8 @@ from __future__ import annotations
 from collections.abc import Iterator
 from statistics import fmean
 
+from lab.results import Row
 from tables.data import Data, at_most, beside, of_paper, seconds
-
-from sparkdl_comm.lab.results import Row
 
 Line = tuple[str, ...]
 MIB = 1 << 20

@@ -6,12 +6,11 @@ import math
 import statistics
 from collections.abc import Iterator, Sequence
 
+from lab.results import Row
 from simulating.predicted import ordered
 from tables.compression import TABLE3_PAPER
 from tables.data import Data, seconds
 from tables.paper import IBATCH_NODES, IBATCH_PAPER, IBATCH_PAPER_72
-
-from sparkdl_comm.lab.results import Row
 
 Line = tuple[str, ...]
 MIB = 1 << 20

@@ -17,7 +17,7 @@ from bigdl.dllib.nn.layer import (
     Tanh,
 )
 
-from sparkdl_comm.lab.profile import Profile
+from sparkdl_comm.sim.profile import Profile
 
 CLASSES = 10
 _PIXELS = 28 * 28

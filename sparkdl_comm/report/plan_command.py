@@ -67,7 +67,7 @@ def _plan(options: argparse.Namespace) -> int:
 
 def _profile(options: argparse.Namespace) -> dict[str, Any]:
     """Return startup and the layers' transfer, compute and bytes, in seconds and bytes."""
-    from sparkdl_comm.lab.profile import Profile, shipped
+    from sparkdl_comm.sim.profile import Profile, shipped
 
     if options.profile not in shipped():
         return _read(Path(options.profile), shipped())

@@ -17,11 +17,11 @@ from sparkdl_comm.collectives.algorithms import make_plan
 from sparkdl_comm.collectives.cost import Cost
 from sparkdl_comm.collectives.plan import Operation
 from sparkdl_comm.collectives.select import collective_for
-from sparkdl_comm.lab.profile import Profile
 from sparkdl_comm.sim.collective import even_count
 from sparkdl_comm.sim.engine import Engine
 from sparkdl_comm.sim.network import Network
 from sparkdl_comm.sim.plan_run import PlanRun
+from sparkdl_comm.sim.profile import Profile
 from sparkdl_comm.sim.script import Script, script
 from sparkdl_comm.space.layer_buckets import in_buckets
 from sparkdl_comm.topology import Topology

@@ -16,9 +16,9 @@ from typing import Any
 
 import numpy as np
 import pytest
+from lab.loopback import Loopback
+from lab.spark import SparkCluster
 
-from sparkdl_comm.lab.loopback import Loopback
-from sparkdl_comm.lab.spark import SparkCluster
 from sparkdl_comm.topology import Topology
 from tests import seeds
 from tests.faults import cases, processes
@@ -116,7 +116,10 @@ class Range:
 
     def _start_standalone(self) -> None:
         local = self._folder / "local-of-daemons"
-        environment = {processes.VARIABLE: self._name, "PYTHONPATH": str(Path(__file__).parents[2])}
+        environment = {
+            processes.VARIABLE: self._name,
+            "PYTHONPATH": os.pathsep.join([str(Path(__file__).parents[2]), os.environ["PYTHONPATH"]]),
+        }
         environment["SPARK_LOCAL_DIRS"] = str(local)
         hosts = self._undo.enter_context(Loopback(Topology.parse("star:3")))
         cluster = self._undo.enter_context(SparkCluster(hosts, env=environment))

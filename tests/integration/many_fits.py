@@ -6,10 +6,10 @@ A case is a strategy and settings of this package: "lp collective.loop=root". MA
 import json
 import sys
 
+from lab.settings import applied
 from pyspark.sql import SparkSession
 
 import sparkdl_comm
-from sparkdl_comm.lab.settings import applied
 from tests.integration.nets import Large
 from tests.integration.test_training import distance, fit, frame, in_one_process
 

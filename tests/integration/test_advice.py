@@ -8,12 +8,12 @@ from typing import Any
 
 import pytest
 import torch
+from lab.settings import applied
 from pyspark.sql import DataFrame
 from pyspark.sql import functions as F
 
 from sparkdl_comm import TorchEstimator
 from sparkdl_comm.errors import ConfError, InputError, ModelError, PluginError, SlotsError, SparkdlCommError
-from sparkdl_comm.lab.settings import applied
 from tests.integration.nets import Line, Pictures, Small
 from tests.integration.test_training import frame
 

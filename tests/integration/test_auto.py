@@ -7,11 +7,11 @@ from typing import Any
 
 import pytest
 import torch
+from lab.settings import applied
 from pyspark.sql import SparkSession
 
 from sparkdl_comm import TorchModel
 from sparkdl_comm.errors import ConfError
-from sparkdl_comm.lab.settings import applied
 from sparkdl_comm.train.loop.callbacks import Callback
 from tests.integration.nets import Large, TakesTurns
 from tests.integration.test_training import distance, fit, frame, in_one_process, same_bits

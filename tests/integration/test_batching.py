@@ -6,10 +6,10 @@ import numpy as np
 import pandas as pd
 import pytest
 import torch
+from lab.settings import applied
 from pyspark.sql import DataFrame, SparkSession
 
 from sparkdl_comm import TorchEstimator, TorchModel
-from sparkdl_comm.lab.settings import applied
 from tests.integration.nets import Backwards, Large, Tangled
 
 ROWS = 80

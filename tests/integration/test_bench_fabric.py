@@ -5,10 +5,10 @@ from dataclasses import replace
 import bench_fabric
 import numpy as np
 import pytest
+from lab.results import FIELDS
 from scheduled import batches
 
 from sparkdl_comm.fabric.core.decisions import Dropped, Push
-from sparkdl_comm.lab.results import FIELDS
 
 
 def test_a_row_for_each_size_and_kind_of_rates(rows_of):

@@ -12,11 +12,11 @@ from typing import Any
 
 import bench_peers
 import pytest
+from lab import Lab
+from lab.results import FIELDS
 from peers.arena import Arena
 
 from sparkdl_comm.errors import LabError, LabUnavailableError
-from sparkdl_comm.lab import Lab
-from sparkdl_comm.lab.results import FIELDS
 from sparkdl_comm.topology import Topology
 
 ROOT = Path(__file__).parents[2]

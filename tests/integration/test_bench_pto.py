@@ -4,9 +4,8 @@ import math
 
 import bench_pto
 import pytest
+from lab.results import FIELDS
 from peers.resnet import resnet50
-
-from sparkdl_comm.lab.results import FIELDS
 
 
 @pytest.mark.slow

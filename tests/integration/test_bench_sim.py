@@ -2,9 +2,8 @@
 
 import bench_sim
 import pytest
+from lab.results import FIELDS
 from simulating.validation import FITTED, cells
-
-from sparkdl_comm.lab.results import FIELDS
 
 
 @pytest.mark.slow

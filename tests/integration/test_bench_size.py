@@ -1,8 +1,7 @@
 """python/bench_size.py tells what gangs of several sizes cost."""
 
 import bench_size
-
-from sparkdl_comm.lab.results import FIELDS
+from lab.results import FIELDS
 
 
 def test_driver_and_ranks_have_rows(rows_of):

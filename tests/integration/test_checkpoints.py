@@ -11,10 +11,10 @@ from typing import Any
 import pyarrow as pa
 import pytest
 import torch
+from lab.settings import applied
 from pyspark.sql import SparkSession
 
 from sparkdl_comm.errors import ConfError, PluginError, SlotsError
-from sparkdl_comm.lab.settings import applied
 from tests.integration.nets import Random, Small
 from tests.integration.test_training import fit as fit_once
 from tests.integration.test_training import frame, same_bits

@@ -1,10 +1,10 @@
 """Whole fits on three executors whose gradients travel by this package's own collectives."""
 
 import pytest
+from lab.settings import applied
 
 from sparkdl_comm.collectives.algorithms import ALGORITHMS
 from sparkdl_comm.errors import ConfError
-from sparkdl_comm.lab.settings import applied
 from sparkdl_comm.topology import Topology
 from tests.integration.nets import Large, Small
 from tests.integration.test_training import distance, fit, frame, in_one_process, same_bits

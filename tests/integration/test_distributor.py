@@ -9,12 +9,12 @@ from concurrent.futures import ThreadPoolExecutor
 import numpy as np
 import pytest
 import torch
+from lab.settings import applied
 from pyspark.ml.linalg import Vectors
 from pyspark.ml.torch.distributor import TorchDistributor
 
 from sparkdl_comm import CommDistributor, Communicator
 from sparkdl_comm.errors import ConfError, GangError, InputError, ModelError, RankFailedError, RankLostError, SlotsError
-from sparkdl_comm.lab.settings import applied
 from tests.integration import training_functions as functions
 
 

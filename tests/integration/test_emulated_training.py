@@ -4,11 +4,11 @@ import functools
 
 import pytest
 import torch
+from lab.emulated import EmulatedNetwork
 from pyspark.sql import SparkSession
 
 from sparkdl_comm import TorchEstimator
-from sparkdl_comm.lab.emulated import EmulatedNetwork
-from sparkdl_comm.lab.profile import Profile
+from sparkdl_comm.sim.profile import Profile
 
 STEPS, WORLD = 2, 3
 

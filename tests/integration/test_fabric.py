@@ -1,10 +1,10 @@
 """Strategy ``fabric``, and its API, on three executors, each a JVM of its own."""
 
 import pytest
+from lab.settings import applied
 
 from sparkdl_comm import CommDistributor
 from sparkdl_comm.errors import ConfError
-from sparkdl_comm.lab.settings import applied
 from tests.integration import training_functions as functions
 from tests.integration.test_training import fit, frame, same_bits, table
 

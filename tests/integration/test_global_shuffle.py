@@ -10,10 +10,10 @@ from pathlib import Path
 
 import numpy as np
 import pytest
+from lab.settings import applied
 from pyspark.sql import SparkSession
 
 from sparkdl_comm import TorchModel
-from sparkdl_comm.lab.settings import applied
 from tests.integration.nets import Small, told_floats, told_rows
 from tests.integration.test_training import ROWS, fit, same_bits
 

@@ -8,12 +8,12 @@ from typing import Any
 
 import pytest
 import torch
+from lab.settings import applied
 from pyspark import TaskContext
 from tensorboard.backend.event_processing.event_accumulator import EventAccumulator
 
 from sparkdl_comm import TensorBoardLogger, TorchEstimator
 from sparkdl_comm.errors import RankFailedError
-from sparkdl_comm.lab.settings import applied
 
 
 class Talks(torch.nn.Linear):

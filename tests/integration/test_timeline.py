@@ -7,12 +7,12 @@ from pathlib import Path
 
 import pytest
 import torch
+from lab.settings import applied
 from pyspark.sql import SparkSession
 
 from sparkdl_comm import TorchEstimator, TorchModel
 from sparkdl_comm.cli import main
 from sparkdl_comm.errors import InputError
-from sparkdl_comm.lab.settings import applied
 from sparkdl_comm.report.timeline import Timeline
 from sparkdl_comm.report.trace_file import read_trace
 from sparkdl_comm.sim.traced import traced as what_was_traced

@@ -6,11 +6,11 @@ import numpy as np
 import pandas as pd
 import pytest
 import torch
+from lab.settings import applied
 from pyspark.sql import DataFrame, SparkSession
 
 from sparkdl_comm import Callback, TorchEstimator, TorchModel
 from sparkdl_comm.errors import CallbackError, ConfError, ModelError
-from sparkdl_comm.lab.settings import applied
 from sparkdl_comm.optim import LAMB, LARS
 from tests.integration.nets import Large, Line, Odd, SeesMemory, Small, different_everywhere, named_everywhere
 from tests.nets import Counting, Fresh

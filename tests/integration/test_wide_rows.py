@@ -5,12 +5,12 @@ import warnings
 import numpy as np
 import pytest
 import torch
+from lab.settings import applied
 from pyspark.ml.feature import HashingTF
 from pyspark.sql import functions as F
 
 from sparkdl_comm.errors import InputError
 from sparkdl_comm.job.arrow_batches import KEY, bounded, measures
-from sparkdl_comm.lab.settings import applied
 from sparkdl_comm.ml.model import TorchModel
 from tests.integration.test_training import distance, fit
 

@@ -2,7 +2,7 @@
 
 import subprocess
 
-from sparkdl_comm.lab import access, state
+from lab import access, state
 
 
 def left_of(name):

@@ -2,8 +2,7 @@
 
 import bench_auto
 import pytest
-
-from sparkdl_comm.lab.results import FIELDS
+from lab.results import FIELDS
 
 
 @pytest.mark.slow

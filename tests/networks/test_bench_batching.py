@@ -4,8 +4,7 @@ from collections.abc import Callable
 
 import bench_ps
 import pytest
-
-from sparkdl_comm.lab.results import FIELDS
+from lab.results import FIELDS
 
 WAYS = ["whole", "layerwise", "paper", "paper-layerwise", "ibatch-pull", "ibatch", "optimal"]
 ALL_REDUCES = ["ring", "bml", "ddp"]

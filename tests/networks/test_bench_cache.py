@@ -3,8 +3,7 @@
 import bench_cache
 import pytest
 from cached.fits_job import WAYS
-
-from sparkdl_comm.lab.results import FIELDS
+from lab.results import FIELDS
 
 
 @pytest.mark.slow

@@ -2,9 +2,9 @@
 
 import bench_convergence
 import pytest
+from lab.results import FIELDS
 
 from sparkdl_comm.conf import PREFIX, CommConf
-from sparkdl_comm.lab.results import FIELDS
 from sparkdl_comm.strategies.registry import strategy_class
 
 

@@ -2,10 +2,10 @@
 
 import bench_jobs
 import pytest
+from lab.results import FIELDS
 from peers.breakdown import PARTS
 
-from sparkdl_comm.lab.profile import Layer, Profile
-from sparkdl_comm.lab.results import FIELDS
+from sparkdl_comm.sim.profile import Layer, Profile
 
 
 @pytest.mark.slow

@@ -4,9 +4,9 @@ from __future__ import annotations
 
 import bench_record
 import pytest
+from lab.results import FIELDS
 
 from sparkdl_comm.conf import PREFIX, CommConf
-from sparkdl_comm.lab.results import FIELDS
 from sparkdl_comm.strategies.registry import strategy_class
 
 

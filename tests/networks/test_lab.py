@@ -11,9 +11,9 @@ import time
 from pathlib import Path
 
 import pytest
+from lab import Lab, LinkRate, Place, RateSchedule, access, state
 
 from sparkdl_comm.errors import ConfError, LabError, LabUnavailableError, RankFailedError
-from sparkdl_comm.lab import Lab, LinkRate, Place, RateSchedule, access, state
 from tests.networks.lab_helpers import left_of
 
 MBIT = 10**6
@@ -22,7 +22,7 @@ ROOT = Path(__file__).parents[2]
 # Each rank sends `size` bytes to its neighbours over every rail, and says how much it received.
 EXCHANGE = """
 import socket, sys, threading
-from sparkdl_comm.lab import Place
+from lab import Place
 here, size = Place.here(), int(sys.argv[1])
 jobs = [(rail, other) for rail in range(here.topology.rails) for other in here.topology.neighbours(here.rank, rail)]
 servers = [socket.create_server((address, here.port + here.rank)) for address in here.addresses]
@@ -101,12 +101,16 @@ def test_in_a_user_namespace(networks):
 
 @pytest.mark.skipif(os.geteuid() != 0, reason="already not root")
 def test_as_a_user_without_privileges(networks):
-    run = ["lab", "run", "--topology", "star:2,100mbit", "--", "sh", "-c", "ip -brief addr show rail0"]
+    run = ["run", "--topology", "star:2,100mbit", "--", "sh", "-c", "ip -brief addr show rail0"]
     nobody = {"user": "nobody", "group": "nogroup", "extra_groups": [], "cwd": "/"}
-    environment = {"PATH": os.environ["PATH"], "PYTHONPATH": str(ROOT), "PYTHONDONTWRITEBYTECODE": "1"}
+    environment = {
+        "PATH": os.environ["PATH"],
+        "PYTHONPATH": f"{ROOT}:{ROOT / 'python'}",
+        "PYTHONDONTWRITEBYTECODE": "1",
+    }
     for python in (sys.executable, "/usr/bin/python3"):  # one that this user may run
         try:
-            tried = subprocess.run([python, "-c", "import sparkdl_comm.lab.network"], env=environment, **nobody)
+            tried = subprocess.run([python, "-c", "import lab.network"], env=environment, **nobody)
         except OSError:
             continue
         if tried.returncode == 0:
@@ -114,7 +118,12 @@ def test_as_a_user_without_privileges(networks):
     else:
         pytest.skip("nobody may run no Python here that has what labs need")
     done = subprocess.run(
-        [python, "-m", "sparkdl_comm", *run], env=environment, capture_output=True, text=True, timeout=60, **nobody
+        [python, str(ROOT / "python" / "sparkdl-lab"), *run],
+        env=environment,
+        capture_output=True,
+        text=True,
+        timeout=60,
+        **nobody,
     )
     if "no permission to make network namespaces" in done.stderr:
         pytest.skip("no unprivileged user namespaces here")

@@ -1,4 +1,4 @@
-"""The console script, its labs in the background, and its check of the links."""
+"""The program `sparkdl-lab`, its labs in the background, and its check of the links."""
 
 import json
 import os
@@ -6,13 +6,16 @@ import re
 import subprocess
 import sys
 import time
+from pathlib import Path
 
 import pytest
+from lab import Lab, LinkRate, state
+from lab.check import LinkCheck, across, check, rings
+from lab.commands import main
 
-from sparkdl_comm import cli
 from sparkdl_comm.errors import InputError
-from sparkdl_comm.lab import Lab, LinkRate, state
-from sparkdl_comm.lab.check import LinkCheck, across, check, rings
+
+PROGRAM = Path(__file__).parents[2] / "python" / "sparkdl-lab"
 
 
 @pytest.fixture
@@ -21,8 +24,8 @@ def name():
 
 
 def call(*arguments):
-    """Runs `sparkdl-comm lab`, in a process of its own."""
-    command = [sys.executable, "-m", "sparkdl_comm", "lab", *map(str, arguments)]
+    """Runs `python/sparkdl-lab`, in a process of its own."""
+    command = [sys.executable, str(PROGRAM), *map(str, arguments)]
     return subprocess.run(command, capture_output=True, text=True, timeout=120, check=False)
 
 
@@ -56,7 +59,7 @@ def test_a_lab_stays_up_in_the_background_until_it_is_taken_down(networks, name)
 
 def test_down_without_a_name_removes_what_was_left_and_no_lab_in_use(networks, name):
     program = (
-        "import sys, time; from sparkdl_comm.lab import Lab\n"
+        "import sys, time; from lab import Lab\n"
         "with Lab('star:2,100mbit', name=sys.argv[1]): print('up', flush=True); time.sleep(60)"
     )
     with Lab("star:2,100mbit") as used:
@@ -92,7 +95,7 @@ def test_run_shows_what_each_rank_wrote_and_fails_with_them(networks):
     ],
 )
 def test_errors_are_one_line(arguments, complaint, capsys):
-    assert cli.main(["lab", *arguments]) == 1
+    assert main(arguments) == 1
     said = capsys.readouterr().err
     assert complaint in said
     assert said.count("\n") == 1

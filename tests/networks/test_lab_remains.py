@@ -8,9 +8,9 @@ import threading
 import time
 
 import pytest
+from lab import Lab, remove, state
 
 from sparkdl_comm.errors import DeadlineError, LabError
-from sparkdl_comm.lab import Lab, remove, state
 from tests.networks.lab_helpers import left_of
 
 
@@ -50,7 +50,7 @@ HOLD = """
 import signal, subprocess, sys, time
 signal.signal(signal.SIGHUP, signal.SIG_DFL)  # nohup and shells' background jobs have them ignored, here too
 signal.signal(signal.SIGINT, signal.default_int_handler)
-from sparkdl_comm.lab import Lab
+from lab import Lab
 with Lab("star:2,100mbit", name=sys.argv[1], mode=sys.argv[2] or None) as lab:
     lab.popen(1, ["sleep", "64"])
     print("up", flush=True)

@@ -8,11 +8,11 @@ from pathlib import Path
 
 import pyspark
 import pytest
+from lab import Lab, access, state
+from lab.spark import SparkCluster
 
 from sparkdl_comm import plugin, spark_conf
 from sparkdl_comm.errors import ConfError, DeadlineError, LabError
-from sparkdl_comm.lab import Lab, access, state
-from sparkdl_comm.lab.spark import SparkCluster
 from tests import spark_home
 from tests.spark_home import SPARK4
 
@@ -39,7 +39,7 @@ def test_the_bytes_that_training_counts_cross_the_shaped_links(networks, tmp_pat
         "spark.ui.enabled": "false",
         "spark.sql.warehouse.dir": (tmp_path / "warehouse").as_uri(),
     }
-    command = [sys.executable, "-m", "sparkdl_comm", "lab", "submit", "--topology", "star:4,200mbit"]
+    command = [sys.executable, str(ROOT / "python" / "sparkdl-lab"), "submit", "--topology", "star:4,200mbit"]
     command += ["--timeout", "400", "--counters", str(counters), "--"]
     command += ["--jars", str(plugin.jar_for(version, plugin.JARS))]
     command += [f"--conf={key}={value}" for key, value in settings.items()]

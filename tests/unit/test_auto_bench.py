@@ -11,7 +11,7 @@ import bench_auto
 import pytest
 from peers.ways import fits
 
-from sparkdl_comm.lab.profile import Profile
+from sparkdl_comm.sim.profile import Profile
 from sparkdl_comm.topology import Topology
 
 DECISIONS = [{"step": 6, "since": 14, "chosen": "ring"}, {"step": 108, "since": 117, "chosen": "lp"}]

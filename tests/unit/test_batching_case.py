@@ -6,7 +6,7 @@ import pytest
 from batching.case import case_of, share_of
 
 from sparkdl_comm.errors import ConfError
-from sparkdl_comm.lab.profile import Profile
+from sparkdl_comm.sim.profile import Profile
 
 
 def test_at_a_rate_that_is_found_a_pull_takes_so_many_times_forward() -> None:

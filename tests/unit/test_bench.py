@@ -8,11 +8,11 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from lab.arguments import STDOUT
+from lab.bench import Report, Row, allreduce_seconds, broadcast_seconds, measure, versions
+from lab.results import FIELDS, Origin, read
 
 from sparkdl_comm.errors import InputError, LabError, LabUnavailableError
-from sparkdl_comm.lab.arguments import STDOUT
-from sparkdl_comm.lab.bench import Report, Row, allreduce_seconds, broadcast_seconds, measure, versions
-from sparkdl_comm.lab.results import FIELDS, Origin, read
 
 
 def row(**changes: Any) -> Row:

@@ -6,8 +6,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-
-from sparkdl_comm.lab.arguments import (
+from lab.arguments import (
     STDOUT,
     fraction,
     link_rate,

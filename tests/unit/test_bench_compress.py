@@ -6,9 +6,9 @@ import bench_compress
 import pytest
 import torch
 from compressed import selecting
+from lab.results import FIELDS
 
 from sparkdl_comm.compress.selection import OPERATORS, operator
-from sparkdl_comm.lab.results import FIELDS
 
 
 @pytest.mark.slow

@@ -9,11 +9,11 @@ from typing import Any
 
 import pytest
 import torch
+from lab.emulated import STRAGGLERS, EmulatedNetwork, Pace, Stragglers
 
 from sparkdl_comm.errors import InputError
-from sparkdl_comm.lab.emulated import STRAGGLERS, EmulatedNetwork, Pace, Stragglers
-from sparkdl_comm.lab.profile import PROFILES, Layer, Profile
 from sparkdl_comm.networks import LeNet5
+from sparkdl_comm.sim.profile import PROFILES, Layer, Profile
 from sparkdl_comm.space.flat import FlatModel
 
 TINY = Profile(

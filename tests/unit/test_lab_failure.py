@@ -3,8 +3,7 @@
 from __future__ import annotations
 
 import pytest
-
-from sparkdl_comm.lab.failure import excerpt
+from lab.failure import excerpt
 
 FRAMES = "\n".join(
     f"\tat org.apache.spark.rpc.netty.Dispatcher.call{number}(Dispatcher.scala:42)" for number in range(99)

@@ -8,10 +8,10 @@ from pathlib import Path
 import bench_collectives
 import pytest
 import torch
+from lab.bench import Row
 from peers.arena import Arena, NotInstalledError
 from peers.workload import LEARNING_RATE, Model, hidden_of, loss, nbytes, network, perceptron, right, rows
 
-from sparkdl_comm.lab.bench import Row
 from sparkdl_comm.topology import Topology
 
 HIDDEN, COUNT, ITERATIONS = 20, 12, 15

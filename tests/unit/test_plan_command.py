@@ -6,7 +6,7 @@ from pathlib import Path
 import pytest
 
 from sparkdl_comm.cli import main
-from sparkdl_comm.lab.profile import Profile
+from sparkdl_comm.sim.profile import Profile
 
 #: The paper's worked case, Fig. 4: layer 2 computes long, layer 11 transfers long.
 TWELVE = {

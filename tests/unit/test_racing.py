@@ -13,6 +13,8 @@ import psutil
 import pytest
 import torch
 import torch.distributed as dist
+from lab import LinkRate
+from lab.rates import DISTRIBUTIONS, RateSchedule
 from racing import by_ring, by_server
 from racing.by_fabric import serve, work
 from racing.computing import Computing
@@ -26,8 +28,6 @@ from topics.task import Topics
 from sparkdl_comm.conf import CommConf
 from sparkdl_comm.errors import ConfError
 from sparkdl_comm.fabric.params import FabricParams
-from sparkdl_comm.lab import LinkRate
-from sparkdl_comm.lab.rates import DISTRIBUTIONS, RateSchedule
 from sparkdl_comm.topology import Topology
 from tests.unit.collective_helpers import on_all
 from tests.unit.fabric_helpers import raised, run

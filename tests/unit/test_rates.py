@@ -3,9 +3,9 @@
 from collections import Counter
 
 import pytest
+from lab.rates import RateSchedule
 
 from sparkdl_comm.errors import ConfError
-from sparkdl_comm.lab.rates import RateSchedule
 from sparkdl_comm.topology import Topology
 
 NOMINAL = 10**8

@@ -7,10 +7,10 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from lab import results
+from lab.results import Origin, Results, Row, read
 
 from sparkdl_comm.errors import InputError
-from sparkdl_comm.lab import results
-from sparkdl_comm.lab.results import Origin, Results, Row, read
 
 
 @pytest.fixture
@@ -107,7 +107,7 @@ def git(folder: Path, *arguments: str) -> str:
 
 
 def test_commit_and_whether_code_differs_from_it(tmp_path: Path) -> None:
-    for name in ("sparkdl_comm/lab/results.py", "python/bench.py", "python/results/a.json"):
+    for name in ("python/lab/results.py", "python/bench.py", "python/results/a.json"):
         (tmp_path / name).parent.mkdir(parents=True, exist_ok=True)
         (tmp_path / name).write_text("1")
     assert results._checkout(tmp_path) == (None, None), "no checkout"

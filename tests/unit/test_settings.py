@@ -3,8 +3,7 @@
 from types import SimpleNamespace
 
 import pytest
-
-from sparkdl_comm.lab.settings import applied
+from lab.settings import applied
 
 
 class Conf(dict):

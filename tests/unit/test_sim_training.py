@@ -7,12 +7,12 @@ from sparkdl_comm.collectives.cost import Cost
 from sparkdl_comm.collectives.plan import Collective
 from sparkdl_comm.compress.wire import SparseFormat
 from sparkdl_comm.errors import ConfError
-from sparkdl_comm.lab.profile import Layer, Profile
 from sparkdl_comm.sim.collective import simulate
 from sparkdl_comm.sim.decoupled_run import decoupled_seconds
 from sparkdl_comm.sim.engine import Engine
 from sparkdl_comm.sim.group_run import Group, Stage, hierarchical_top_k, run_stages
 from sparkdl_comm.sim.network import Network
+from sparkdl_comm.sim.profile import Layer, Profile
 from sparkdl_comm.sim.step_run import Bucket, Computing, step_seconds
 from sparkdl_comm.topology import Topology
 

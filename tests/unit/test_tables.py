@@ -7,6 +7,7 @@ from typing import Any
 
 import make_tables
 import pytest
+from lab.results import Origin, Results, Row
 from peers.breakdown import PARTS
 from tables.compression import HITOPK_STEPS
 from tables.data import Data, at_most, beside, of_paper, of_range, seconds, spread
@@ -14,7 +15,6 @@ from tables.kept import kept, tried
 from tables.pages import TABLES
 
 from sparkdl_comm.errors import InputError
-from sparkdl_comm.lab.results import Origin, Results, Row
 
 COMMAND = "python python/bench_ps.py --steps 50 --json python/results/ps.json"
 PAGE = f"""Claim.

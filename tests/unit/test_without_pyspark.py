@@ -20,7 +20,7 @@ def run(code: str) -> subprocess.CompletedProcess[str]:
         ("from sparkdl_comm import TorchEstimator", "sparkdl_comm.TorchEstimator"),
         ("from sparkdl_comm.bigdl import spark_conf", "sparkdl_comm.bigdl.spark_conf"),
         ("from sparkdl_comm.strategies.ps.planner import plan_buckets; plan_buckets([{}])", "the planner"),
-        ("from sparkdl_comm.lab.spark import SparkCluster; SparkCluster(None)", "a Spark cluster of the lab"),
+        ("from lab.spark import SparkCluster; SparkCluster(None)", "a Spark cluster of the lab"),
     ],
 )
 def test_what_needs_pyspark_says_so(code: str, what: str) -> None:

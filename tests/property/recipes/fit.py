@@ -20,6 +20,7 @@ from typing import Any
 from unittest import mock
 
 import torch
+from lab.settings import applied
 from pyspark.sql import SparkSession
 
 import sparkdl_comm.job.slots
@@ -29,7 +30,6 @@ from sparkdl_comm.errors import CallbackError
 from sparkdl_comm.job.launch import run_gang
 from sparkdl_comm.job.local import HOST
 from sparkdl_comm.job.summary import RankReport
-from sparkdl_comm.lab.settings import applied
 from sparkdl_comm.ml.weights import read_weights, write_weights
 
 from . import components, rows

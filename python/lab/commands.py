@@ -1,4 +1,4 @@
-"""``sparkdl-comm lab``: emulated networks from the command line.
+"""``python/sparkdl-lab``: emulated networks from the command line.
 
 ``lab up NAME`` leaves a lab in the background: a process that only keeps it (and redraws its rates, if asked to) until
 ``lab down NAME``. ``run``, ``submit`` and ``check --topology`` make one for themselves.
@@ -14,26 +14,44 @@ import subprocess
 import sys
 import tempfile
 import threading
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
+from pathlib import Path
 from typing import Any
 
-from sparkdl_comm.errors import ConfError, DeadlineError, LabError
-from sparkdl_comm.lab import state
-from sparkdl_comm.lab.access import COMMAND_SECONDS
-from sparkdl_comm.lab.check import TOLERANCE, check
-from sparkdl_comm.lab.cluster import Cluster
-from sparkdl_comm.lab.failure import excerpt
-from sparkdl_comm.lab.layout import HEAD, HostId
-from sparkdl_comm.lab.network import Lab, Traffic
-from sparkdl_comm.lab.rates import DISTRIBUTIONS, RateSchedule
-from sparkdl_comm.lab.removal import remove
+from lab import state
+from lab.access import COMMAND_SECONDS
+from lab.check import TOLERANCE, check
+from lab.cluster import Cluster
+from lab.failure import excerpt
+from lab.layout import HEAD, HostId
+from lab.network import Lab, Traffic
+from lab.rates import DISTRIBUTIONS, RateSchedule
+from lab.removal import remove
+from sparkdl_comm.errors import ConfError, DeadlineError, LabError, SparkdlCommError
 from sparkdl_comm.topology import KNOWN
 from sparkdl_comm.units import format_rate
 
+#: The script that calls :func:`main`.
+_PROGRAM = Path(__file__).parents[1] / "sparkdl-lab"
 
-def add_parser(commands: Any) -> None:
-    """Adds ``lab`` and its sub-commands."""
-    lab = commands.add_parser("lab", help="networks of given shape and rates on this machine, and programs on them")
+
+def main(arguments: Sequence[str] | None = None) -> int:
+    """Run a command line. Return 0 on success, 1 after an error, which is printed on one line."""
+    options = _parser().parse_args(arguments)
+    try:
+        return int(options.call(options))
+    except SparkdlCommError as error:
+        print(f"sparkdl-lab: {type(error).__name__}: {error}", file=sys.stderr)
+        return 1
+    except KeyboardInterrupt:
+        return 130
+
+
+def _parser() -> argparse.ArgumentParser:
+    """Return the parser of the whole command line."""
+    lab = argparse.ArgumentParser(
+        prog="sparkdl-lab", description="Networks of given shape and rates on this machine, and programs on them."
+    )
     actions = lab.add_subparsers(metavar="ACTION", required=True)
 
     up = actions.add_parser("up", help="make a lab and leave it in the background")
@@ -46,7 +64,7 @@ def add_parser(commands: Any) -> None:
     status.add_argument("--json", action="store_true")
     status.set_defaults(call=_status)
 
-    inside = actions.add_parser("exec", help="run a command on a host of a lab: lab exec NAME HOST -- COMMAND")
+    inside = actions.add_parser("exec", help="run a command on a host of a lab: exec NAME HOST -- COMMAND")
     inside.add_argument("name")
     inside.add_argument("host", type=_host, help="its number, or head")
     inside.add_argument("command", nargs="+")
@@ -73,7 +91,7 @@ def add_parser(commands: Any) -> None:
     measure.add_argument("--json", action="store_true")
     measure.set_defaults(call=_check)
 
-    run = actions.add_parser("run", help="run a program as every rank: lab run --topology star:3,200mbit -- COMMAND")
+    run = actions.add_parser("run", help="run a program as every rank: run --topology star:3,200mbit -- COMMAND")
     _add_network(run, loopback=True)
     run.add_argument("--timeout", type=float, default=600.0, help="seconds")
     run.add_argument("command", nargs="+")
@@ -90,6 +108,7 @@ def add_parser(commands: Any) -> None:
     )
     submit.add_argument("arguments", nargs="+", help="of spark-submit, but --master; after --")
     submit.set_defaults(call=_submit)
+    return lab
 
 
 def _add_network(parser: argparse.ArgumentParser, *, needed: bool = True, loopback: bool = False) -> None:
@@ -130,7 +149,7 @@ def _up(options: argparse.Namespace) -> int:
             print("up", flush=True)
             threading.Event().wait()
     Lab(options.topology, options.rate, name=options.name, mtu=options.mtu)  # its errors, here
-    keeper = [sys.executable, "-m", "sparkdl_comm", "lab", "up", options.name, "--foreground"]
+    keeper = [sys.executable, str(_PROGRAM), "up", options.name, "--foreground"]
     for option in ("topology", "rate", "mtu", "schedule", "period", "seed"):
         value = getattr(options, option)
         keeper += [] if value is None else [f"--{option}={value}"]
@@ -144,7 +163,7 @@ def _up(options: argparse.Namespace) -> int:
             readable, _, _ = select.select([stdout], [], [], COMMAND_SECONDS)
             if readable and stdout.readline() == "up\n":
                 print(
-                    f"lab {options.name} is up: {options.topology}. `sparkdl-comm lab down {options.name}` removes it"
+                    f"lab {options.name} is up: {options.topology}. `python/sparkdl-lab down {options.name}` removes it"
                 )
                 return 0
         process.terminate()
@@ -243,7 +262,7 @@ def _run(options: argparse.Namespace) -> int:
                 print(f"[{result.rank}] {line}", file=stream)
     failed = [result.rank for result in results if result.returncode]
     if failed:
-        print(f"sparkdl-comm: ranks {', '.join(map(str, failed))} failed", file=sys.stderr)
+        print(f"sparkdl-lab: ranks {', '.join(map(str, failed))} failed", file=sys.stderr)
     return 1 if failed else 0
 
 

@@ -94,7 +94,9 @@ def claim(name: str, topology: str, mtu: int, holder: int | None, kept: bool) ->
         taken = {state.control for state in every()}
         free = [index for index in range(CONTROL_NETWORKS) if index not in taken]
         if not free:
-            raise LabError(f"there are {CONTROL_NETWORKS} labs, as many as there can be: `sparkdl-comm lab down --all`")
+            raise LabError(
+                f"there are {CONTROL_NETWORKS} labs, as many as there can be: `python/sparkdl-lab down --all`"
+            )
         if path.exists():
             raise LabError(_taken(load(name)))
         pid = os.getpid()
@@ -139,7 +141,7 @@ def _file(name: str) -> Path:
 def _taken(state: State) -> str:
     if state.alive:
         return f"there is a lab {state.name!r} already, of process {state.owner}: use another name"
-    return f"there is a lab {state.name!r}, left by process {state.owner}, which is gone: `sparkdl-comm lab down {state.name}`"
+    return f"there is a lab {state.name!r}, left by process {state.owner}. It is gone: `python/sparkdl-lab down {state.name}`"
 
 
 @contextlib.contextmanager

@@ -21,10 +21,10 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
 
+from lab import traffic
+from lab.layout import HostId
+from lab.network import Lab
 from sparkdl_comm.errors import ConfError, DeadlineError, InputError
-from sparkdl_comm.lab.layout import HostId
-from sparkdl_comm.lab.network import Lab
-from sparkdl_comm.lab.traffic import PATIENCE
 
 TOLERANCE = 0.08
 _PORT = 28000
@@ -130,9 +130,9 @@ def measure(lab: Lab, streams: list[Stream], seconds: float) -> dict[Stream, flo
                 "begin": begin,
                 "seconds": seconds,
             }
-            program = [sys.executable, "-m", "sparkdl_comm.lab.traffic", json.dumps(job)]
+            program = [sys.executable, traffic.__file__, json.dumps(job)]
             programs.append((host, program, environment))
-        results = lab.run_each(programs, timeout=start_up + _WARM_UP + seconds + 2 * PATIENCE)
+        results = lab.run_each(programs, timeout=start_up + _WARM_UP + seconds + 2 * traffic.PATIENCE)
         found = [json.loads(result.stdout) for result in results]
         if max(arrived for received in found for _, arrived in received) <= begin - _WARM_UP:
             return {

@@ -10,10 +10,10 @@ import threading
 import time
 from collections.abc import Callable, Iterator, Sequence
 
+from lab import state
+from lab.access import COMMAND_SECONDS, Access, close_access
+from lab.layout import Layout
 from sparkdl_comm.errors import DeadlineError, LabError
-from sparkdl_comm.lab import state
-from sparkdl_comm.lab.access import COMMAND_SECONDS, Access, close_access
-from sparkdl_comm.lab.layout import Layout
 from sparkdl_comm.topology import Topology
 
 _TERMINATING = (signal.SIGTERM, signal.SIGHUP)

@@ -11,14 +11,14 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from types import TracebackType
 
+from lab import state
+from lab.access import COMMAND_SECONDS, Access, Mode, close_access, open_access
+from lab.cluster import Cluster
+from lab.layout import CONTROL, HostId, Layout, RailId, check_rate, shaper
+from lab.loopback import Loopback
+from lab.rates import LinkRate, RateSchedule
+from lab.removal import exit_on_signals, layout_of, tear_down
 from sparkdl_comm.errors import DeadlineError, LabError
-from sparkdl_comm.lab import state
-from sparkdl_comm.lab.access import COMMAND_SECONDS, Access, Mode, close_access, open_access
-from sparkdl_comm.lab.cluster import Cluster
-from sparkdl_comm.lab.layout import CONTROL, HostId, Layout, RailId, check_rate, shaper
-from sparkdl_comm.lab.loopback import Loopback
-from sparkdl_comm.lab.rates import LinkRate, RateSchedule
-from sparkdl_comm.lab.removal import exit_on_signals, layout_of, tear_down
 from sparkdl_comm.topology import Topology
 
 _FIRST_PORT, _PORTS = 29500, 1000
@@ -43,7 +43,7 @@ class Lab(Cluster):
             print(lab.counters()[0, 1].sent)
 
     Leaving the block removes everything, after an exception too, which SIGINT, SIGTERM and SIGHUP become. What a killed
-    program left is removed by :func:`~sparkdl_comm.lab.removal.remove` (``sparkdl-comm lab down``).
+    program left is removed by :func:`~lab.removal.remove` (``python/sparkdl-lab down``).
 
     In a user namespace (where we are not root) the launching namespace is not on the control network.
 
@@ -52,7 +52,7 @@ class Lab(Cluster):
     :param name: tells labs apart; default: one that no other process has.
     :param mtu: bytes.
     :param mode: "root" or "userns"; default: whichever is allowed.
-    :param kept: this process only keeps the lab, and may be ended by ``sparkdl-comm lab down``.
+    :param kept: this process only keeps the lab, and may be ended by ``python/sparkdl-lab down``.
     :raises ConfError: an unknown topology, a rate or MTU out of range, too many hosts.
     :raises LabError: (on entering) a lab of this name exists, no permission, a missing tool.
     """
@@ -89,7 +89,7 @@ class Lab(Cluster):
         found = state.load(name)
         if not found.alive:
             raise LabError(
-                f"lab {name!r} was left by process {found.owner}, which is gone: `sparkdl-comm lab down {name}`"
+                f"lab {name!r} was left by process {found.owner}, which is gone: `python/sparkdl-lab down {name}`"
             )
         lab = cls(found.topology, name=name, mtu=found.mtu)
         lab.layout = layout_of(found)

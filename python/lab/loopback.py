@@ -6,9 +6,9 @@ import socket
 from collections.abc import Sequence
 from types import TracebackType
 
+from lab.cluster import Cluster
+from lab.layout import CONTROL, HEAD, MAX_HOSTS, HostId, RailId
 from sparkdl_comm.errors import ConfError
-from sparkdl_comm.lab.cluster import Cluster
-from sparkdl_comm.lab.layout import CONTROL, HEAD, MAX_HOSTS, HostId, RailId
 from sparkdl_comm.topology import Topology
 
 

@@ -1,6 +1,6 @@
 """Sends and receives as fast as TCP lets it: the program that ``lab check`` runs on every host.
 
-    python -m sparkdl_comm.lab.traffic '{"listen": [[address, port], …], "send": [[address, port], …],
+    python python/lab/traffic.py '{"listen": [[address, port], …], "send": [[address, port], …],
                                          "begin": 1234.5, "seconds": 2.0}'
 
 One thread per connection. Prints JSON: for each address listened on, the bytes per second that its one connection

@@ -2,7 +2,7 @@
 
 A suite calls :func:`measure` with what it compares, makes a :class:`Row` of each result and adds it to a
 :class:`Report`, which shows it and at the end gives the exit status: a row whose result was not verified makes it 1.
-Rows, and what is kept of a run, are in :mod:`sparkdl_comm.lab.results`; its options in :mod:`sparkdl_comm.lab.arguments`.
+Rows, and what is kept of a run, are in :mod:`lab.results`; its options in :mod:`lab.arguments`.
 """
 
 from __future__ import annotations
@@ -13,9 +13,9 @@ from collections.abc import Callable, Iterable, Mapping
 from pathlib import Path
 from typing import Any, TextIO, TypeVar
 
+from lab.arguments import STDOUT
+from lab.results import Origin, Results, Row, versions
 from sparkdl_comm.errors import LabUnavailableError, SparkdlCommError
-from sparkdl_comm.lab.arguments import STDOUT
-from sparkdl_comm.lab.results import Origin, Results, Row, versions
 
 __all__ = [
     "Report",
@@ -65,7 +65,7 @@ def per_gigabyte(world: int, nbytes: int, seconds: float, cpu_seconds: float) ->
 class Report:
     """Shows rows on the terminal as they come; then writes them as JSON and gives the exit status.
 
-    :param json_to: a file, for the rows and where they come from (``sparkdl_comm.lab.results``); STDOUT, for the rows alone on
+    :param json_to: a file, for the rows and where they come from (``lab.results``); STDOUT, for the rows alone on
         standard output, and the table on standard error; or None. Else the table is on standard output.
     """
 

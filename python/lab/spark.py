@@ -17,14 +17,14 @@ from pathlib import Path
 from types import TracebackType
 from typing import IO, TYPE_CHECKING, Any
 
+from lab.failure import excerpt
+from lab.layout import HEAD, HostId, RailId
+from lab.processes import kill_group
 from sparkdl_comm import plugin
 from sparkdl_comm.errors import ConfError, DeadlineError, LabError
-from sparkdl_comm.lab.failure import excerpt
-from sparkdl_comm.lab.layout import HEAD, HostId, RailId
-from sparkdl_comm.lab.processes import kill_group
 
 if TYPE_CHECKING:
-    from sparkdl_comm.lab.cluster import Cluster
+    from lab.cluster import Cluster
 
 _MASTER_PORT = 7077
 _MASTER_UP = "I have been elected leader"

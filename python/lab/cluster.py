@@ -14,14 +14,14 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+from lab.layout import CONTROL, HostId, RailId
+from lab.place import Place
+from lab.processes import GRACE_SECONDS, kill_group
 from sparkdl_comm.errors import ConfError, DeadlineError, RankFailedError
-from sparkdl_comm.lab.layout import CONTROL, HostId, RailId
-from sparkdl_comm.lab.place import Place
-from sparkdl_comm.lab.processes import GRACE_SECONDS, kill_group
 from sparkdl_comm.topology import Topology
 
 if TYPE_CHECKING:
-    from sparkdl_comm.lab.spark import SparkCluster
+    from lab.spark import SparkCluster
 
 _TAIL = 2000
 
@@ -153,8 +153,8 @@ class Cluster(abc.ABC):
             ]
 
     def spark(self, **settings: Any) -> contextlib.AbstractContextManager[SparkCluster]:
-        """A Spark standalone cluster on the hosts; for ``settings`` see :class:`~sparkdl_comm.lab.spark.SparkCluster`."""
-        from sparkdl_comm.lab.spark import SparkCluster
+        """A Spark standalone cluster on the hosts; for ``settings`` see :class:`~lab.spark.SparkCluster`."""
+        from lab.spark import SparkCluster
 
         return SparkCluster(self, **settings)
 

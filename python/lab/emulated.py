@@ -20,7 +20,7 @@ import torch
 from torch import nn
 
 from sparkdl_comm.errors import InputError
-from sparkdl_comm.lab.profile import Layer, Profile
+from sparkdl_comm.sim.profile import Layer, Profile
 
 #: Parameters begin as evenly spaced values from minus to plus this.
 _LARGEST_PARAMETER = 0.01
@@ -96,7 +96,7 @@ class EmulatedNetwork(nn.Module):
     The output depends on the input only, so the loss does not fall; the gradients (see :meth:`EmulatedLayer.gradient`)
     are made up, but deterministic. In eval mode nothing waits.
 
-    :param profile: the name of one that the package ships, or a :class:`~sparkdl_comm.lab.profile.Profile`.
+    :param profile: the name of one that the package ships, or a :class:`~sparkdl_comm.sim.profile.Profile`.
     :param outputs: classes, for a loss over classes: labels must be less than this.
     :param scale: multiplies the profile's times, which hold for one batch, whatever rows are given.
     :param stragglers: "C1", "C2", "C3" (see STRAGGLERS) or Stragglers of your own; drawn for each step and rank.
