@@ -8,8 +8,8 @@ from dataclasses import dataclass, field
 import torch
 from lab.rates import DISTRIBUTIONS, LinkRate, RateSchedule
 from racing.computing import SETTINGS, generator
+from scheduled.conditions import RATES, Conditions
 
-from sparkdl_comm.sim.conditions import RATES, Conditions
 from sparkdl_comm.topology import Topology
 
 

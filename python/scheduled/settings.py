@@ -3,7 +3,7 @@
 Raajay Viswanathan and Aditya Akella, "Network-accelerated Distributed Machine Learning Using MLfabric", section 7:
 stragglers C1 to C3, rates of NICs N1 to N3 that change every 5 s, a monitor that reports them 0.2 s later, decisions every
 100 ms, updates and models of 100 MB. The host of the server always has 10 Gbit/s. What is learned is small (see
-``sparkdl_comm/sim/task.py``), but learned it is, by SGD with the delay-adaptive step size, ``SCALE`` being its constant for
+``scheduled/task.py``), but learned it is, by SGD with the delay-adaptive step size, ``SCALE`` being its constant for
 all systems.
 
 ``ring`` goes over each NIC once. ``ring-2`` goes over it twice: then 100 MB take 320 ms at 10 Gbit/s, as the paper reckons
@@ -34,16 +34,16 @@ from typing import NamedTuple
 from lab.arguments import positive
 from lab.bench import Row, versions
 from racing.conditions import RaceConditions
+from scheduled.async_run import AsyncRun
+from scheduled.conditions import LIKELY, STRAGGLERS, Conditions
+from scheduled.fabric_run import Control, FabricRun
 from scheduled.raced import raced
+from scheduled.ring_run import RingRun
+from scheduled.run import Job, Outcome, Run
+from scheduled.task import Task
 
 from sparkdl_comm.errors import ConfError
 from sparkdl_comm.fabric.core.synchrony import Synchrony
-from sparkdl_comm.sim.async_run import AsyncRun
-from sparkdl_comm.sim.conditions import LIKELY, STRAGGLERS, Conditions
-from sparkdl_comm.sim.fabric_run import Control, FabricRun
-from sparkdl_comm.sim.ring_run import RingRun
-from sparkdl_comm.sim.run import Job, Outcome, Run
-from sparkdl_comm.sim.task import Task
 
 #: The paper's speed-up over the ring, in Table 2.
 PAPER = {

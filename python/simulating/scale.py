@@ -29,13 +29,13 @@ from dataclasses import replace
 from lab.arguments import names_of
 from lab.bench import Row, versions
 from simulating import batched
+from simulating.group_run import hierarchical_top_k
 
 from sparkdl_comm.collectives.algorithms import make_plan
 from sparkdl_comm.collectives.cost import ALPHA
 from sparkdl_comm.collectives.plan import Operation
 from sparkdl_comm.collectives.select import collective_for
 from sparkdl_comm.sim.collective import even_count, simulate
-from sparkdl_comm.sim.group_run import hierarchical_top_k
 from sparkdl_comm.sim.network import ethernet_cost
 from sparkdl_comm.sim.profile import Profile
 from sparkdl_comm.sim.step_run import ITEMSIZE, Computing, step_seconds

@@ -18,6 +18,7 @@ from pathlib import Path
 
 from lab.bench import Row, versions
 from lab.results import read
+from simulating.group_run import hierarchical_top_k
 from simulating.parameters import Known, Parameters, Simulated, fitted
 from simulating.served import WAYS, served
 from tables.fabric import RACED
@@ -28,7 +29,6 @@ from sparkdl_comm.collectives.select import collective_for
 from sparkdl_comm.conf import CommConf
 from sparkdl_comm.sim.collective import simulate
 from sparkdl_comm.sim.decoupled_run import decoupled_seconds
-from sparkdl_comm.sim.group_run import hierarchical_top_k
 from sparkdl_comm.sim.profile import Profile
 from sparkdl_comm.sim.step_run import ITEMSIZE, Computing, step_seconds
 from sparkdl_comm.topology import Topology

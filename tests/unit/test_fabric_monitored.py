@@ -8,6 +8,10 @@ from collections.abc import Sequence
 from dataclasses import dataclass, field, replace
 
 import pytest
+from scheduled.conditions import GBIT, Conditions
+from scheduled.fabric_run import Control, FabricRun
+from scheduled.run import Job
+from scheduled.task import Task
 
 from sparkdl_comm.fabric.bandwidth import PROBE, Bandwidths, Sample
 from sparkdl_comm.fabric.core.decisions import Decision, Piece, Repaced, Schedule
@@ -15,10 +19,6 @@ from sparkdl_comm.fabric.core.events import BandwidthReported, TransferProgresse
 from sparkdl_comm.fabric.core.roles import Node
 from sparkdl_comm.fabric.core.synchrony import Synchrony
 from sparkdl_comm.fabric.monitor import INTERVAL
-from sparkdl_comm.sim.conditions import GBIT, Conditions
-from sparkdl_comm.sim.fabric_run import Control, FabricRun
-from sparkdl_comm.sim.run import Job
-from sparkdl_comm.sim.task import Task
 
 WORKERS = 6
 #: A share of the paper's rates and bytes, that of emulated links of 100 Mbit/s.

@@ -5,19 +5,19 @@ import statistics
 from dataclasses import replace
 
 import pytest
+from scheduled.async_run import AsyncRun
+from scheduled.conditions import GBIT, RATES, Conditions
+from scheduled.fabric_run import Control, FabricRun
+from scheduled.flows import Flows
+from scheduled.paced import Paced
+from scheduled.ring_run import RingRun
+from scheduled.run import Job
+from scheduled.task import Task
 
 from sparkdl_comm.errors import InputError
 from sparkdl_comm.fabric.core.decisions import Piece
 from sparkdl_comm.fabric.core.synchrony import Synchrony
-from sparkdl_comm.sim.async_run import AsyncRun
-from sparkdl_comm.sim.conditions import GBIT, RATES, Conditions
 from sparkdl_comm.sim.engine import Engine
-from sparkdl_comm.sim.fabric_run import Control, FabricRun
-from sparkdl_comm.sim.flows import Flows
-from sparkdl_comm.sim.paced import Paced
-from sparkdl_comm.sim.ring_run import RingRun
-from sparkdl_comm.sim.run import Job
-from sparkdl_comm.sim.task import Task
 
 MEGABYTES = 100_000_000
 

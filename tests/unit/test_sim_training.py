@@ -1,6 +1,7 @@
 """Exchanges of several stages, and steps of training, in virtual time."""
 
 import pytest
+from simulating.group_run import Group, Stage, hierarchical_top_k, run_stages
 
 from sparkdl_comm.collectives.algorithms import make_plan
 from sparkdl_comm.collectives.cost import Cost
@@ -10,7 +11,6 @@ from sparkdl_comm.errors import ConfError
 from sparkdl_comm.sim.collective import simulate
 from sparkdl_comm.sim.decoupled_run import decoupled_seconds
 from sparkdl_comm.sim.engine import Engine
-from sparkdl_comm.sim.group_run import Group, Stage, hierarchical_top_k, run_stages
 from sparkdl_comm.sim.network import Network
 from sparkdl_comm.sim.profile import Layer, Profile
 from sparkdl_comm.sim.step_run import Bucket, Computing, step_seconds

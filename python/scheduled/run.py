@@ -7,12 +7,12 @@ from collections.abc import Sequence
 from dataclasses import dataclass, field
 
 import numpy as np
+from scheduled.conditions import Conditions
+from scheduled.flows import Flows
+from scheduled.task import Floats, Task
 
 from sparkdl_comm.fabric.core.step_size import step_size
-from sparkdl_comm.sim.conditions import Conditions
 from sparkdl_comm.sim.engine import Engine
-from sparkdl_comm.sim.flows import Flows
-from sparkdl_comm.sim.task import Floats, Task
 
 
 @dataclass(frozen=True)

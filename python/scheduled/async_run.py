@@ -6,8 +6,8 @@ Links are shared fairly among all transfers.
 
 from __future__ import annotations
 
-from sparkdl_comm.sim.run import Run
-from sparkdl_comm.sim.task import Floats
+from scheduled.run import Run
+from scheduled.task import Floats
 
 
 class AsyncRun(Run):

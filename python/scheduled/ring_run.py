@@ -7,8 +7,8 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
-from sparkdl_comm.sim.run import Job, Run
-from sparkdl_comm.sim.task import Floats
+from scheduled.run import Job, Run
+from scheduled.task import Floats
 
 
 class RingRun(Run):

@@ -12,6 +12,9 @@ from dataclasses import dataclass, field, replace
 from functools import partial
 
 import numpy as np
+from scheduled.paced import Paced
+from scheduled.run import Job, Run
+from scheduled.task import Floats
 
 from sparkdl_comm.fabric.core.decisions import Decision, Dropped, Model, Push, Reordered, Repaced, Skipped, Transfer
 from sparkdl_comm.fabric.core.events import (
@@ -28,9 +31,6 @@ from sparkdl_comm.fabric.core.rules import Rules
 from sparkdl_comm.fabric.core.scheduler import Scheduler
 from sparkdl_comm.fabric.core.synchrony import Synchrony
 from sparkdl_comm.sim.engine import Action
-from sparkdl_comm.sim.paced import Paced
-from sparkdl_comm.sim.run import Job, Run
-from sparkdl_comm.sim.task import Floats
 
 
 @dataclass(frozen=True)

@@ -5,9 +5,10 @@ from __future__ import annotations
 import math
 from collections.abc import Sequence
 
+from scheduled.flows import Flows
+
 from sparkdl_comm.fabric.core.decisions import Piece
 from sparkdl_comm.sim.engine import Action, Engine
-from sparkdl_comm.sim.flows import Flows
 from sparkdl_comm.sim.links import ROUNDING, Flow
 
 
