@@ -33,7 +33,6 @@ from sparkdl_comm.data.sparse import worthwhile
 from sparkdl_comm.errors import InputError
 from sparkdl_comm.job.arrow_batches import Measure, bounded, measures
 from sparkdl_comm.ml.params import TorchParams
-from sparkdl_comm.ml.params.columns import ColumnParams
 from sparkdl_comm.train.loop.diagnosis import first_layer
 
 #: Function ``(integral, scalar)`` -> type of the tensor.
@@ -140,7 +139,7 @@ def _validation(params: TorchParams) -> str | None:
 
 
 def inputs(
-    df: DataFrame, params: ColumnParams, decode: Decode | None, collate: Collate | None
+    df: DataFrame, params: TorchParams, decode: Decode | None, collate: Collate | None
 ) -> tuple[list[Column], list[Field]]:
     """Return the feature columns and their descriptions. Parameters and errors are those of
     :func:`training_columns`."""
@@ -172,7 +171,7 @@ def inputs(
 
 
 def scoring_inputs(
-    df: DataFrame, params: ColumnParams, decode: Decode | None, collate: Collate | None
+    df: DataFrame, params: TorchParams, decode: Decode | None, collate: Collate | None
 ) -> tuple[list[Column], list[Field]]:
     """Return the feature columns for a pandas UDF, see :mod:`sparkdl_comm.data.series`, and their descriptions.
 

@@ -1,0 +1,47 @@
+"""The Params of estimator and model, which one table declares."""
+
+import inspect
+
+import pytest
+import torch
+from make_stub import FILE, stub
+from pyspark.ml.param import Param
+
+from sparkdl_comm.errors import ConfError
+from sparkdl_comm.ml.model import TorchModel
+from sparkdl_comm.ml.params import OWN, SHARED, Declaration, TorchParams
+
+DECLARED = [*SHARED, *OWN]
+
+
+def test_the_stub_is_of_this_table() -> None:
+    assert FILE.read_text() == stub(), "run python/make_stub.py"
+
+
+@pytest.mark.parametrize("declared", DECLARED, ids=lambda each: each.name)
+def test_every_param_has_a_getter_and_a_setter(declared: Declaration) -> None:
+    params = TorchModel(torch.nn.Linear(1, 1), False)
+    assert isinstance(getattr(TorchParams, declared.name), Param)
+    get, change = (getattr(params, f"{verb}{declared.accessor}") for verb in ("get", "set"))
+    assert get() == declared.default
+    assert inspect.getdoc(get)
+    if declared.default is not None:
+        assert change(declared.default) is params
+        assert params.isSet(declared.name)
+
+
+@pytest.mark.parametrize(
+    ("name", "value", "message"),
+    [
+        ("batchSize", 0, "batchSize=0: must be at least 1"),
+        ("learningRate", float("inf"), "learningRate=inf: must be more than 0, and finite"),
+        ("checkpointSeconds", 0.0, "checkpointSeconds=0.0: must be more than 0"),
+        ("precision", "fp8", "precision='fp8': must be fp32, bf16 or fp16"),
+        ("earlyStoppingMinDelta", -0.5, "earlyStoppingMinDelta=-0.5: must be at least 0"),
+    ],
+)
+def test_values_that_are_refused(name: str, value: object, message: str) -> None:
+    (declared,) = (each for each in DECLARED if each.name == name)
+    with pytest.raises(ConfError) as error:
+        declared.check(value)
+    assert message in str(error.value)
