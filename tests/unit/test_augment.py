@@ -65,7 +65,7 @@ def test_several_columns() -> None:
     made = Augmentation(lambda a, b: (a + 1, b), 0, 0, CPU)(two, 0, 0, 0)
     assert made.inputs[0].tolist() == [[1], [1]]
     assert made.targets is two.targets
-    with pytest.raises(ModelError, match="with 2 feature columns it must return a tuple of as many"):
+    with pytest.raises(ModelError, match="With 2 feature columns it must return a tuple of as many"):
         Augmentation(lambda a, b: a, 0, 0, CPU)(two, 0, 0, 0)
 
 

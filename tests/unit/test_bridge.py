@@ -100,7 +100,7 @@ def test_a_deferred_request_goes_before_the_next_one(connect):
         ({"ok": False, "error": "Plugin", "message": "another jar"}, PluginError, "another jar"),
         ({"ok": False, "error": "Conf", "message": "no port is free"}, ConfError, "no port"),
         ({}, BridgeError, "pull"),
-        (b"\x7f\xff\xff\xff", BridgeError, "at most"),
+        (b"\x7f\xff\xff\xff", BridgeError, "The limit is 16777216"),
     ],
 )
 def test_what_goes_wrong_is_typed(connect, answer, error, text):

@@ -54,7 +54,7 @@ def test_a_hook_selects_by_the_operator_of_its_name(monkeypatch, name, state, ru
 
 @pytest.mark.usefixtures("_group")
 def test_a_hook_and_settings_of_different_operators():
-    with pytest.raises(ConfError, match=r"compression=topk:0\.5: hook mstopk selects by mstopk"):
+    with pytest.raises(ConfError, match=r"compression=topk:0\.5, but hook mstopk selects by mstopk"):
         gradient("mstopk", {"spark.sparkdl.comm.compression": "topk:0.5"})
 
 

@@ -242,7 +242,7 @@ def test_it_goes_on_from_a_checkpoint(tmp_path: Path, settings: dict[str, Any], 
     assert {restorer.step for restorer in rest.restorers.values()} == {4}
     assert rest.results() == whole.results()
     other = {**conf, "bucket": 16}
-    with pytest.raises(ConfError, match="other parts of the parameters .* set .*collective.bucket"):
+    with pytest.raises(ConfError, match="other parts of the parameters .* Set .*collective.bucket"):
         Fit(tmp_path / "cut", strategy, epochs=5, conf=other, resume=True)
 
 

@@ -44,7 +44,7 @@ def test_labels() -> None:
 @pytest.mark.parametrize(
     ("output", "labels", "message"),
     [
-        (torch.zeros(2), [0, 1], r"takes \[classes\] per row, .* labelCol 'y'; the model's output is \[\]"),
+        (torch.zeros(2), [0, 1], r"takes \[classes\] per row, .* labelCol 'y'\. The model's output is \[\]"),
         (torch.zeros(2, 3), [[0], [1]], r"takes \[classes, 1\] per row, .* output is \[3\]"),
         (torch.zeros(2, 3, 5), [[0, 1], [1, 2]], r"takes \[classes, 2\] per row, .* output is \[3, 5\]"),
         ({"logits": torch.zeros(2, 3)}, [0, 1], r"takes \[classes\] .* output is a dict"),

@@ -185,7 +185,7 @@ def test_copy() -> None:
         (
             {"model": torch.nn.Linear(2, 2).double()},
             ModelError,
-            r"parameter weight is torch.float64; .*model\.float\(\)",
+            r"parameter weight is torch.float64\. .*model\.float\(\)",
         ),
         ({"model": torch.nn.LazyLinear(2)}, ModelError, "parameter weight has no shape yet"),
         (
@@ -271,7 +271,7 @@ def test_ranks_without_rows_are_told_of(df: DataFrame, monkeypatch: pytest.Monke
     mine = [str(warning.message) for warning in told if "num_workers" in str(warning.message)]
     assert len(mine) == (batch < 3)
     if mine:
-        assert mine[0].startswith("batchSize=2 is less than num_workers=3: ")
+        assert mine[0].startswith("batchSize=2 is less than num_workers=3. ")
         assert "1 of them have no rows" in mine[0]
 
 

@@ -15,7 +15,7 @@ PARAMS = FabricParams("async:30")
 @pytest.mark.parametrize(
     ("parts", "error", "words"),
     [
-        ([scheduler(PARAMS), server(PARAMS)], GangError, "a worker and a server at least, not 0 and 1"),
+        ([scheduler(PARAMS), server(PARAMS)], GangError, "at least one worker and one server, not 0 and 1"),
         (
             [scheduler(PARAMS), server(PARAMS), worker(FabricParams("async:2"), pushing(1))],
             GangError,

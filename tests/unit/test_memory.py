@@ -84,7 +84,7 @@ def test_the_second_kill_of_a_fit_is_the_last() -> None:
     kills.check(lost, is_last=False)
     kills.begin_attempt()
     spark.gone += [KILLED[1]]
-    told = r"killed for their memory twice.* set spark\.executor\.memoryOverhead to more \(now 512m\), and unset spark\.python"
+    told = r"killed for their memory twice.* increase spark\.executor\.memoryOverhead \(now 512m\), and unset spark\.python"
     with pytest.raises(RankLostError, match=told) as error:
         kills.check(lost, is_last=False)
     assert error.value.__cause__ is lost

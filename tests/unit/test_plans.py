@@ -158,7 +158,7 @@ def test_sends_and_receives_of_both_sides_at_once_are_no_deadlock():
 def test_bad_requests_name_what_there_is():
     with pytest.raises(InputError, match="there are all_reduce, broadcast"):
         Collective("scan", BCUBE, 4)  # type: ignore[arg-type]
-    with pytest.raises(InputError, match="ranks 0 to 8"):
+    with pytest.raises(InputError, match="root from 0 to 8"):
         Collective("broadcast", BCUBE, 4, root=9)
     with pytest.raises(ConfError, match="there are bml, lp, ring"):
         make_plan("bruck", Collective("all_reduce", BCUBE, 4))
@@ -173,9 +173,9 @@ def test_bad_requests_name_what_there_is():
 @pytest.mark.parametrize("algorithm", ALGORITHMS.values(), ids=list(ALGORITHMS))
 def test_docstrings_open_with_steps_and_bytes(algorithm):
     module = sys.modules[algorithm.plan.__module__]
-    lines = (module.__doc__ or "").splitlines()
-    found = [line.split(": ")[0] for line in lines[2:4]]
-    assert found == ["Steps", "Bytes on the wire"], f"lines 3 and 4 of the docstring of {module.__file__}"
+    second = (module.__doc__ or "").split("\n\n")[1]
+    assert second.startswith("Steps: "), f"the second paragraph of the docstring of {module.__file__}"
+    assert second.count("\nBytes on the wire: ") == 1
 
 
 @pytest.mark.parametrize(

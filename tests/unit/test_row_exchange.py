@@ -149,7 +149,7 @@ def test_lengths_that_cannot_be(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(row_exchange, "_sizes", lambda rows: [(mean, min(most, 1)) for mean, most in sizes(rows)])
     error, _ = exchanged(cut([2, 9], ragged=True), lambda exchange, gang: exchange.pick(torch.arange(2, 11)))
     assert isinstance(error, ProtocolError)
-    assert "elements: 1 at most" in str(error)
+    assert "elements: at most 1" in str(error)
 
 
 def test_a_rank_that_is_gone() -> None:

@@ -133,7 +133,7 @@ def test_over_the_limit_all_goes_on_in_memory(tmp_path: Path, monkeypatch: pytes
     reading = Reading(batches, PLAIN, disk(tmp_path, limit))
     assert left(tmp_path) == []
     problem = reading.account["problem"]
-    assert f"spark.sparkdl.comm.data.cacheLimit={limit} allows" in problem
+    assert f"exceed spark.sparkdl.comm.data.cacheLimit={limit}, " in problem
     assert problem.startswith("rows are kept in memory, although spark.sparkdl.comm.data.cache=disk: ")
     memory = Reading(batches, PLAIN)
     assert same(reading.rows([reading.account]), memory.rows([memory.account]))
@@ -180,7 +180,7 @@ def test_batches_that_cannot_be_read_any_more(tmp_path: Path, monkeypatch: pytes
         raise OSError(errno.EIO, "Input/output error")
 
     monkeypatch.setattr(Spill, "batches", unreadable)
-    with pytest.raises(PersistenceError, match=r"Input/output error.* set spark.sparkdl.comm.data.cache=memory"):
+    with pytest.raises(PersistenceError, match=r"Input/output error.* Set spark.sparkdl.comm.data.cache=memory"):
         Reading([batch([1])], PLAIN, disk(tmp_path))
     assert left(tmp_path) == []
 

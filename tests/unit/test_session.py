@@ -53,7 +53,7 @@ def test_spark_conf(jars: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     both = session.spark_conf(slotTimeout="8s", ps_profileIterations=5), session.spark_conf(slot_timeout="8s")
     assert [each["spark.sparkdl.comm.slotTimeout"] for each in both] == ["8s", "8s"]
     assert both[0]["spark.sparkdl.comm.ps.profileIterations"] == "5"
-    with pytest.raises(ConfError, match="slot_timeout given twice, by slotTimeout and slot_timeout"):
+    with pytest.raises(ConfError, match="slot_timeout is given twice, by slotTimeout and slot_timeout"):
         session.spark_conf(slotTimeout="8s", slot_timeout="9s")
 
 
@@ -305,7 +305,7 @@ def test_what_travels_in_clear_is_told_where_spark_encrypts(caplog: pytest.LogCa
     assert caplog.messages == []
     session.tell_clear(FakeSpark([1], **{key: "true"}), "gradients")  # type: ignore[arg-type]
     (told,) = caplog.messages
-    assert told.startswith(f"spark.{_dotted(key)}=true is about what Spark sends: gradients travel in clear")
+    assert told.startswith(f"spark.{_dotted(key)}=true encrypts only what Spark sends. Not encrypted: gradients.")
 
 
 def test_slots_too_few() -> None:

@@ -57,6 +57,6 @@ def test_what_executors_lack_is_said_where_it_arrives(beside: Any, tmp_path: Pat
         pickled = cloudpickle.dumps(ImportCheck(Scorer(nets.halved).score, rank=False))
         assert cloudpickle.loads(pickled)(6) == 3
     beside.forget()
-    problem = rf"executors have no module 'beside.*Give them a zip of {tmp_path / 'beside'}: .*addPyFile"
+    problem = rf"executors have no module 'beside.*Give them a zip of {tmp_path / 'beside'}.*addPyFile"
     with pytest.raises(ModelError, match=problem):
         pickle.loads(pickled)  # noqa: S301 - made here

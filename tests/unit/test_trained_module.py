@@ -88,7 +88,7 @@ def test_buffers_that_changed_or_came_late() -> None:
     assert (module.seen.tolist(), module.total.tolist(), module.layer.steps.item()) == ([1.0] * 3, [1.0] * 2, 7)
     assert set(module.state_dict()) == {*state, *late}
     del state["seen"]
-    with pytest.warns(UserWarning, match="no longer has keep their first values: seen"):
+    with pytest.warns(UserWarning, match="no longer has these buffers, so they keep their initial values: seen"):
         trained_module(spec(Growing), state)
 
 

@@ -3,7 +3,7 @@
 A file has the pure function ``plan(collective)`` and the description ``ALGORITHM``.
 Several algorithms share ``levels.py``, exchanges level by level, and ``groups.py``, steps within a group of ranks.
 
-The docstring of a file has two fixed lines, *Steps* and *Bytes on the wire*. There, N ranks have vectors of n bytes, in
+The docstring of a file has two fixed sentences, *Steps* and *Bytes on the wire*. There, N ranks have vectors of n bytes, in
 blocks of b bytes. ``cost.py`` defines alpha, beta and gamma.
 """
 
