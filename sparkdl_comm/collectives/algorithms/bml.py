@@ -1,7 +1,6 @@
 """BML: all rails of every host at once, on BCube(m, k), which has m hosts per switch and k rails.
 
-Steps: 2k for an all-reduce, k for a reduce-scatter or an all-gather. In each step a rank exchanges with its m - 1
-neighbors on each rail.
+Steps: 2k for an all-reduce, k for a reduce-scatter or an all-gather, each with m - 1 neighbors on each rail.
 Bytes on the wire: 2(N-1)/(kN) n over each rail and direction for an all-reduce: 1/k of the least that is possible over
 one link.
 

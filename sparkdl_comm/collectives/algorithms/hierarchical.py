@@ -1,8 +1,6 @@
-"""Hierarchical all-reduce over one NIC per host: BML's exchange, with groups of a Fat-Tree or of hosts instead of
-rails.
+"""Hierarchical all-reduce over one NIC per host: BML's exchange, with groups of a Fat-Tree or hosts as rails.
 
-Steps: 2(g-1) for each level of groups with g members each for an all-reduce, half as many for a reduce-scatter or an
-all-gather.
+Steps: 2(g-1) per level of groups of g members for an all-reduce, half as many for a reduce-scatter or an all-gather.
 Bytes on the wire: 2(N-1)/N n from each rank for an all-reduce, which is the minimum; 1/(size of a group) of that leaves
 a group.
 

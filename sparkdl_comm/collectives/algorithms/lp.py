@@ -1,7 +1,6 @@
 """Linear pipeline: ranks form a chain, and the vector flows through it in blocks.
 
-Steps: N - 1 + n/b of b bytes for a broadcast or a reduce, at most twice that for an all-reduce, (N-1)/N n/b for a
-reduce-scatter or an all-gather.
+Steps: N - 1 + n/b of b bytes for a broadcast or a reduce, at most twice that for an all-reduce, else (N-1)/N n/b.
 Bytes on the wire: n over each link, in each direction in which it is used; (N-1)/N n for a reduce-scatter or an
 all-gather.
 

@@ -1,7 +1,6 @@
 """2D torus: ranks in R rows and C columns, with a ring in each row and column.
 
-Steps: 2(R-1) + 2(C-1) for an all-reduce, where a ring takes 2(RC-1); half as many for a reduce-scatter or an
-all-gather.
+Steps: 2(R-1) + 2(C-1) for an all-reduce (a ring takes 2(RC-1)), half as many for a reduce-scatter or an all-gather.
 Bytes on the wire: 2(N-1)/N n from each rank, as in a ring. If ranks share a NIC, only the bytes of the columns leave
 the host.
 

@@ -1,5 +1,4 @@
-"""Double binary tree: each half of the vector goes through its own tree in blocks. No host is an inner node of both
-trees.
+"""Double binary tree: each half of the vector has its own tree, in blocks. No host is an inner node of both trees.
 
 Steps: at most n/b + 2 log2 N - 2 of b bytes each for a broadcast or a reduce, log2 rounded up; an all-reduce is both.
 Bytes on the wire: at most n over each link, in each direction, for a broadcast or a reduce; twice that for an
