@@ -9,7 +9,7 @@ import numpy as np
 from racing.curve import Curve
 from racing.tasks import Learner
 
-from sparkdl_comm.fabric.roles import Server, Worker
+from sparkdl_comm.fabric.api import Server, Worker
 
 
 def serve(server: Server, curve: Curve) -> None:

@@ -29,9 +29,9 @@ from racing.race import Race
 from racing.start import Start
 from racing.tasks import Task
 
-from sparkdl_comm.fabric.options import Options
+from sparkdl_comm.fabric.api import Fabric
+from sparkdl_comm.fabric.options import SchedulerOptions
 from sparkdl_comm.fabric.params import FabricParams
-from sparkdl_comm.fabric.roles import Fabric
 
 
 class Ran(NamedTuple):
@@ -58,7 +58,7 @@ def main() -> None:
 
 
 def over_fabric(race: Race, task: Task, place: Place, folder: Path) -> Told:
-    options = Options.of(race.conf(str(place.topology)))
+    options = SchedulerOptions.of(race.conf(str(place.topology)))
     params = FabricParams(race.system.sync)
     learner = task.learner(place.rank, race.workers) if place.rank < race.workers else None
     told: Told = None

@@ -11,7 +11,7 @@ import numpy as np
 
 from sparkdl_comm.errors import SparkdlCommError
 from sparkdl_comm.fabric.message import Kind
-from sparkdl_comm.fabric.part import Part, Values
+from sparkdl_comm.fabric.node_role import NodeRole, Payload
 from sparkdl_comm.fabric.protocol import Cancel, Ended, Message, Regroup, Send
 from sparkdl_comm.fabric.receiver import Arrival
 
@@ -24,7 +24,7 @@ class _Held:
     uses: int
 
 
-class AggregatorPart(Part):
+class AggregatorRole(NodeRole):
     """Role of an aggregator."""
 
     def __init__(self) -> None:
@@ -42,7 +42,7 @@ class AggregatorPart(Part):
             self._held[transfer] = _Held(arrival, arrival.expected.uses)
             self._changed.notify_all()
 
-    def values(self, order: Send) -> Values | None:
+    def values(self, order: Send) -> Payload | None:
         return self._model(order) if order.content == Kind.MODEL else self._sum(order)
 
     def hear(self, message: Message) -> None:
@@ -60,7 +60,7 @@ class AggregatorPart(Part):
             self._held.clear()
         super().end(error)
 
-    def _sum(self, order: Send) -> Values | None:
+    def _sum(self, order: Send) -> Payload | None:
         total: np.ndarray | None = None
         for transfer in order.of:
             arrival, last = self._await(transfer, order.transfer)
@@ -73,9 +73,9 @@ class AggregatorPart(Part):
                 np.add(total, part, out=total)
         with self._changed:
             kept = self._regrouped.pop(order.transfer, order)
-        return None if total is None else Values(total, kept.staleness, kept.count)
+        return None if total is None else Payload(total, kept.staleness, kept.count)
 
-    def _model(self, order: Send) -> Values | None:
+    def _model(self, order: Send) -> Payload | None:
         model, versions = np.empty(order.elements, np.float32), []
         for transfer in order.of:
             arrival, _ = self._await(transfer, order.transfer)
@@ -84,7 +84,7 @@ class AggregatorPart(Part):
             start = arrival.expected.offset - order.offset
             model[start : start + len(arrival.values)] = arrival.values
             versions.append(arrival.header.base_version)
-        return Values(model, min(versions))
+        return Payload(model, min(versions))
 
     def _await(self, transfer: int, mine: int) -> tuple[Arrival | None, bool]:
         """Wait for ``transfer``, which the order ``mine`` needs.

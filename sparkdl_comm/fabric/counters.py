@@ -13,17 +13,17 @@ import psutil
 _STATISTICS = Path("/sys/class/net")
 
 
-class Counted(NamedTuple):
+class ByteCounts(NamedTuple):
     """Bytes since the system started: ``up`` sent, ``down`` received."""
 
     up: int
     down: int
 
 
-class Counters(Protocol):
+class ByteCounters(Protocol):
     """Source of NIC byte counts."""
 
-    def read(self) -> Counted: ...
+    def read(self) -> ByteCounts: ...
 
     @property
     def speed(self) -> float:
@@ -41,8 +41,8 @@ class InterfaceCounters:
         self._nics = sorted({nic for nic, there in found if any(a.address in addresses for a in there)})
         self._read: dict[Path, int] = {}
 
-    def read(self) -> Counted:
-        return Counted(self._sum("tx_bytes"), self._sum("rx_bytes"))
+    def read(self) -> ByteCounts:
+        return ByteCounts(self._sum("tx_bytes"), self._sum("rx_bytes"))
 
     @property
     def speed(self) -> float:

@@ -1,7 +1,7 @@
 """Daemon of one node: carries out the scheduler's orders and reports their outcome.
 
 One thread receives the scheduler's messages. Each transfer to be sent has a thread, and so has each data connection
-from a peer. The node's role, a :class:`Part`, produces and consumes the data: ``worker.py``, ``server.py`` or
+from a peer. The node's role, a :class:`NodeRole`, produces and consumes the data: ``worker.py``, ``server.py`` or
 ``aggregator.py``.
 """
 
@@ -15,10 +15,11 @@ import numpy as np
 
 from sparkdl_comm.errors import DeadlineError, GangError, RankLostError, SparkdlCommError
 from sparkdl_comm.fabric.counters import InterfaceCounters
+from sparkdl_comm.fabric.endpoints import Endpoints, ServiceRegistrar
 from sparkdl_comm.fabric.message import Header, Kind
 from sparkdl_comm.fabric.monitor import Monitor
+from sparkdl_comm.fabric.node_role import NodeRole
 from sparkdl_comm.fabric.pacing import Pacing, Slice
-from sparkdl_comm.fabric.part import Part
 from sparkdl_comm.fabric.protocol import (
     DATA,
     Broken,
@@ -35,8 +36,7 @@ from sparkdl_comm.fabric.protocol import (
     Welcome,
 )
 from sparkdl_comm.fabric.receiver import Arrival, Receiver
-from sparkdl_comm.fabric.sender import Outgoing, Sender
-from sparkdl_comm.fabric.wires import Serve, Wires
+from sparkdl_comm.fabric.sender import OutgoingTransfer, Sender
 from sparkdl_comm.gang.frames import TIMEOUT_KEY
 
 #: Timeout in seconds of one wait for a message of the scheduler. The wait is then repeated.
@@ -50,10 +50,10 @@ _log = logging.getLogger(__name__)
 class Daemon:
     """Daemon of the node that ``register`` describes. It starts at once and must be closed.
 
-    :param serve: registers the handler of data connections; see :class:`Serve`.
+    :param serve: registers the handler of data connections; see :class:`ServiceRegistrar`.
     """
 
-    def __init__(self, wires: Wires, serve: Serve, part: Part, register: Register) -> None:
+    def __init__(self, wires: Endpoints, serve: ServiceRegistrar, part: NodeRole, register: Register) -> None:
         self._wires, self._part, self.register = wires, part, register
         part.tell = self.tell
         self._closed = False
@@ -87,7 +87,7 @@ class Daemon:
             raise DeadlineError(f"not all ranks registered with the fabric within {seconds:g} s; set {TIMEOUT_KEY}")
 
     def tell(self, message: Message) -> None:
-        """Send a message to the scheduler. If the scheduler is lost, call :meth:`Part.end` and do not raise."""
+        """Send a message to the scheduler. If the scheduler is lost, call :meth:`NodeRole.end` and do not raise."""
         try:
             self._link.send(message)
         except OSError as exc:
@@ -201,14 +201,14 @@ class Daemon:
             kind, number = Kind(order.content), order.transfer
             header = Header(kind, number, made.version, order.norm, made.count, next_hop=order.next_hop)
             data = made.values.view(np.uint8).data
-            self._deliver(Outgoing(header, data, order.rails, Pacing(slices, begin + late), cancelled))
+            self._deliver(OutgoingTransfer(header, data, order.rails, Pacing(slices, begin + late), cancelled))
         except Exception as exc:  # noqa: BLE001 - a thread that ended silently would leave its peers waiting
             self._fail(exc)
         finally:
             with self._lock:
                 self._orders.pop(order.transfer, None)
 
-    def _deliver(self, transfer: Outgoing) -> None:
+    def _deliver(self, transfer: OutgoingTransfer) -> None:
         try:
             self._sender.send(transfer)
         except SparkdlCommError as exc:

@@ -10,9 +10,9 @@ import threading
 import time
 from collections.abc import Callable
 
-from sparkdl_comm.fabric.counters import Counters
+from sparkdl_comm.fabric.counters import ByteCounters
 from sparkdl_comm.fabric.protocol import Flow, Rates
-from sparkdl_comm.fabric.sender import Outgoing, Progress
+from sparkdl_comm.fabric.sender import OutgoingTransfer, TransferProgress
 from sparkdl_comm.gang.frames import Clock
 
 #: Seconds between two reports. A change of rate shows in the second report after it at the latest.
@@ -30,15 +30,15 @@ class Monitor:
 
     def __init__(
         self,
-        counters: Counters,
-        active: Callable[[], list[Outgoing]],
+        counters: ByteCounters,
+        active: Callable[[], list[OutgoingTransfer]],
         report: Callable[[Rates], None],
         clock: Clock = time.monotonic,
     ) -> None:
         self._counters, self._active, self._report, self._clock = counters, active, report, clock
         self._last = clock()
         self._counted = counters.read()
-        self._before: dict[int, Progress] = {}
+        self._before: dict[int, TransferProgress] = {}
         self._quiet = False
         self._stop = threading.Event()
         self._thread = threading.Thread(target=self._run, name="sparkdl-fabric-monitor", daemon=True)
@@ -58,7 +58,7 @@ class Monitor:
         flows, seen = [], {}
         for transfer in self._active():
             number, progress = transfer.header.id, transfer.progress
-            before = self._before.get(number, Progress())
+            before = self._before.get(number, TransferProgress())
             if progress.sent - before.sent < _FEW and progress.sent < len(transfer.data):
                 seen[number] = before
                 continue

@@ -26,12 +26,12 @@ from typing import Any
 import numpy as np
 
 from sparkdl_comm.errors import DeadlineError, GangError, SparkdlCommError
-from sparkdl_comm.fabric.aggregator import AggregatorPart
+from sparkdl_comm.fabric.aggregator import AggregatorRole
 from sparkdl_comm.fabric.daemon import Daemon
+from sparkdl_comm.fabric.endpoints import Endpoints
 from sparkdl_comm.fabric.params import FabricParams
 from sparkdl_comm.fabric.protocol import Register
-from sparkdl_comm.fabric.server import ServerPart
-from sparkdl_comm.fabric.wires import Wires
+from sparkdl_comm.fabric.server import ServerRole
 from sparkdl_comm.gang.acceptor import Acceptor
 from sparkdl_comm.gang.credentials import Credentials
 from sparkdl_comm.gang.frames import recv_frame, recv_into, send_all, send_frame
@@ -52,14 +52,14 @@ class NodeProcess:
     :param wires: the endpoints of the rank.
     :param ports: range of listening ports, as in ``spark.sparkdl.comm.ports``.
     :param role: ``aggregator``, ``server`` or ``replica``.
-    :param state: initial state of a server or replica, in the format of :meth:`ServerPart.state`.
+    :param state: initial state of a server or replica, in the format of :meth:`ServerRole.state`.
     :raises ConnectionError: the process ended before it had received its identity.
     :raises DeadlineError: the process did not receive its identity within 60 s.
     """
 
     def __init__(
         self,
-        wires: Wires,
+        wires: Endpoints,
         params: FabricParams,
         ports: tuple[int, int],
         role: str,
@@ -98,7 +98,7 @@ class NodeProcess:
         return self._process.poll() is None
 
     def state(self, patience: float) -> np.ndarray:
-        """Return the state of a server or replica, in the format of :meth:`ServerPart.state`. It must not be applying
+        """Return the state of a server or replica, in the format of :meth:`ServerRole.state`. It must not be applying
         updates.
 
         :raises ConnectionError: the process has ended.
@@ -181,12 +181,12 @@ def main(fd: int) -> None:
     sock = socket.socket(fileno=fd)
     sock.setblocking(False)
     told = recv_frame(sock, _MAX_FRAME, time.monotonic() + _START_SECONDS)
-    wires = Wires.from_json(told["wires"])
+    wires = Endpoints.from_json(told["wires"])
     first, last = told["ports"]
     listener = _Listener(wires.credentials, [ip for ip, _ in wires.rails], range(first, last + 1) if first else None)
     wires = replace(wires, rails=listener.rails)
     params = FabricParams(**told["params"])
-    part: AggregatorPart | ServerPart = AggregatorPart()
+    part: AggregatorRole | ServerRole = AggregatorRole()
     state_of = _nothing
     more: dict[str, int] = {}
     if told["role"] != "aggregator":
@@ -195,7 +195,7 @@ def main(fd: int) -> None:
             recv_into(sock, piece, time.monotonic() + _START_SECONDS)
         model = state[: len(state) // 2].copy() if params.momentum else state
         more = {"elements": len(model), "crc": zlib.crc32(model.data)}
-        part = ServerPart(model, params.momentum, params.delay_bound, params.version)
+        part = ServerRole(model, params.momentum, params.delay_bound, params.version)
         part.load(state)
         part.begin()
         state_of = part.state

@@ -9,7 +9,7 @@ from sparkdl_comm.units import parse_rate
 
 
 @dataclass(frozen=True)
-class Options:
+class SchedulerOptions:
     """Settings of the running scheduler.
 
     - ``interval``: seconds between batches.
@@ -24,7 +24,7 @@ class Options:
     timeout: float
 
     @classmethod
-    def of(cls, conf: CommConf) -> Options:
+    def of(cls, conf: CommConf) -> SchedulerOptions:
         """Return the options from the configuration."""
         link = parse_rate(conf.fabric_link_rate) / 8
         return cls(conf.fabric_batch_interval, link, conf.fabric_replica_aggregators, conf.timeout)

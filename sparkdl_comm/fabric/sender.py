@@ -38,7 +38,7 @@ _ARRIVING, _ARRIVED = 0.002, 1.0
 Dial = Callable[[Address, int, float], socket.socket]
 
 
-class Progress(NamedTuple):
+class TransferProgress(NamedTuple):
     """Progress of a transfer.
 
     - ``sent``: bytes that have arrived at the receiver's kernel.
@@ -54,7 +54,7 @@ class Progress(NamedTuple):
 
 
 @dataclass
-class Outgoing:
+class OutgoingTransfer:
     """Transfer being sent."""
 
     header: Header
@@ -63,7 +63,7 @@ class Outgoing:
     pacing: Pacing
     cancelled: threading.Event = field(default_factory=threading.Event)
     _lock: threading.Lock = field(default_factory=threading.Lock)
-    _progress: Progress = Progress()
+    _progress: TransferProgress = TransferProgress()
 
     def repace(self, slices: Sequence[Slice], now: float) -> None:
         """Pace the rest of the transfer by these slices, which count from ``now``."""
@@ -74,12 +74,12 @@ class Outgoing:
         ``begin``."""
         with self._lock:
             before = self._progress
-            self._progress = Progress(
+            self._progress = TransferProgress(
                 before.sent + sent, before.held + (end - begin), min(before.begun, begin), max(before.last, end)
             )
 
     @property
-    def progress(self) -> Progress:
+    def progress(self) -> TransferProgress:
         with self._lock:
             return self._progress
 
@@ -112,11 +112,11 @@ class Sender:
         self._dial, self._patience, self._clock, self._pause = dial, patience, clock, pause
         self._connections: dict[tuple[Address, int], _Connection] = {}
         self._lock = threading.Lock()
-        self._under_way: dict[int, Outgoing] = {}
-        self._ended: list[Outgoing] = []  # since the last call of active()
+        self._under_way: dict[int, OutgoingTransfer] = {}
+        self._ended: list[OutgoingTransfer] = []  # since the last call of active()
         self._closed = False
 
-    def send(self, transfer: Outgoing) -> None:
+    def send(self, transfer: OutgoingTransfer) -> None:
         """Send the transfer and return when all of it has left, or when it was cancelled before it began.
 
         :raises GangError: the receiver is unreachable, lost, or accepts nothing in time; or the sender was closed.
@@ -140,13 +140,13 @@ class Sender:
                 self._ended.append(self._under_way.pop(transfer.header.id))
             transfer.data = memoryview(b"")  # the transfer may stay listed for long: free its memory
 
-    def active(self) -> list[Outgoing]:
+    def active(self) -> list[OutgoingTransfer]:
         """Return the transfers being sent, and the transfers that have ended since the last call."""
         with self._lock:
             ended, self._ended = self._ended, []
             return [*self._under_way.values(), *ended]
 
-    def find(self, transfer: int) -> Outgoing | None:
+    def find(self, transfer: int) -> OutgoingTransfer | None:
         with self._lock:
             return self._under_way.get(transfer)
 
@@ -174,7 +174,7 @@ class Sender:
 
     # ---- private
 
-    def _parts(self, transfer: Outgoing) -> list[tuple[int, int, int]]:
+    def _parts(self, transfer: OutgoingTransfer) -> list[tuple[int, int, int]]:
         """Return the rails to use with the byte range, start and stop, that each carries. Ranges are whole float32
         elements.
 
@@ -186,7 +186,7 @@ class Sender:
         parts = [(rail, *cut) for rail, cut in enumerate(zip(cuts, cuts[1:], strict=False)) if cut[0] < cut[1]]
         return parts or [(0, 0, 0)]
 
-    def _send_part(self, transfer: Outgoing, rail: int, start: int, stop: int) -> None:
+    def _send_part(self, transfer: OutgoingTransfer, rail: int, start: int, stop: int) -> None:
         # Wait before taking the connection, so that transfers that begin earlier can use it.
         if not self._await_turn(transfer, 1.0):
             return
@@ -207,7 +207,7 @@ class Sender:
                 address = ":".join(map(str, transfer.addresses[rail]))
                 raise GangError(f"transfer {header.id} to {address} over rail {rail}: {exc}") from exc
 
-    def _send_paced(self, sock: socket.socket, transfer: Outgoing, data: memoryview, share: float) -> None:
+    def _send_paced(self, sock: socket.socket, transfer: OutgoingTransfer, data: memoryview, share: float) -> None:
         done = arrived = 0
         while done < len(data):
             piece = data[done : done + CHUNK]
@@ -231,7 +231,7 @@ class Sender:
             before, arrived = arrived, max(arrived, done - unacknowledged(sock))
             transfer.add(arrived - before, begin, self._clock())
 
-    def _await_turn(self, transfer: Outgoing, count: float) -> bool:
+    def _await_turn(self, transfer: OutgoingTransfer, count: float) -> bool:
         """Wait until ``count`` bytes of the transfer may have left. Return False if it was cancelled.
 
         A message that has begun is always sent to its end. Otherwise the connection would lose its framing.

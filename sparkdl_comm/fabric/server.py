@@ -13,7 +13,7 @@ import numpy as np
 from sparkdl_comm.errors import GangError, InputError
 from sparkdl_comm.fabric.message import Kind
 from sparkdl_comm.fabric.momentum import MomentumModel
-from sparkdl_comm.fabric.part import Part, Values
+from sparkdl_comm.fabric.node_role import NodeRole, Payload
 from sparkdl_comm.fabric.protocol import Cancel, Ended, Expect, Fence, Message, Reorder, Send, Skip
 from sparkdl_comm.fabric.receiver import Arrival
 
@@ -26,7 +26,7 @@ RequestCallback = Callable[[np.ndarray], np.ndarray]
 _SNAPSHOTS = 4
 
 
-class ServerPart(Part):
+class ServerRole(NodeRole):
     """Role of a server or replica.
 
     :param model: float32 ``[n]``, owned by the role from then on.
@@ -50,9 +50,9 @@ class ServerPart(Part):
         #: Skipped turns -> updates that they add to the version all the same.
         self._skipped: dict[int, int] = {}
         self._turn = 0
-        self._snapshots: dict[int, Values] = {}
+        self._snapshots: dict[int, Payload] = {}
         #: State transfers that were ordered -> the turn before which to copy the state, later the copy.
-        self._states: dict[int, int | Values] = {}
+        self._states: dict[int, int | Payload] = {}
         self._copy: Expect | None = None  # server's state that a replica waits for
         self.largest_delay = 0
 
@@ -108,18 +108,18 @@ class ServerPart(Part):
                 self._waiting[turn] = arrival
         self._apply_due()
 
-    def values(self, order: Send) -> Values | None:
+    def values(self, order: Send) -> Payload | None:
         with self._changed:
             self._changed.wait_for(lambda: self._serving or self._over)
             if order.content == Kind.STATE:
                 self._changed.wait_for(lambda: not isinstance(self._states.get(order.transfer), int) or self._over)
                 state = self._states.pop(order.transfer, None)
-                return state if isinstance(state, Values) else None
+                return state if isinstance(state, Payload) else None
             if self._over:
                 return None
             made = self._snapshots.get(order.batch)
             if made is None:
-                made = self._snapshots[order.batch] = Values(self._asked(), self._model.version)
+                made = self._snapshots[order.batch] = Payload(self._asked(), self._model.version)
                 for old in sorted(self._snapshots)[:-_SNAPSHOTS]:  # may delete the new one, if its batch is old
                     del self._snapshots[old]
             return made
@@ -192,7 +192,7 @@ class ServerPart(Part):
         with self._changed:
             while self._serving and self._copy is None:
                 for transfer in [transfer for transfer, turn in self._states.items() if turn == self._turn]:
-                    self._states[transfer] = Values(self._model.state(), self._model.version)
+                    self._states[transfer] = Payload(self._model.state(), self._model.version)
                     self._changed.notify_all()
                 arrival = self._waiting.pop(self._turn, None)
                 if arrival is None and self._turn not in self._skipped:

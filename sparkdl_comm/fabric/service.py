@@ -22,14 +22,15 @@ from sparkdl_comm.errors import (
     RankLostError,
     SparkdlCommError,
 )
+from sparkdl_comm.fabric.control_inbox import ControlInbox, Peer
 from sparkdl_comm.fabric.core.roles import Node
 from sparkdl_comm.fabric.core.rules import Rules
 from sparkdl_comm.fabric.core.synchrony import Synchrony
-from sparkdl_comm.fabric.course import Course
 from sparkdl_comm.fabric.directory import Directory
-from sparkdl_comm.fabric.dispatch import Dispatch
+from sparkdl_comm.fabric.dispatcher import Dispatcher
 from sparkdl_comm.fabric.fences import Fences
-from sparkdl_comm.fabric.options import Options
+from sparkdl_comm.fabric.link_stats import LinkStats
+from sparkdl_comm.fabric.options import SchedulerOptions
 from sparkdl_comm.fabric.protocol import (
     CONTROL,
     Broken,
@@ -49,8 +50,7 @@ from sparkdl_comm.fabric.protocol import (
     Welcome,
     course_of,
 )
-from sparkdl_comm.fabric.reception import Peer, Reception
-from sparkdl_comm.fabric.watch import Watch
+from sparkdl_comm.fabric.scheduling_session import SchedulingSession
 from sparkdl_comm.gang.failure import Failure
 from sparkdl_comm.gang.frames import TIMEOUT_KEY, Clock
 from sparkdl_comm.gang.gang import Gang
@@ -65,15 +65,15 @@ class SchedulerService:
     """Scheduler of the gang's fabric. It begins when all ranks and their node processes have registered."""
 
     def __init__(
-        self, gang: Gang, rules: Rules, options: Options, tolerant: bool, clock: Clock = time.monotonic
+        self, gang: Gang, rules: Rules, options: SchedulerOptions, tolerant: bool, clock: Clock = time.monotonic
     ) -> None:
         """``tolerant``: if True, a lost rank does not fail the gang."""
         self._gang, self._rules, self._options, self._clock = gang, rules, options, clock
-        self._reception, self._fences = Reception(options.timeout, clock), Fences()
+        self._reception, self._fences = ControlInbox(options.timeout, clock), Fences()
         self._peers: list[Peer] = []
         self._by_node: dict[Node, Peer] = {}
-        self._courses: dict[int, Course] = {}
-        self._watch: Watch
+        self._courses: dict[int, SchedulingSession] = {}
+        self._watch: LinkStats
         #: Seconds to wait for :class:`Fenced`. A daemon may itself wait for the timeout before it answers.
         self._answer_seconds = 2 * options.timeout
         #: Model version that each replica last reported.
@@ -99,7 +99,7 @@ class SchedulerService:
         self._stopped = True
 
     @property
-    def dispatch(self) -> Dispatch:
+    def dispatch(self) -> Dispatcher:
         """Dispatch of the servers' model."""
         return self._courses[0].dispatch
 
@@ -164,9 +164,9 @@ class SchedulerService:
             if peer.node is not None:
                 self._by_node[peer.node] = peer
         self._replicated = {node: self._rules.version for node in directory.nodes if node.role == "replica"}
-        self._watch = Watch(directory, self._options.link)
+        self._watch = LinkStats(directory, self._options.link)
         if directory.elements:
-            self._courses[0] = Course(0, directory, self._rules, self._tell_node)
+            self._courses[0] = SchedulingSession(0, directory, self._rules, self._tell_node)
             self._courses[0].report(self._watch.bandwidths(self._clock()), self._clock())
         servers = [directory.nodes[Node("server", shard)].rank for shard in range(len(directory.elements))]
         for peer in self._peers:
@@ -235,7 +235,9 @@ class SchedulerService:
             root = random.Random(message.number).choice(self._workers())
             directory = self._directory.for_reduction(root, message.elements)
             rules = Rules(Synchrony("bsp"), lambda version, delay: 1.0)
-            course = self._courses[message.number] = Course(message.number, directory, rules, self._tell_node, root)
+            course = self._courses[message.number] = SchedulingSession(
+                message.number, directory, rules, self._tell_node, root
+            )
             course.report(self._watch.bandwidths(now), now)
             for lost in self._directory.nodes.keys() - self._by_node.keys():
                 course.lose(lost, (), False, now)

@@ -10,7 +10,7 @@ import numpy as np
 
 from sparkdl_comm.errors import DeadlineError, GangError, InputError, SparkdlCommError
 from sparkdl_comm.fabric.message import Kind
-from sparkdl_comm.fabric.part import Part, Values
+from sparkdl_comm.fabric.node_role import NodeRole, Payload
 from sparkdl_comm.fabric.protocol import (
     Ended,
     Expect,
@@ -29,13 +29,13 @@ from sparkdl_comm.fabric.protocol import (
     course_of,
 )
 from sparkdl_comm.fabric.receiver import Arrival
-from sparkdl_comm.fabric.server import ServerPart
+from sparkdl_comm.fabric.server import ServerRole
 from sparkdl_comm.gang.frames import TIMEOUT_KEY
 from sparkdl_comm.gang.members import listed
 
 
 @dataclass(frozen=True)
-class Pushed:
+class PushOutcome:
     """Outcome of an update.
 
     - ``version``: the model version that contains it; None if it was dropped.
@@ -47,15 +47,15 @@ class Pushed:
     why: str = ""
 
 
-class Push:
+class PushHandle:
     """Handle of an update that was handed over. The worker may continue meanwhile."""
 
     def __init__(self, timeout: float) -> None:
         self._timeout = timeout
         self._done = threading.Event()
-        self._outcome: Pushed | SparkdlCommError | None = None
+        self._outcome: PushOutcome | SparkdlCommError | None = None
 
-    def wait(self) -> Pushed:
+    def wait(self) -> PushOutcome:
         """Wait for the outcome of the update.
 
         :raises DeadlineError: the outcome is not known within ``spark.sparkdl.comm.timeout``.
@@ -65,11 +65,11 @@ class Push:
             raise DeadlineError(
                 f"an update was neither applied nor dropped within {self._timeout:g} s; set {TIMEOUT_KEY}"
             )
-        if isinstance(self._outcome, Pushed):
+        if isinstance(self._outcome, PushOutcome):
             return self._outcome
         raise self._outcome or GangError("the fabric's job has ended")
 
-    def settle(self, outcome: Pushed | SparkdlCommError | None) -> None:
+    def settle(self, outcome: PushOutcome | SparkdlCommError | None) -> None:
         self._outcome = outcome
         self._done.set()
 
@@ -86,7 +86,7 @@ class _Reduction:
         self.is_done = True
 
 
-class WorkerPart(Part):
+class WorkerRole(NodeRole):
     """Role of a worker. ``timeout``: seconds to wait for a model, a sum, or an update's outcome."""
 
     def __init__(self, timeout: float) -> None:
@@ -96,7 +96,7 @@ class WorkerPart(Part):
         self._servers: list[int] = []
         self._version = 0
         self._updates: dict[int, np.ndarray] = {}
-        self._pushes: dict[int, Push] = {}
+        self._pushes: dict[int, PushHandle] = {}
         self._next = 0
         self._batch = -1
         self._model: np.ndarray | None = None
@@ -105,14 +105,14 @@ class WorkerPart(Part):
         self._models: list[tuple[np.ndarray, int]] = []
         self._number = 0  # number of the last all-reduce
         self._reductions: dict[int, _Reduction] = {}
-        self._roots: dict[int, ServerPart] = {}  # sums of the all-reduces that have this worker as their root
+        self._roots: dict[int, ServerRole] = {}  # sums of the all-reduces that have this worker as their root
 
     @property
     def elements(self) -> int:
         """Length of the whole model."""
         return self._elements
 
-    def add(self, server: int, update: np.ndarray, norm: float | None) -> tuple[Push, Ready]:
+    def add(self, server: int, update: np.ndarray, norm: float | None) -> tuple[PushHandle, Ready]:
         """Copy an update, and return its handle and the message for the scheduler. Errors are those of ``Worker.push``."""
         self._check_server(server)
         if update.shape != (self._elements,) or update.dtype != np.float32:
@@ -129,7 +129,7 @@ class WorkerPart(Part):
             self._check()
             number, self._next = self._next, self._next + 1
             self._updates[number] = update.copy()
-            push = self._pushes[number] = Push(self._timeout)
+            push = self._pushes[number] = PushHandle(self._timeout)
             return push, Ready(number, self._version, norm)
 
     def await_model(self, model: np.ndarray) -> int:
@@ -209,7 +209,7 @@ class WorkerPart(Part):
                 self._changed.notify_all()
         self.tell(Ended(expected.transfer))
 
-    def values(self, order: Send) -> Values | None:
+    def values(self, order: Send) -> Payload | None:
         if order.content == Kind.MODEL:
             return self._roots[order.course].values(order)
         with self._changed:
@@ -221,7 +221,7 @@ class WorkerPart(Part):
             return None
         part = update[order.offset : order.offset + order.elements]
         scaled = part if order.scale == 1.0 else part * np.float32(order.scale)
-        return Values(scaled, order.staleness, order.count)
+        return Payload(scaled, order.staleness, order.count)
 
     def hear(self, message: Message) -> None:
         if isinstance(message, Welcome):
@@ -241,7 +241,7 @@ class WorkerPart(Part):
                 push = self._pushes.pop(message.update, None)
                 self._changed.notify_all()
             if push is not None:
-                push.settle(Pushed(message.version if message.version >= 0 else None, message.why))
+                push.settle(PushOutcome(message.version if message.version >= 0 else None, message.why))
         elif isinstance(message, Release) and not message.course:
             with self._changed:
                 self._updates.pop(message.update, None)
@@ -251,10 +251,10 @@ class WorkerPart(Part):
             root.forget(message.transfers)
         super().fence(message)
 
-    def _root(self, course: int, elements: int) -> ServerPart:
+    def _root(self, course: int, elements: int) -> ServerRole:
         """Return the summing server of an all-reduce that has this worker as its root."""
         if course not in self._roots:
-            root = self._roots[course] = ServerPart(np.zeros(elements, np.float32), 0.0, None)
+            root = self._roots[course] = ServerRole(np.zeros(elements, np.float32), 0.0, None)
             root.tell = self.tell
             root.begin()
         return self._roots[course]

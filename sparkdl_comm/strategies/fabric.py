@@ -19,10 +19,10 @@ import torch
 
 from sparkdl_comm.conf import PREFIX, CommConf
 from sparkdl_comm.errors import ConfError, GangError, ModelError, NonFiniteLossError
-from sparkdl_comm.fabric.options import Options
+from sparkdl_comm.fabric.api import Fabric, Worker
+from sparkdl_comm.fabric.options import SchedulerOptions
 from sparkdl_comm.fabric.params import FabricParams
-from sparkdl_comm.fabric.roles import Fabric, Worker
-from sparkdl_comm.fabric.worker import Push, Pushed
+from sparkdl_comm.fabric.worker import PushHandle, PushOutcome
 from sparkdl_comm.gang.gang import Gang
 from sparkdl_comm.optim.optimizer import OptimizerMaker
 from sparkdl_comm.space.flat import FlatModel
@@ -48,7 +48,7 @@ class FabricWorker(Asynchronous):
     def __init__(self, conf: CommConf) -> None:
         super().__init__(conf)
         self.free_running = conf.fabric_sync.startswith("async")
-        self._push: Push | None = None
+        self._push: PushHandle | None = None
         self._fabric: Fabric | None = None
         self._worker: Worker | None = None
         self._last_step: np.ndarray | None = None
@@ -84,7 +84,7 @@ class FabricWorker(Asynchronous):
         self._sparse = make_optimizer.wants_sparse(self.optimizer)
         self._gang = gang
         # An epoch ends for all ranks together, so none of them can be missed.
-        self._fabric = Fabric(gang, Options.of(self.conf), self.conf.ports, tolerant=False)
+        self._fabric = Fabric(gang, SchedulerOptions.of(self.conf), self.conf.ports, tolerant=False)
 
     def _in_fabric(self) -> Worker:
         """Return this rank's worker. The first call registers it, after a checkpoint's state has been loaded, if any."""
@@ -138,7 +138,7 @@ class FabricWorker(Asynchronous):
         with self.watch.phase("push"):
             self._look_at(push.wait())
 
-    def _look_at(self, pushed: Pushed) -> None:
+    def _look_at(self, pushed: PushOutcome) -> None:
         """Raise an error if the server keeps dropping this rank's updates: an epoch might never end.
 
         :raises NonFiniteLossError: their elements are not finite.

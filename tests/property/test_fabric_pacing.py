@@ -22,7 +22,7 @@ from sparkdl_comm.fabric.message import HEADER_BYTES, Header, Kind
 from sparkdl_comm.fabric.pacing import Pacing, Slice
 from sparkdl_comm.fabric.protocol import Expect
 from sparkdl_comm.fabric.receiver import Arrival, Receiver
-from sparkdl_comm.fabric.sender import CHUNK, Outgoing, Sender
+from sparkdl_comm.fabric.sender import CHUNK, OutgoingTransfer, Sender
 from sparkdl_comm.gang.frames import unacknowledged
 
 SECONDS = 20.0
@@ -125,9 +125,9 @@ def _tcp_pair() -> tuple[socket.socket, socket.socket]:
     return ours, theirs
 
 
-def outgoing(values: np.ndarray, pacing: Pacing, rails: int = 1, host: str = "there") -> Outgoing:
+def outgoing(values: np.ndarray, pacing: Pacing, rails: int = 1, host: str = "there") -> OutgoingTransfer:
     header = Header(Kind.UPDATE, 5, 3, 1.0, 1)
-    return Outgoing(header, values.view(np.uint8).data, [(host, rail) for rail in range(rails)], pacing)
+    return OutgoingTransfer(header, values.view(np.uint8).data, [(host, rail) for rail in range(rails)], pacing)
 
 
 def test_leaves_as_scheduled() -> None:

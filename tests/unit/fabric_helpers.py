@@ -9,10 +9,10 @@ from typing import Any
 
 import numpy as np
 
-from sparkdl_comm.fabric.options import Options
+from sparkdl_comm.fabric.api import Fabric, Server, Worker
+from sparkdl_comm.fabric.options import SchedulerOptions
 from sparkdl_comm.fabric.params import FabricParams
-from sparkdl_comm.fabric.roles import Fabric, Server, Worker
-from sparkdl_comm.fabric.worker import Pushed
+from sparkdl_comm.fabric.worker import PushOutcome
 from tests.unit.collective_helpers import on_all
 from tests.unit.gang_helpers import SECONDS, gang_of
 
@@ -23,8 +23,10 @@ LINK = 125e6
 SERVER = 1
 
 
-def options(**changes: Any) -> Options:
-    return Options(**{"interval": INTERVAL, "link": LINK, "replica_aggregators": 0, "timeout": SECONDS, **changes})
+def options(**changes: Any) -> SchedulerOptions:
+    return SchedulerOptions(
+        **{"interval": INTERVAL, "link": LINK, "replica_aggregators": 0, "timeout": SECONDS, **changes}
+    )
 
 
 @dataclass
@@ -90,10 +92,10 @@ def worker(params: FabricParams, work: Callable[[Worker], Any], aggregators: int
     return compute
 
 
-def pushing(count: int, value: float = 1.0) -> Callable[[Worker], list[Pushed]]:
+def pushing(count: int, value: float = 1.0) -> Callable[[Worker], list[PushOutcome]]:
     """Gets the model and pushes so many updates, all ``value``, one after the other; the outcomes."""
 
-    def work(made: Worker) -> list[Pushed]:
+    def work(made: Worker) -> list[PushOutcome]:
         model, outcomes = np.empty(made.elements, np.float32), []
         for _ in range(count):
             made.get(SERVER, model)

@@ -20,9 +20,8 @@ from sparkdl_comm.fabric.core.events import Update
 from sparkdl_comm.fabric.core.roles import Node
 from sparkdl_comm.fabric.core.rules import Rules
 from sparkdl_comm.fabric.core.synchrony import Synchrony
-from sparkdl_comm.fabric.course import Course
 from sparkdl_comm.fabric.directory import Directory
-from sparkdl_comm.fabric.dispatch import Dispatch, relative
+from sparkdl_comm.fabric.dispatcher import Dispatcher, relative
 from sparkdl_comm.fabric.fences import Fences
 from sparkdl_comm.fabric.protocol import (
     Cancel,
@@ -38,12 +37,13 @@ from sparkdl_comm.fabric.protocol import (
     Skip,
     course_of,
 )
+from sparkdl_comm.fabric.scheduling_session import SchedulingSession
 
 SERVER, REPLICA, ADDING = Node("server", 0), Node("replica", 0), Node("aggregator", 0)
 WORKERS = [Node("worker", index) for index in range(3)]
 
 
-def dispatch(course: int = 0) -> Dispatch:
+def dispatch(course: int = 0) -> Dispatcher:
     """Three workers with an update each, from versions 4, 6 and 5."""
     registered = [
         Register(
@@ -51,7 +51,7 @@ def dispatch(course: int = 0) -> Dispatch:
         )
         for rank, role in enumerate(("server", "replica", "worker", "worker", "worker", "aggregator"))
     ]
-    made = Dispatch(Directory.of(registered, 0), False, course)
+    made = Dispatcher(Directory.of(registered, 0), False, course)
     for worker, base in zip(WORKERS, (4, 6, 5), strict=True):
         made.ready(Update(worker.index, worker.index, (40,), base, 2.0), 70 + worker.index)
     return made
@@ -210,7 +210,9 @@ def test_hosts_are_those_of_nodes() -> None:
     assert directory.roles.hosts == 3
     told: list = []
     rules = Rules(Synchrony("bsp"), lambda version, delay: 1.0)
-    course = Course(1, directory.for_reduction(WORKERS[1], 5), rules, lambda *what: told.append(what), WORKERS[1])
+    course = SchedulingSession(
+        1, directory.for_reduction(WORKERS[1], 5), rules, lambda *what: told.append(what), WORKERS[1]
+    )
     course.report(dict.fromkeys(range(3), (1e6, 1e6)), 0.0)
     for worker in WORKERS[:2]:
         course.ready(worker, 0, 0, 1.0, 0.0)
@@ -230,7 +232,7 @@ def test_an_all_reduce_is_over_without_a_worker_that_was_lost_meanwhile() -> Non
             told.append(message)
 
     rules = Rules(Synchrony("bsp"), lambda version, delay: 1.0)
-    course = Course(1, Directory.of(registered, 0).for_reduction(WORKERS[1], 5), rules, tell, WORKERS[1])
+    course = SchedulingSession(1, Directory.of(registered, 0).for_reduction(WORKERS[1], 5), rules, tell, WORKERS[1])
     course.report(dict.fromkeys(range(3), (1e6, 1e6)), 0.0)
     for worker in WORKERS:
         course.ready(worker, 0, 0, 1.0, 0.0)
@@ -251,7 +253,7 @@ def test_an_all_reduce_goes_on_without_the_server_of_the_model() -> None:
         for rank, role in enumerate(("server", "replica", "worker", "worker", "worker"))
     ]
     rules, root = Rules(Synchrony("bsp"), lambda version, delay: 1.0), WORKERS[1]
-    course = Course(1, Directory.of(registered, 0).for_reduction(root, 5), rules, lambda *what: None, root)
+    course = SchedulingSession(1, Directory.of(registered, 0).for_reduction(root, 5), rules, lambda *what: None, root)
     course.report(dict.fromkeys(range(5), (1e6, 1e6)), 0.0)
     for worker in WORKERS:
         course.ready(worker, 0, 0, 1.0, 0.0)

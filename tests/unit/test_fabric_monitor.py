@@ -12,27 +12,27 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from sparkdl_comm.fabric import counters as counters_of_nics
-from sparkdl_comm.fabric.counters import Counted, InterfaceCounters
+from sparkdl_comm.fabric.counters import ByteCounts, InterfaceCounters
 from sparkdl_comm.fabric.message import Header, Kind
 from sparkdl_comm.fabric.monitor import Monitor
 from sparkdl_comm.fabric.pacing import Pacing
 from sparkdl_comm.fabric.protocol import Flow, Rates
-from sparkdl_comm.fabric.sender import Outgoing
+from sparkdl_comm.fabric.sender import OutgoingTransfer
 from tests.unit.gang_helpers import SECONDS
 
 
-class Counters:
+class ByteCounters:
     speed = 125e6
 
     def __init__(self) -> None:
-        self.counted = Counted(1000, 2000)
+        self.counted = ByteCounts(1000, 2000)
 
-    def read(self) -> Counted:
+    def read(self) -> ByteCounts:
         return self.counted
 
 
-def outgoing(number: int, size: int = 600) -> Outgoing:
-    return Outgoing(Header(Kind.UPDATE, number), memoryview(bytes(size)), [("a", 1), ("b", 1)], Pacing([], 0.0))
+def outgoing(number: int, size: int = 600) -> OutgoingTransfer:
+    return OutgoingTransfer(Header(Kind.UPDATE, number), memoryview(bytes(size)), [("a", 1), ("b", 1)], Pacing([], 0.0))
 
 
 steps = st.tuples(
@@ -45,13 +45,13 @@ steps = st.tuples(
 
 @given(st.lists(steps, min_size=1, max_size=8))
 def test_says_what_has_changed(trace: list[tuple[float, int, int, int]]) -> None:
-    now, counters, transfer = [5.0], Counters(), outgoing(7, 10**7)
+    now, counters, transfer = [5.0], ByteCounters(), outgoing(7, 10**7)
     monitor = Monitor(counters, lambda: [transfer], lambda rates: None, lambda: now[0])
     total = 0
     for seconds, up, down, sent in trace:
         begin = now[0]
         now[0] += seconds
-        counters.counted = Counted(counters.counted.up + up, counters.counted.down + down)
+        counters.counted = ByteCounts(counters.counted.up + up, counters.counted.down + down)
         total += sent
         if sent:
             # Both rails had bytes that were due for half of the time.
@@ -71,7 +71,7 @@ def test_says_what_has_changed(trace: list[tuple[float, int, int, int]]) -> None
 
 def test_a_few_bytes_are_told_with_those_that_follow_or_when_they_are_the_last() -> None:
     now, transfer = [0.0], outgoing(1, 40_000)
-    monitor = Monitor(Counters(), lambda: [transfer], lambda rates: None, lambda: now[0])
+    monitor = Monitor(ByteCounters(), lambda: [transfer], lambda rates: None, lambda: now[0])
     told = []
     for seconds, sent in ((0.1, 1448), (0.2, 14_936), (0.3, 10_000), (0.4, 13_616)):
         transfer.add(sent, now[0], seconds)
@@ -83,7 +83,7 @@ def test_a_few_bytes_are_told_with_those_that_follow_or_when_they_are_the_last()
 def test_a_transfer_that_is_over_before_anybody_looks() -> None:
     now, transfer = [0.0], outgoing(1)
     ended = [transfer]
-    monitor = Monitor(Counters(), lambda: [ended.pop()] if ended else [], lambda rates: None, lambda: now[0])
+    monitor = Monitor(ByteCounters(), lambda: [ended.pop()] if ended else [], lambda rates: None, lambda: now[0])
     transfer.add(600, 0.02, 0.05)
     now[0] = 0.1
     assert monitor.look().flows == [Flow(1, 0.05 - 0.02, 600, 0.5, 600, 0.1 - 0.05)]
@@ -93,14 +93,14 @@ def test_a_transfer_that_is_over_before_anybody_looks() -> None:
 
 def test_reports_by_itself_and_is_quiet_when_nothing_moves() -> None:
     heard: list[Rates] = []
-    came, counters = threading.Event(), Counters()
+    came, counters = threading.Event(), ByteCounters()
 
     def hear(rates: Rates) -> None:
         heard.append(rates)
         came.set()
 
     monitor = Monitor(counters, list, hear)
-    counters.counted = Counted(1500, 2000)
+    counters.counted = ByteCounts(1500, 2000)
     monitor.start()
     assert came.wait(SECONDS)
     monitor.close()
@@ -122,7 +122,7 @@ def test_counters_of_this_host() -> None:
     assert after.up - before.up >= 5000
     assert after.down - before.down >= 5000
     assert InterfaceCounters(["127.0.0.1", "127.0.0.1"]).read().up >= after.up
-    assert InterfaceCounters(["192.0.2.1"]).read() == Counted(0, 0)
+    assert InterfaceCounters(["192.0.2.1"]).read() == ByteCounts(0, 0)
 
 
 def test_a_nic_that_vanishes_and_comes_back(tmp_path, monkeypatch) -> None:

@@ -10,7 +10,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from sparkdl_comm.errors import GangError, InputError
-from sparkdl_comm.fabric.aggregator import AggregatorPart
+from sparkdl_comm.fabric.aggregator import AggregatorRole
 from sparkdl_comm.fabric.message import Header, Kind
 from sparkdl_comm.fabric.protocol import (
     Cancel,
@@ -26,8 +26,8 @@ from sparkdl_comm.fabric.protocol import (
     transfer_number,
 )
 from sparkdl_comm.fabric.receiver import Arrival
-from sparkdl_comm.fabric.server import ServerPart
-from sparkdl_comm.fabric.worker import WorkerPart
+from sparkdl_comm.fabric.server import ServerRole
+from sparkdl_comm.fabric.worker import WorkerRole
 from tests.unit.gang_helpers import SECONDS
 
 
@@ -36,7 +36,7 @@ class Server:
 
     def __init__(self, bound: int | None = None) -> None:
         self.told: list[Message] = []
-        self.part = ServerPart(np.zeros(3, np.float32), 0.5, bound)
+        self.part = ServerRole(np.zeros(3, np.float32), 0.5, bound)
         self.part.tell = self.told.append
         self.part.begin()
 
@@ -96,7 +96,7 @@ def test_a_transfer_that_is_overtaken(events: list[str]) -> None:
 
 def test_a_turn_is_that_of_one_all_reduce() -> None:
     """A worker is the root of two of them."""
-    worker = WorkerPart(SECONDS)
+    worker = WorkerRole(SECONDS)
     told: list[Message] = []
     worker.tell = told.append
 
@@ -154,7 +154,7 @@ def test_what_another_server_has_counts(heard_before: bool) -> None:
 
 @pytest.mark.parametrize("versions", [(4, 7), (7, 4)])
 def test_a_model_is_as_old_as_its_oldest_part(versions: tuple[int, int]) -> None:
-    worker, aggregator = WorkerPart(SECONDS), AggregatorPart()
+    worker, aggregator = WorkerRole(SECONDS), AggregatorRole()
     parts = [Expect(number, 2, uses=1, content=Kind.MODEL, offset=2 * number) for number in range(2)]
     arrivals = [
         Arrival(part, np.full(2, part.offset, np.float32), Header(Kind.MODEL, part.transfer, version))
@@ -264,7 +264,7 @@ def test_a_delay_above_the_bound_is_refused() -> None:
 
 def test_models_are_snapshots() -> None:
     """All transfers of a batch bring one version; those who ask before it serves wait."""
-    part = ServerPart(np.zeros(3, np.float32), 0.0, None)
+    part = ServerRole(np.zeros(3, np.float32), 0.0, None)
     part.tell = lambda message: None
     found: list = []
     waiting = threading.Thread(
@@ -285,7 +285,7 @@ def test_models_are_snapshots() -> None:
 
 
 def test_a_model_of_a_batch_that_is_older_than_those_kept() -> None:
-    part = ServerPart(np.ones(3, np.float32), 0.0, None)
+    part = ServerRole(np.ones(3, np.float32), 0.0, None)
     part.begin()
     for batch in (1, 2, 3, 4, 0):
         made = part.values(Send(batch, 3, [], [], content=Kind.MODEL, batch=batch))
@@ -296,8 +296,8 @@ def test_a_model_of_a_batch_that_is_older_than_those_kept() -> None:
 @pytest.mark.parametrize("serves", [False, True])
 def test_what_is_waited_for_ends_with_the_job(serves: bool) -> None:
     """A model of a server that does not serve yet; the state before a turn that does not come; a part of a sum."""
-    server = ServerPart(np.zeros(3, np.float32), 0.0, None)
-    aggregator = AggregatorPart()
+    server = ServerRole(np.zeros(3, np.float32), 0.0, None)
+    aggregator = AggregatorRole()
     orders = [(aggregator, Send(3, 3, [], [], of=[2]))]
     if serves:
         server.begin()
@@ -317,8 +317,8 @@ def test_what_is_waited_for_ends_with_the_job(serves: bool) -> None:
 
 def test_what_a_server_cannot_have() -> None:
     with pytest.raises(InputError, match="must be flat and float32, not float64"):
-        ServerPart(np.zeros(3), 0.0, None)
-    part = ServerPart(np.zeros(3, np.float32), 0.0, None)
+        ServerRole(np.zeros(3), 0.0, None)
+    part = ServerRole(np.zeros(3, np.float32), 0.0, None)
     part.register_request_callback(lambda model: model[:2])
     part.begin()
     with pytest.raises(InputError, match=r"request_callback returned shape \[2\], but the model has shape \[3\]"):

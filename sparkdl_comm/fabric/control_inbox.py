@@ -37,7 +37,7 @@ class Peer:
             self.link.hang_up()
 
 
-class Reception:
+class ControlInbox:
     """Queue of the daemons' messages. ``timeout``: seconds that a daemon may take to send one message."""
 
     def __init__(self, timeout: float, clock: Clock = time.monotonic) -> None:

@@ -7,15 +7,15 @@ from collections.abc import Mapping
 from sparkdl_comm.fabric.bandwidth import Bandwidths, Sample
 from sparkdl_comm.fabric.core import events
 from sparkdl_comm.fabric.core.roles import Node
-from sparkdl_comm.fabric.course import Course
 from sparkdl_comm.fabric.directory import Directory
 from sparkdl_comm.fabric.protocol import Rates, course_of
+from sparkdl_comm.fabric.scheduling_session import SchedulingSession
 
 #: Seconds after its end during which a transfer can still appear in its sender's report.
 _REPORTED = 1.0
 
 
-class Watch:
+class LinkStats:
     """Bandwidth estimates from the daemons' reports. ``link``: bytes per second, as in the options."""
 
     def __init__(self, directory: Directory, link: float) -> None:
@@ -33,7 +33,7 @@ class Watch:
         """Record that a transfer has ended at the node."""
         self._ended[transfer] = self._directory.host(node), now
 
-    def take(self, node: Node, rates: Rates, courses: Mapping[int, Course], now: float) -> None:
+    def take(self, node: Node, rates: Rates, courses: Mapping[int, SchedulingSession], now: float) -> None:
         """Evaluate the report of a node's daemon, and pass the progress of transfers to their courses."""
         samples = []
         for flow in rates.flows:

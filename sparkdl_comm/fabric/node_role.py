@@ -14,7 +14,7 @@ from sparkdl_comm.fabric.receiver import Arrival
 
 
 @dataclass(frozen=True)
-class Values:
+class Payload:
     """Data to send: float32 ``values``, and for the header ``version`` (``Header.base_version``) and ``count``."""
 
     values: np.ndarray
@@ -22,7 +22,7 @@ class Values:
     count: int = 0
 
 
-class Part:
+class NodeRole:
     """Role of one node, called from the daemon's threads. The base class itself only waits for the end of the job.
 
     ``tell`` sends a message to the scheduler. The daemon sets it before any other call.
@@ -39,7 +39,7 @@ class Part:
         """Take a transfer that has arrived. After using its data, the role sends :class:`Ended` to the scheduler."""
         raise ProtocolError(f"transfer {arrival.expected.transfer} arrived at a rank that receives no data")
 
-    def values(self, order: Send) -> Values | None:
+    def values(self, order: Send) -> Payload | None:
         """Return the data to send, once all of it is there. Return None if the transfer no longer takes place.
 
         The wait ends when the data arrives, the transfer is cancelled, or the job ends. If a live node never sends its

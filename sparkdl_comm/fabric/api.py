@@ -11,15 +11,15 @@ import numpy as np
 from sparkdl_comm.errors import ConfError, GangError, InputError
 from sparkdl_comm.fabric.daemon import Daemon
 from sparkdl_comm.fabric.directory import SCHEDULER
+from sparkdl_comm.fabric.endpoints import Endpoints
 from sparkdl_comm.fabric.node_process import NodeProcess
-from sparkdl_comm.fabric.options import Options
+from sparkdl_comm.fabric.node_role import NodeRole
+from sparkdl_comm.fabric.options import SchedulerOptions
 from sparkdl_comm.fabric.params import FabricParams
-from sparkdl_comm.fabric.part import Part
 from sparkdl_comm.fabric.protocol import Register
-from sparkdl_comm.fabric.server import RequestCallback, ServerPart, UpdateCallback
+from sparkdl_comm.fabric.server import RequestCallback, ServerRole, UpdateCallback
 from sparkdl_comm.fabric.service import SchedulerService
-from sparkdl_comm.fabric.wires import Wires
-from sparkdl_comm.fabric.worker import Push, WorkerPart
+from sparkdl_comm.fabric.worker import PushHandle, WorkerRole
 from sparkdl_comm.gang.gang import Gang
 
 
@@ -30,13 +30,15 @@ class Fabric:
     fabric. As a context manager it closes itself, and aborts if an exception ends the context.
     """
 
-    def __init__(self, gang: Gang, options: Options, ports: tuple[int, int] = (0, 0), tolerant: bool = True) -> None:
+    def __init__(
+        self, gang: Gang, options: SchedulerOptions, ports: tuple[int, int] = (0, 0), tolerant: bool = True
+    ) -> None:
         """``ports``: as in ``spark.sparkdl.comm.ports``, for node processes of this rank.
 
         ``tolerant``: if False, a lost rank fails the gang; a lost node process does not.
         """
         self._gang, self._options, self._ports, self._tolerant = gang, options, ports, tolerant
-        self._wires = Wires.of(gang, options.timeout)
+        self._wires = Endpoints.of(gang, options.timeout)
         #: Node processes that this rank has started.
         self.processes: list[NodeProcess] = []
         self._daemon: Daemon | None = None
@@ -56,7 +58,7 @@ class Fabric:
         :raises DeadlineError: not all ranks registered in time.
         :raises GangError: the registrations are inconsistent, as with different ``params`` or two servers of one shard.
         """
-        part = WorkerPart(self._options.timeout)
+        part = WorkerRole(self._options.timeout)
         daemon = self._join(params, part, "worker", aggregators, beside)
         return Worker(daemon, part)
 
@@ -81,16 +83,16 @@ class Fabric:
             raise ConfError("sync=bsp has no use for a replica: every worker has the model of the last iteration")
         return self._serve("replica", params, model, shard)
 
-    def register_as_scheduler(self, params: FabricParams) -> Scheduling:
+    def register_as_scheduler(self, params: FabricParams) -> StandaloneScheduler:
         """Register rank 0 as nothing but the scheduler. Waits and raises as :meth:`register_as_worker`.
 
         :raises InputError: this is not rank 0.
         """
         if self._gang.rank != 0:
             raise InputError(f"rank {self._gang.rank} cannot be the scheduler: only rank 0 can")
-        part = Part()
+        part = NodeRole()
         self._join(params, part, SCHEDULER)
-        return Scheduling(part)
+        return StandaloneScheduler(part)
 
     def beside(self, role: str) -> NodeProcess | None:
         """Return the first running process of this role that this rank has started, or None."""
@@ -127,14 +129,14 @@ class Fabric:
         self.close()
 
     def _serve(self, role: str, params: FabricParams, model: np.ndarray, shard: int) -> Server:
-        part = ServerPart(model, params.momentum, params.delay_bound, params.version)
+        part = ServerRole(model, params.momentum, params.delay_bound, params.version)
         self._join(params, part, role, elements=len(model), crc=zlib.crc32(model.data), shard=shard)
         return Server(part)
 
     def _join(
         self,
         params: FabricParams,
-        part: Part,
+        part: NodeRole,
         role: str,
         aggregators: int = 0,
         beside: Mapping[str, np.ndarray] | None = None,
@@ -164,12 +166,12 @@ class Fabric:
 class Worker:
     """Rank that computes updates. ``elements``: length of the whole model."""
 
-    def __init__(self, daemon: Daemon, part: WorkerPart) -> None:
+    def __init__(self, daemon: Daemon, part: WorkerRole) -> None:
         """Do not call directly."""
         self._daemon, self._part = daemon, part
         self.elements = part.elements
 
-    def push(self, server: int, update: np.ndarray, update_norm: float | None = None) -> Push:
+    def push(self, server: int, update: np.ndarray, update_norm: float | None = None) -> PushHandle:
         """Copy an update and hand it over. It is sent when the scheduler orders so.
 
         :param server: the rank that registered the model; any of the servers if the model is sharded.
@@ -218,7 +220,7 @@ class Worker:
 class Server:
     """Rank that owns the model or its replica."""
 
-    def __init__(self, part: ServerPart) -> None:
+    def __init__(self, part: ServerRole) -> None:
         """Do not call directly."""
         self._part = part
 
@@ -259,9 +261,9 @@ class Server:
         return self._part.largest_delay
 
 
-class Scheduling:
+class StandaloneScheduler:
     """Rank 0 without any role but the scheduler."""
 
-    def __init__(self, part: Part) -> None:
+    def __init__(self, part: NodeRole) -> None:
         """Do not call directly."""
         self.await_end = part.await_end

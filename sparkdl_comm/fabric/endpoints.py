@@ -17,7 +17,7 @@ if TYPE_CHECKING:  # an aggregator's process does not import torch
     from sparkdl_comm.gang.gang import Gang
 
 
-class Serve(Protocol):
+class ServiceRegistrar(Protocol):
     """Function that registers ``handler(sock, rank)`` for peers that connect for ``kind``; see ``Gang.serve``.
 
     The handler is called in a thread of its own for each peer.
@@ -27,7 +27,7 @@ class Serve(Protocol):
 
 
 @dataclass(frozen=True)
-class Wires:
+class Endpoints:
     """Addresses and identity of a daemon.
 
     - ``scheduler``: address of rank 0 on the control NIC.
@@ -45,7 +45,7 @@ class Wires:
     timeout: float
 
     @classmethod
-    def of(cls, gang: Gang, timeout: float) -> Wires:
+    def of(cls, gang: Gang, timeout: float) -> Endpoints:
         """Return the endpoints of the rank itself."""
         first, me = gang.members[0], gang.members[gang.rank]
         rails = [(rail.address, rail.port) for rail in me.rails]
@@ -58,7 +58,7 @@ class Wires:
         return {**asdict(self), "credentials": {**asdict(self.credentials), "secret": secret}}
 
     @classmethod
-    def from_json(cls, value: dict[str, Any]) -> Wires:
+    def from_json(cls, value: dict[str, Any]) -> Endpoints:
         """Restore the result of :meth:`to_json`."""
         told = dict(value["credentials"])
         credentials = Credentials(**{**told, "secret": bytes.fromhex(told["secret"])})

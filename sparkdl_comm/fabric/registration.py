@@ -8,9 +8,9 @@ import torch
 from sparkdl_comm.collectives.communicator import Communicator
 from sparkdl_comm.collectives.rank_group import RankGroup
 from sparkdl_comm.conf import CommConf
-from sparkdl_comm.fabric.options import Options
+from sparkdl_comm.fabric.api import Fabric, Server, StandaloneScheduler, Worker
+from sparkdl_comm.fabric.options import SchedulerOptions
 from sparkdl_comm.fabric.params import FabricParams
-from sparkdl_comm.fabric.roles import Fabric, Scheduling, Server, Worker
 
 
 def register_as_worker(params: FabricParams, aggregators: int = 1) -> Worker:
@@ -28,7 +28,7 @@ def register_as_replica(server: int, params: FabricParams, model: np.ndarray, sh
     return _current().register_as_replica(server, params, model, shard)
 
 
-def register_as_scheduler(params: FabricParams) -> Scheduling:
+def register_as_scheduler(params: FabricParams) -> StandaloneScheduler:
     """See :meth:`Fabric.register_as_scheduler`."""
     return _current().register_as_scheduler(params)
 
@@ -38,4 +38,4 @@ def _current() -> Fabric:
 
 
 def _make(ranks: RankGroup, conf: CommConf, device: torch.device) -> Fabric:
-    return Fabric(ranks.gang, Options.of(conf), conf.ports)
+    return Fabric(ranks.gang, SchedulerOptions.of(conf), conf.ports)

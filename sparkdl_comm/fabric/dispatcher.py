@@ -63,7 +63,7 @@ class _Held:
     of: list[int]
 
 
-class Dispatch:
+class Dispatcher:
     """Translator of the core's decisions into daemon messages, with the statistics of applied updates.
 
     - ``delays``: the delay of each applied update, in order. A delay counts the updates applied since the version that

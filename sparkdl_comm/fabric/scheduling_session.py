@@ -12,13 +12,13 @@ from sparkdl_comm.fabric.core.roles import Node
 from sparkdl_comm.fabric.core.rules import Rules
 from sparkdl_comm.fabric.core.scheduler import Scheduler
 from sparkdl_comm.fabric.directory import Directory
-from sparkdl_comm.fabric.dispatch import Dispatch, Orders
+from sparkdl_comm.fabric.dispatcher import Dispatcher, Orders
 from sparkdl_comm.fabric.protocol import Message
 
 _log = logging.getLogger(__name__)
 
 
-class Course:
+class SchedulingSession:
     """Core scheduler of one model, and the dispatch that turns its decisions into messages.
 
     :param number: 0 for the servers' model, else the number of the all-reduce.
@@ -35,7 +35,7 @@ class Course:
         root: Node | None = None,
     ) -> None:
         self.root, self.directory = root, directory
-        self.dispatch = Dispatch(directory, rules.momentum > 0, number, rules.version)
+        self.dispatch = Dispatcher(directory, rules.momentum > 0, number, rules.version)
         self._core = Scheduler(directory.roles, rules)
         self._tell = tell
         self._ids = count()
