@@ -33,19 +33,19 @@ class AggregatorRole(NodeRole):
         self._cancelled: set[int] = set()
         self._regrouped: dict[int, Regroup | Send] = {}
 
-    def arrived(self, arrival: Arrival) -> None:
+    def on_arrival(self, arrival: Arrival) -> None:
         transfer = arrival.expected.transfer
         with self._changed:
             if transfer in self._cancelled:
                 return
-            self.tell(Ended(transfer))
+            self.report(Ended(transfer))
             self._held[transfer] = _Held(arrival, arrival.expected.uses)
             self._changed.notify_all()
 
-    def values(self, order: Send) -> Payload | None:
+    def await_payload(self, order: Send) -> Payload | None:
         return self._model(order) if order.content == Kind.MODEL else self._sum(order)
 
-    def hear(self, message: Message) -> None:
+    def on_message(self, message: Message) -> None:
         if isinstance(message, Cancel):
             with self._changed:
                 self._cancelled.add(message.transfer)
@@ -93,7 +93,9 @@ class AggregatorRole(NodeRole):
         the job has ended.
         """
         with self._changed:
-            self._changed.wait_for(lambda: self._over or transfer in self._held or self._cancelled & {transfer, mine})
+            self._changed.wait_for(
+                lambda: self._has_ended or transfer in self._held or self._cancelled & {transfer, mine}
+            )
             held = self._held.get(transfer)
             if held is None or mine in self._cancelled:
                 return None, False

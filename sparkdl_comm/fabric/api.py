@@ -31,36 +31,36 @@ class Fabric:
     """
 
     def __init__(
-        self, gang: Gang, options: SchedulerOptions, ports: tuple[int, int] = (0, 0), tolerant: bool = True
+        self, gang: Gang, options: SchedulerOptions, ports: tuple[int, int] = (0, 0), tolerates_loss: bool = True
     ) -> None:
         """``ports``: as in ``spark.sparkdl.comm.ports``, for node processes of this rank.
 
-        ``tolerant``: if False, a lost rank fails the gang; a lost node process does not.
+        ``tolerates_loss``: if False, a lost rank fails the gang; a lost node process does not.
         """
-        self._gang, self._options, self._ports, self._tolerant = gang, options, ports, tolerant
-        self._wires = Endpoints.of(gang, options.timeout)
+        self._gang, self._options, self._ports, self._tolerates_loss = gang, options, ports, tolerates_loss
+        self._endpoints = Endpoints.of(gang, options.timeout)
         #: Node processes that this rank has started.
         self.processes: list[NodeProcess] = []
         self._daemon: Daemon | None = None
-        self._aborted = False
+        self._is_aborted = False
         self.service: SchedulerService | None = None
         gang.close_in_children(self._sockets)
         gang.on_failure(lambda _: self.abort())
 
     def register_as_worker(
-        self, params: FabricParams, aggregators: int = 1, beside: Mapping[str, np.ndarray] | None = None
+        self, params: FabricParams, aggregators: int = 1, process_states: Mapping[str, np.ndarray] | None = None
     ) -> Worker:
         """Register as a rank that computes updates. Returns when all ranks have registered.
 
         :param aggregators: how many aggregator processes this rank starts.
-        :param beside: servers and replicas that this rank starts as processes: ``server`` or ``replica`` -> the model,
-            float32 ``[n]``, which is copied; with momentum ``[2 n]``, the model followed by its last step.
+        :param process_states: servers and replicas that this rank starts as processes: ``server`` or ``replica`` -> the
+            model, float32 ``[n]``, which is copied; with momentum ``[2 n]``, the model followed by its last step.
         :raises DeadlineError: not all ranks registered in time.
         :raises GangError: the registrations are inconsistent, as with different ``params`` or two servers of one shard.
         """
-        part = WorkerRole(self._options.timeout)
-        daemon = self._join(params, part, "worker", aggregators, beside)
-        return Worker(daemon, part)
+        node_role = WorkerRole(self._options.timeout)
+        daemon = self._join(params, node_role, "worker", aggregators, process_states)
+        return Worker(daemon, node_role)
 
     def register_as_server(self, params: FabricParams, model: np.ndarray, shard: int = 0) -> Server:
         """Register as a rank that owns the model, float32 ``[n]``, changed in place; or shard number ``shard`` of it.
@@ -90,23 +90,24 @@ class Fabric:
         """
         if self._gang.rank != 0:
             raise InputError(f"rank {self._gang.rank} cannot be the scheduler: only rank 0 can")
-        part = NodeRole()
-        self._join(params, part, SCHEDULER)
-        return StandaloneScheduler(part)
+        node_role = NodeRole()
+        self._join(params, node_role, SCHEDULER)
+        return StandaloneScheduler(node_role)
 
-    def beside(self, role: str) -> NodeProcess | None:
+    def find_process(self, role: str) -> NodeProcess | None:
         """Return the first running process of this role that this rank has started, or None."""
         return next((process for process in self.processes if process.role == role and process.is_alive), None)
 
     def close(self) -> None:
         """Leave the fabric. May be called repeatedly.
 
-        A rank with node processes, or with the scheduler, waits until all workers have left: these serve other ranks too.
+        A rank with node processes, or with the scheduler, waits until all workers have left: these serve other ranks
+        too.
         """
         if self._daemon is None or self._daemon.error is not None:
             self.abort()
         if self._daemon is not None:
-            self._daemon.close(0.0 if self._aborted else self._options.timeout)
+            self._daemon.close(0.0 if self._is_aborted else self._options.timeout)
         for process in self.processes:
             process.close(self._options.timeout)
         if self.service is not None:
@@ -114,7 +115,7 @@ class Fabric:
 
     def abort(self) -> None:
         """End every wait of this rank, and kill its node processes. May be called from any thread."""
-        self._aborted = True
+        self._is_aborted = True
         for process in self.processes:
             process.kill()
         if self.service is not None:
@@ -129,47 +130,47 @@ class Fabric:
         self.close()
 
     def _serve(self, role: str, params: FabricParams, model: np.ndarray, shard: int) -> Server:
-        part = ServerRole(model, params.momentum, params.delay_bound, params.version)
-        self._join(params, part, role, elements=len(model), crc=zlib.crc32(model.data), shard=shard)
-        return Server(part)
+        node_role = ServerRole(model, params.momentum, params.delay_bound, params.version)
+        self._join(params, node_role, role, elements=len(model), crc=zlib.crc32(model.data), shard=shard)
+        return Server(node_role)
 
     def _join(
         self,
         params: FabricParams,
-        part: NodeRole,
+        node_role: NodeRole,
         role: str,
         aggregators: int = 0,
-        beside: Mapping[str, np.ndarray] | None = None,
-        **more: Any,
+        process_states: Mapping[str, np.ndarray] | None = None,
+        **fields: Any,
     ) -> Daemon:
-        gang, wires = self._gang, self._wires
+        gang, endpoints = self._gang, self._endpoints
         if self._daemon is not None:
             raise GangError(f"rank {gang.rank} has registered already, as {self._daemon.register.role}")
         if gang.rank == 0:
-            self.service = SchedulerService(gang, params.rules(), self._options, self._tolerant)
+            self.service = SchedulerService(gang, params.to_rules(), self._options, self._tolerates_loss)
         gang.all_gather(b"", self._options.timeout)  # rank 0 accepts registrations from now on
         for _ in range(aggregators):
-            self.processes.append(NodeProcess(wires, params, self._ports, "aggregator"))
-        for served, state in (beside or {}).items():
-            self.processes.append(NodeProcess(wires, params, self._ports, served, state))
-        mine = len(self.processes)
-        register = Register(role, gang.rank, wires.host, wires.rails, params.to_json(), mine, **more)
-        self._daemon = Daemon(wires, gang.serve, part, register)
-        self._daemon.await_all()
+            self.processes.append(NodeProcess(endpoints, params, self._ports, "aggregator"))
+        for process_role, state in (process_states or {}).items():
+            self.processes.append(NodeProcess(endpoints, params, self._ports, process_role, state))
+        num_helpers = len(self.processes)
+        register = Register(role, gang.rank, endpoints.host, endpoints.rails, params.to_json(), num_helpers, **fields)
+        self._daemon = Daemon(endpoints, gang.serve, node_role, register)
+        self._daemon.await_registrations()
         return self._daemon
 
     def _sockets(self) -> list[Any]:
-        mine = [] if self._daemon is None else self._daemon.sockets()
-        return [*mine, *([] if self.service is None else self.service.sockets())]
+        own_sockets = [] if self._daemon is None else self._daemon.sockets()
+        return [*own_sockets, *([] if self.service is None else self.service.sockets())]
 
 
 class Worker:
     """Rank that computes updates. ``elements``: length of the whole model."""
 
-    def __init__(self, daemon: Daemon, part: WorkerRole) -> None:
+    def __init__(self, daemon: Daemon, node_role: WorkerRole) -> None:
         """Do not call directly."""
-        self._daemon, self._part = daemon, part
-        self.elements = part.elements
+        self._daemon, self._node_role = daemon, node_role
+        self.elements = node_role.elements
 
     def push(self, server: int, update: np.ndarray, update_norm: float | None = None) -> PushHandle:
         """Copy an update and hand it over. It is sent when the scheduler orders so.
@@ -180,8 +181,8 @@ class Worker:
         :raises InputError: wrong shape or dtype.
         :raises GangError: the job has ended.
         """
-        push, ready = self._part.add(server, update, update_norm)
-        self._daemon.tell(ready)
+        push, ready = self._node_role.add_update(server, update, update_norm)
+        self._daemon.report(ready)
         return push
 
     def get(self, server: int, model: np.ndarray) -> int:
@@ -196,8 +197,8 @@ class Worker:
         :raises GangError: the job has ended.
         :raises DeadlineError: the model does not arrive within ``spark.sparkdl.comm.timeout``.
         """
-        self._daemon.tell(self._part.check_model(server, model))
-        return self._part.await_model(model)
+        self._daemon.report(self._node_role.request_model(server, model))
+        return self._node_role.await_model(model)
 
     def all_reduce(self, update: np.ndarray) -> np.ndarray:
         """Overwrite ``update`` with the sum over all workers, and return it. All remaining workers call this in the
@@ -211,29 +212,29 @@ class Worker:
         :raises DeadlineError: the sum is not complete within ``spark.sparkdl.comm.timeout``.
         :raises GangError: the job has ended. Different lengths, or a norm that is not finite, end it.
         """
-        part = self._part.add_part(update)
-        self._daemon.tell(part)
-        self._part.await_sum(part.number)
+        reduction = self._node_role.add_vector(update)
+        self._daemon.report(reduction)
+        self._node_role.await_sum(reduction.number)
         return update
 
 
 class Server:
     """Rank that owns the model or its replica."""
 
-    def __init__(self, part: ServerRole) -> None:
+    def __init__(self, node_role: ServerRole) -> None:
         """Do not call directly."""
-        self._part = part
+        self._node_role = node_role
 
     def register_update_callback(self, callback: UpdateCallback) -> None:
         """Replace SGD with momentum by ``callback(model, update, count)``. Call this before :meth:`serve`.
 
         The callback applies the sum of ``count`` updates to ``model`` in place; both are float32 ``[n]``.
         """
-        self._part.register_update_callback(callback)
+        self._node_role.register_update_callback(callback)
 
     def register_request_callback(self, callback: RequestCallback) -> None:
         """Send ``callback(model)``, float32 ``[n]``, to workers in place of the model. Call this before :meth:`serve`."""
-        self._part.register_request_callback(callback)
+        self._node_role.register_request_callback(callback)
 
     def serve(self, timeout: float | None = None) -> None:
         """Apply updates and send the model until all workers have left.
@@ -241,16 +242,16 @@ class Server:
         :raises DeadlineError: the workers have not left within ``timeout`` seconds.
         :raises GangError: the job cannot continue.
         """
-        self._part.serve(timeout)
+        self._node_role.serve(timeout)
 
     def snapshot(self) -> tuple[np.ndarray, int]:
         """Return a copy of the model, float32 ``[n]``, and its version, the number of updates that it contains."""
-        return self._part.snapshot()
+        return self._node_role.snapshot()
 
     @property
     def version(self) -> int:
         """Number of updates that the model contains."""
-        return self._part.version
+        return self._node_role.version
 
     @property
     def largest_delay(self) -> int:
@@ -258,12 +259,12 @@ class Server:
 
         A delay counts the updates applied since the version that the update was computed from, itself included.
         """
-        return self._part.largest_delay
+        return self._node_role.largest_delay
 
 
 class StandaloneScheduler:
     """Rank 0 without any role but the scheduler."""
 
-    def __init__(self, part: NodeRole) -> None:
+    def __init__(self, node_role: NodeRole) -> None:
         """Do not call directly."""
-        self.await_end = part.await_end
+        self.await_end = node_role.await_end

@@ -15,7 +15,7 @@ from sparkdl_comm.fabric.protocol import Leave, Message, Register
 from sparkdl_comm.gang.frames import Clock
 
 #: Timeout in seconds of one wait for a daemon's message. The wait is then repeated.
-_IDLE = 3600.0
+_IDLE_SECONDS = 3600.0
 
 _log = logging.getLogger(__name__)
 
@@ -28,7 +28,7 @@ class Peer:
     link: ControlLink
     node: Node | None = None
 
-    def tell(self, message: Message) -> None:
+    def send(self, message: Message) -> None:
         """Send a message to the daemon. If the daemon does not take it, end the connection: the daemon is lost."""
         try:
             self.link.send(message)
@@ -42,15 +42,15 @@ class ControlInbox:
 
     def __init__(self, timeout: float, clock: Clock = time.monotonic) -> None:
         self._timeout, self._clock = timeout, clock
-        self._heard: queue.SimpleQueue[tuple[Peer, Message | None]] = queue.SimpleQueue()
+        self._messages: queue.SimpleQueue[tuple[Peer, Message | None]] = queue.SimpleQueue()
 
-    def hear(self, seconds: float) -> tuple[Peer, Message | None] | None:
+    def next_message(self, seconds: float) -> tuple[Peer, Message | None] | None:
         """Return a daemon and its next message, or None if nothing arrives for so many seconds.
 
         A daemon's first message is :class:`Register`. The message is None when the daemon's connection has ended.
         """
         try:
-            return self._heard.get(timeout=seconds)
+            return self._messages.get(timeout=seconds)
         except queue.Empty:
             return None
 
@@ -64,7 +64,7 @@ class ControlInbox:
                     f"rank {rank} did not register itself with the fabric first, but sent {type(register).__name__}"
                 )
             peer = Peer(register, link)
-            self._heard.put((peer, register))
+            self._messages.put((peer, register))
             self._listen(peer)
         finally:
             sock.close()
@@ -72,13 +72,13 @@ class ControlInbox:
     def _listen(self, peer: Peer) -> None:
         while True:
             try:
-                message = peer.link.receive(_IDLE)
+                message = peer.link.receive(_IDLE_SECONDS)
             except DeadlineError:
                 continue
             except (OSError, SparkdlCommError) as exc:
                 _log.info("control connection of rank %d, %s, ended: %s", peer.register.rank, peer.register.role, exc)
-                self._heard.put((peer, None))
+                self._messages.put((peer, None))
                 return
-            self._heard.put((peer, message))
+            self._messages.put((peer, message))
             if isinstance(message, Leave):
                 return

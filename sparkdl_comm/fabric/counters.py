@@ -37,9 +37,9 @@ class InterfaceCounters:
     """
 
     def __init__(self, addresses: Sequence[str]) -> None:
-        found = psutil.net_if_addrs().items()
-        self._nics = sorted({nic for nic, there in found if any(a.address in addresses for a in there)})
-        self._read: dict[Path, int] = {}
+        interfaces = psutil.net_if_addrs().items()
+        self._nics = sorted({nic for nic, assigned in interfaces if any(a.address in addresses for a in assigned)})
+        self._last_values: dict[Path, int] = {}
 
     def read(self) -> ByteCounts:
         return ByteCounts(self._sum("tx_bytes"), self._sum("rx_bytes"))
@@ -54,5 +54,5 @@ class InterfaceCounters:
         paths = [_STATISTICS / nic / "statistics" / name for nic in self._nics]
         for path in paths:
             with suppress(OSError):
-                self._read[path] = int(path.read_text())
-        return sum(self._read.get(path, 0) for path in paths)
+                self._last_values[path] = int(path.read_text())
+        return sum(self._last_values.get(path, 0) for path in paths)

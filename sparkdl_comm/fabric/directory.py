@@ -22,17 +22,17 @@ class Directory:
 
     - ``nodes``: the registration of each node.
     - ``hosts``: the number of each host.
-    - ``spared``: how many aggregators, the last ones, work for replicas.
+    - ``num_replica_aggregators``: how many aggregators, the last ones, work for replicas.
     - ``elements``: elements of each server's shard of the model; empty without servers.
     """
 
     nodes: dict[Node, Register]
     hosts: dict[str, int]
-    spared: int
+    num_replica_aggregators: int
     elements: tuple[int, ...]
 
     @classmethod
-    def of(cls, registered: Sequence[Register], replica_aggregators: int) -> Directory:
+    def of(cls, registrations: Sequence[Register], replica_aggregators: int) -> Directory:
         """Build the directory from the registrations of all daemons.
 
         :param replica_aggregators: how many aggregators work for the replicas, if there are replicas.
@@ -41,23 +41,24 @@ class Directory:
         :raises InputError: the daemons registered with different parameters, or a replica with another model than its
             server.
         """
-        for other in registered:
-            if other.limits != registered[0].limits:
+        for other in registrations:
+            if other.limits != registrations[0].limits:
                 raise InputError(
-                    f"rank {other.rank} registered with {other.limits}, rank {registered[0].rank} with"
-                    f" {registered[0].limits}: all ranks must give the same values"
+                    f"rank {other.rank} registered with {other.limits}, rank {registrations[0].rank} with"
+                    f" {registrations[0].limits}: all ranks must give the same values"
                 )
         hosts: dict[str, int] = {}
-        for register in registered:
+        for register in registrations:
             if register.role != SCHEDULER:  # it sends and receives no data
                 hosts.setdefault(register.host, len(hosts))
         nodes: dict[Node, Register] = {}
         for role in _ROLES:
-            found = sorted((r for r in registered if r.role == role), key=lambda r: (r.shard, r.rank))
-            nodes |= {Node(role, index): register for index, register in enumerate(found)}
-            if role in ("server", "replica") and [each.shard for each in found] != list(range(len(found))):
+            of_role = sorted((r for r in registrations if r.role == role), key=lambda r: (r.shard, r.rank))
+            nodes |= {Node(role, index): register for index, register in enumerate(of_role)}
+            if role in ("server", "replica") and [each.shard for each in of_role] != list(range(len(of_role))):
                 raise ConfError(
-                    f"shards {[each.shard for each in found]}: each {role} must register a different shard, counted from 0"
+                    f"shards {[each.shard for each in of_role]}: each {role} must register a different shard,"
+                    " counted from 0"
                 )
         for node, replica in nodes.items():
             server = nodes.get(Node("server", node.index))
@@ -66,13 +67,14 @@ class Directory:
             ):
                 raise InputError(f"rank {replica.rank}, a replica, begins with a different model than its server")
         aggregators = _count(nodes, "aggregator")
-        spared = replica_aggregators if _count(nodes, "replica") else 0
-        if spared > aggregators:
+        num_replica_aggregators = replica_aggregators if _count(nodes, "replica") else 0
+        if num_replica_aggregators > aggregators:
             raise ConfError(
-                f"{spared} aggregators requested for replicas, but there are only {aggregators}. Start more, or request fewer"
+                f"{num_replica_aggregators} aggregators requested for replicas, but there are only {aggregators}."
+                " Start more, or request fewer"
             )
         elements = tuple(nodes[Node("server", shard)].elements for shard in range(_count(nodes, "server")))
-        return cls(nodes, hosts, spared, elements)
+        return cls(nodes, hosts, num_replica_aggregators, elements)
 
     @cached_property
     def roles(self) -> Roles:
@@ -80,16 +82,16 @@ class Directory:
 
         :raises ConfError: there is no worker, or no server.
         """
-        here: dict[str, tuple[int, ...]] = {
+        hosts_by_role: dict[str, tuple[int, ...]] = {
             role: tuple(self.host(Node(role, index)) for index in range(_count(self.nodes, role))) for role in _ROLES
         }
-        kept = len(here["aggregator"]) - self.spared
+        num_server_aggregators = len(hosts_by_role["aggregator"]) - self.num_replica_aggregators
         return Roles(
-            workers=here["worker"],
-            servers=here["server"],
-            aggregators=here["aggregator"][:kept],
-            replicas=here["replica"],
-            replica_aggregators=here["aggregator"][kept:],
+            workers=hosts_by_role["worker"],
+            servers=hosts_by_role["server"],
+            aggregators=hosts_by_role["aggregator"][:num_server_aggregators],
+            replicas=hosts_by_role["replica"],
+            replica_aggregators=hosts_by_role["aggregator"][num_server_aggregators:],
         )
 
     def for_reduction(self, root: Node, elements: int) -> Directory:
@@ -109,7 +111,7 @@ class Directory:
         """Return the rank of the node."""
         return self.nodes[node].rank
 
-    def named(self, node: Node) -> str:
+    def describe(self, node: Node) -> str:
         """Return the node's name for messages to people."""
         return f"the {node.role} of rank {self.rank(node)}"
 
@@ -117,7 +119,7 @@ class Directory:
         """Return the addresses at which the node receives data."""
         return self.nodes[node].rails
 
-    def part(self, shard: int | None) -> tuple[int, int]:
+    def shard_range(self, shard: int | None) -> tuple[int, int]:
         """Return the first element and the number of elements of a shard; of the whole model if ``shard`` is None."""
         if shard is None:
             return 0, sum(self.elements)

@@ -27,11 +27,12 @@ from sparkdl_comm.fabric.protocol import (
     Repace,
     Send,
     Skip,
-    transfer_number,
+    pack_transfer_number,
 )
 
 Orders = list[tuple[Node, Message]]
-Ordered = core.Push | core.Model | core.Copy
+#: Decisions that begin a transfer.
+Sendable = core.Push | core.Model | core.Copy
 
 
 @dataclass
@@ -39,28 +40,28 @@ class _Delivery:
     """Progress of an update into the model.
 
     - ``number``: the worker's own number for the update.
-    - ``missing``: transfers to the nodes serving the model that have not ended.
-    - ``replicated``: the replica's version that contains the update; -1 if none does.
-    - ``told``: the worker has been told the outcome.
+    - ``missing_transfers``: transfers to the nodes serving the model that have not ended.
+    - ``replica_version``: the replica's version that contains the update; -1 if none does.
+    - ``is_reported``: the worker has been told the outcome.
     """
 
     update: Update
     number: int
-    missing: set[int] = field(default_factory=set)
-    replicated: int = -1
-    told: bool = False
+    missing_transfers: set[int] = field(default_factory=set)
+    replica_version: int = -1
+    is_reported: bool = False
 
 
 @dataclass
-class _Held:
+class _HeldOrder:
     """Transfer whose order is held back.
 
     - ``awaited``: the transfers to other nodes that must end first.
-    - ``of``: the transfers to its source that it is made from. They may end before it is ordered.
+    - ``inputs``: the transfers to its source that it is made from. They may end before it is ordered.
     """
 
     awaited: set[int]
-    of: list[int]
+    inputs: list[int]
 
 
 class Dispatcher:
@@ -72,68 +73,68 @@ class Dispatcher:
     - ``lost_updates``: the updates that the servers had applied, and the replicas had not, when the servers were lost.
     """
 
-    def __init__(self, directory: Directory, has_momentum: bool, course: int = 0, version: int = 0) -> None:
-        """``course``: 0 for the servers' model, else the number of an all-reduce. ``version``: the model's initial
-        version."""
-        self._directory, self._has_momentum, self._course = directory, has_momentum, course
+    def __init__(self, directory: Directory, has_momentum: bool, session_number: int = 0, version: int = 0) -> None:
+        """``session_number``: 0 for the servers' model, else the number of an all-reduce. ``version``: the model's
+        initial version."""
+        self._directory, self._has_momentum, self._session_number = directory, has_momentum, session_number
         self._updates: dict[int, _Delivery] = {}
-        self._transfers: dict[int, Ordered] = {}
-        self._held: dict[int, _Held] = {}
-        self._serving = "server"
+        self._transfers: dict[int, Sendable] = {}
+        self._held_orders: dict[int, _HeldOrder] = {}
+        self._serving_role = "server"
         self._versions = {"server": version, "replica": version}
         self.delays: list[int] = []
         self.dropped: dict[str, int] = {}
         self.lost_updates = 0
 
-    def ready(self, update: Update, number: int) -> None:
+    def add_update(self, update: Update, number: int) -> None:
         """Record an update that a worker has reported. ``number``: the worker's own number for it."""
         self._updates[update.id] = _Delivery(update, number)
 
-    def decided(self, decisions: Sequence[core.Decision], now: float) -> Orders:
+    def dispatch(self, decisions: Sequence[core.Decision], now: float) -> Orders:
         """Return the messages that carry out decisions made at ``now``, in the order in which to send them."""
-        made = [d for d in decisions if isinstance(d, Ordered)]
-        self._transfers |= {d.id: d for d in made}
-        for push in made:
-            if isinstance(push, core.Push) and push.target.role == self._serving:
+        transfers = [d for d in decisions if isinstance(d, Sendable)]
+        self._transfers |= {d.id: d for d in transfers}
+        for push in transfers:
+            if isinstance(push, core.Push) and push.target.role == self._serving_role:
                 for number in push.updates:
-                    self._updates[number].missing.add(push.id)
-        orders: Orders = [(d.target, self._expect(d, made)) for d in made]
+                    self._updates[number].missing_transfers.add(push.id)
+        orders: Orders = [(d.target, self._make_expect(d, transfers)) for d in transfers]
         for decision in sorted(decisions, key=lambda d: not isinstance(d, core.Regrouped)):
-            orders += self._order(decision, now)
+            orders += self._make_orders(decision, now)
         return orders
 
-    def unfinished(self, source: Node) -> dict[Node, list[int]]:
+    def find_unfinished(self, source: Node) -> dict[Node, list[int]]:
         """Return the transfers of ``source`` that were ordered and have not ended, by target."""
         found: dict[Node, list[int]] = {}
         for transfer in self._transfers.values():
-            if transfer.source == source and transfer.id not in self._held:
-                found.setdefault(transfer.target, []).append(self._outside(transfer.id))
+            if transfer.source == source and transfer.id not in self._held_orders:
+                found.setdefault(transfer.target, []).append(self._daemon_number(transfer.id))
         return found
 
-    def ended(self, transfer: int, version: int, now: float) -> Orders:
+    def end_transfer(self, transfer: int, version: int, now: float) -> Orders:
         """Record that a transfer has ended, and return the orders that follow.
 
         :param transfer: the core's number for it.
         :param version: model version of the target, if it is a server or replica and has applied the transfer.
         """
-        done = self._transfers.pop(transfer, None)
+        ended = self._transfers.pop(transfer, None)
         orders: Orders = []
-        if isinstance(done, core.Push) and done.target.role in ("server", "replica"):
-            orders += self._applied(done, version)
-        return orders + self._freed(transfer, now)
+        if isinstance(ended, core.Push) and ended.target.role in ("server", "replica"):
+            orders += self._record_applied(ended, version)
+        return orders + self._release(transfer, now)
 
     def take_over(self) -> None:
         """Let the replicas serve in place of the lost servers. Call this before dispatching the core's decisions on the
         loss."""
-        self._serving = "replica"
+        self._serving_role = "replica"
         self.lost_updates = max(0, self._versions["server"] - self._versions["replica"])
 
     @property
-    def serving(self) -> str:
+    def serving_role(self) -> str:
         """Role of the nodes that serve the model: ``server`` or ``replica``."""
-        return self._serving
+        return self._serving_role
 
-    def target(self, transfer: int) -> Node | None:
+    def find_target(self, transfer: int) -> Node | None:
         """Return the target of a transfer that has not ended, by the core's number; otherwise None."""
         found = self._transfers.get(transfer)
         return None if found is None else found.target
@@ -145,22 +146,22 @@ class Dispatcher:
 
     # ---- private
 
-    def _outside(self, transfer: int) -> int:
+    def _daemon_number(self, transfer: int) -> int:
         """Return the number by which daemons know a transfer of the core."""
-        return transfer_number(self._course, transfer)
+        return pack_transfer_number(self._session_number, transfer)
 
-    def _order(self, decision: core.Decision, now: float) -> Orders:
-        if isinstance(decision, Ordered):
-            elsewhere = {
+    def _make_orders(self, decision: core.Decision, now: float) -> Orders:
+        if isinstance(decision, Sendable):
+            awaited = {
                 other
                 for other in decision.after
                 if other in self._transfers and self._transfers[other].target != decision.source
             }
-            of = [other for other in decision.after if self._comes_to(other, decision.source)]
-            if elsewhere:
-                self._held[decision.id] = _Held(elsewhere, of)
+            inputs = [other for other in decision.after if self._has_target(other, decision.source)]
+            if awaited:
+                self._held_orders[decision.id] = _HeldOrder(awaited, inputs)
                 return []
-            return [(decision.source, self._send(decision, of, now))]
+            return [(decision.source, self._make_send(decision, inputs, now))]
         if isinstance(decision, core.Repaced):
             return self._repace(decision, now)
         if isinstance(decision, core.Regrouped):
@@ -168,93 +169,97 @@ class Dispatcher:
         if isinstance(decision, core.Reordered):
             return self._reorder(decision)
         if isinstance(decision, core.Cancelled):
-            gone = self._transfers.pop(decision.transfer, None)
-            if gone is None:
+            cancelled = self._transfers.pop(decision.transfer, None)
+            if cancelled is None:
                 return []
-            self._held.pop(decision.transfer, None)
+            self._held_orders.pop(decision.transfer, None)
             for delivery in self._updates.values():
-                delivery.missing.discard(decision.transfer)
-            cancel = Cancel(self._outside(decision.transfer))
-            return [(gone.target, cancel), (gone.source, cancel), *self._freed(decision.transfer, now)]
+                delivery.missing_transfers.discard(decision.transfer)
+            cancel = Cancel(self._daemon_number(decision.transfer))
+            return [(cancelled.target, cancel), (cancelled.source, cancel), *self._release(decision.transfer, now)]
         if isinstance(decision, core.Skipped):
-            return [(decision.target, Skip(decision.turn, self._course, decision.count))]
-        return self._forget(decision)
+            return [(decision.target, Skip(decision.turn, self._session_number, decision.count))]
+        return self._end_update(decision)
 
-    def _forget(self, decision: core.Dropped | core.Released) -> Orders:
+    def _end_update(self, decision: core.Dropped | core.Released) -> Orders:
         delivery = self._updates.pop(decision.update)
         orders: Orders = []
         if isinstance(decision, core.Dropped):
             self.dropped[decision.reason] = self.dropped.get(decision.reason, 0) + 1
-            orders.append(self._tell(delivery, -1, decision.reason))
-        elif not delivery.told:  # the server was lost before it reported the update
-            orders.append(self._tell(delivery, delivery.replicated, "" if delivery.replicated >= 0 else "lost"))
-        return [*orders, (Node("worker", decision.worker), Release(delivery.number, self._course))]
+            orders.append(self._report_outcome(delivery, -1, decision.reason))
+        elif not delivery.is_reported:  # the server was lost before it reported the update
+            orders.append(
+                self._report_outcome(
+                    delivery, delivery.replica_version, "" if delivery.replica_version >= 0 else "lost"
+                )
+            )
+        return [*orders, (Node("worker", decision.worker), Release(delivery.number, self._session_number))]
 
-    def _freed(self, transfer: int, now: float) -> Orders:
+    def _release(self, transfer: int, now: float) -> Orders:
         """Return the orders of the transfers that waited only for this one."""
         orders: Orders = []
-        for waiting, held in list(self._held.items()):
+        for number, held in list(self._held_orders.items()):
             held.awaited.discard(transfer)
             if not held.awaited:
-                del self._held[waiting]
-                freed = self._transfers[waiting]
-                orders.append((freed.source, self._send(freed, held.of, now)))
+                del self._held_orders[number]
+                ready_transfer = self._transfers[number]
+                orders.append((ready_transfer.source, self._make_send(ready_transfer, held.inputs, now)))
         return orders
 
-    def _applied(self, push: core.Push, version: int) -> Orders:
+    def _record_applied(self, push: core.Push, version: int) -> Orders:
         self._versions[push.target.role] = version
         orders: Orders = []
         first = version - len(push.updates)
-        for place, number in enumerate(push.updates):
+        for position, number in enumerate(push.updates):
             delivery = self._updates.get(number)
             if delivery is None:
                 continue
             if push.target.role == "replica":
-                delivery.replicated = version
-            if push.id in delivery.missing:
-                delivery.missing.discard(push.id)
-                if not delivery.missing:
-                    self.delays.append(first + place + 1 - delivery.update.base)
-                    orders.append(self._tell(delivery, version))
+                delivery.replica_version = version
+            if push.id in delivery.missing_transfers:
+                delivery.missing_transfers.discard(push.id)
+                if not delivery.missing_transfers:
+                    self.delays.append(first + position + 1 - delivery.update.base)
+                    orders.append(self._report_outcome(delivery, version))
         return orders
 
-    def _tell(self, delivery: _Delivery, version: int, why: str = "") -> tuple[Node, Message]:
-        delivery.told = True
-        return Node("worker", delivery.update.worker), Outcome(delivery.number, version, why, self._course)
+    def _report_outcome(self, delivery: _Delivery, version: int, why: str = "") -> tuple[Node, Message]:
+        delivery.is_reported = True
+        return Node("worker", delivery.update.worker), Outcome(delivery.number, version, why, self._session_number)
 
-    def _expect(self, transfer: Ordered, made: Iterable[core.Transfer]) -> Expect:
-        uses = sum(1 for other in made if transfer.id in other.after and other.source == transfer.target)
-        offset, elements = self._directory.part(transfer.shard)
-        expect = Expect(self._outside(transfer.id), elements, uses, course=self._course)
+    def _make_expect(self, transfer: Sendable, decided: Iterable[core.Transfer]) -> Expect:
+        uses = sum(1 for other in decided if transfer.id in other.after and other.source == transfer.target)
+        offset, elements = self._directory.shard_range(transfer.shard)
+        expect = Expect(self._daemon_number(transfer.id), elements, uses, course=self._session_number)
         if isinstance(transfer, core.Model):
             return replace(expect, content=Kind.MODEL, offset=offset, batch=transfer.batch)
         if isinstance(transfer, core.Copy):
             return replace(expect, elements=self._state_elements(elements), content=Kind.STATE, turn=transfer.resume)
         turn = -1 if transfer.turn is None else transfer.turn
-        return replace(expect, turn=turn, count=len(transfer.updates), staleness=self._staleness(transfer.updates))
+        return replace(expect, turn=turn, count=len(transfer.updates), staleness=self._least_version(transfer.updates))
 
-    def _send(self, transfer: Ordered, of: Sequence[int], now: float) -> Send:
-        offset, elements = self._directory.part(transfer.shard)
+    def _make_send(self, transfer: Sendable, inputs: Sequence[int], now: float) -> Send:
+        offset, elements = self._directory.shard_range(transfer.shard)
         send = Send(
-            self._outside(transfer.id),
+            self._daemon_number(transfer.id),
             elements,
             self._directory.rails(transfer.target),
-            relative(transfer.schedule, now),
-            list(map(self._outside, of)),
-            course=self._course,
+            relative_slices(transfer.schedule, now),
+            list(map(self._daemon_number, inputs)),
+            course=self._session_number,
         )
         if isinstance(transfer, core.Model):
-            own = 0 if transfer.source.role != "aggregator" else offset  # a server has only its own shard
-            return replace(send, content=Kind.MODEL, offset=own, batch=transfer.batch)
+            first_element = 0 if transfer.source.role != "aggregator" else offset  # a server has only its own shard
+            return replace(send, content=Kind.MODEL, offset=first_element, batch=transfer.batch)
         if isinstance(transfer, core.Copy):
             return replace(send, elements=self._state_elements(elements), content=Kind.STATE, turn=transfer.turn)
         updates = [self._updates[number] for number in transfer.updates]
         send = replace(
             send,
             offset=offset,
-            next_hop=self._next_hop(transfer),
+            next_hop=self._find_next_hop(transfer),
             count=len(updates),
-            staleness=self._staleness(transfer.updates),
+            staleness=self._least_version(transfer.updates),
             norm=sum(each.update.norm * scale for each, scale in zip(updates, transfer.scales, strict=True)),
         )
         if transfer.source.role == "worker":
@@ -266,51 +271,55 @@ class Dispatcher:
         momentum."""
         return 2 * elements if self._has_momentum else elements
 
-    def _comes_to(self, transfer: int, node: Node) -> bool:
+    def _has_target(self, transfer: int, node: Node) -> bool:
         found = self._transfers.get(transfer)
         return found is not None and found.target == node
 
-    def _next_hop(self, push: core.Push) -> int:
+    def _find_next_hop(self, push: core.Push) -> int:
         """Return the rank to which an aggregator forwards the push, or -1."""
-        onward = (t for t in self._transfers.values() if push.id in t.after and t.source == push.target)
-        first = next(onward, None)
+        forwards = (t for t in self._transfers.values() if push.id in t.after and t.source == push.target)
+        first = next(forwards, None)
         return -1 if first is None else self._directory.rank(first.target)
 
-    def _staleness(self, updates: Sequence[int]) -> int:
-        return min(self._updates[number].update.base - place for place, number in enumerate(updates))
+    def _least_version(self, updates: Sequence[int]) -> int:
+        return min(self._updates[number].update.base - position for position, number in enumerate(updates))
 
     def _repace(self, decision: core.Repaced, now: float) -> Orders:
         transfer = self._transfers.get(decision.transfer)
         if transfer is None:
             return []
         self._transfers[decision.transfer] = replace(transfer, schedule=decision.schedule)
-        if decision.transfer in self._held:
+        if decision.transfer in self._held_orders:
             return []  # its later order uses the new schedule
-        return [(transfer.source, Repace(self._outside(decision.transfer), relative(decision.schedule, now)))]
+        return [
+            (transfer.source, Repace(self._daemon_number(decision.transfer), relative_slices(decision.schedule, now)))
+        ]
 
     def _reorder(self, decision: core.Reordered) -> Orders:
         transfer = self._transfers.get(decision.transfer)
         if not isinstance(transfer, core.Push):
             return []
         self._transfers[decision.transfer] = replace(transfer, turn=decision.turn)
-        return [(transfer.target, Reorder(self._outside(decision.transfer), decision.turn))]
+        return [(transfer.target, Reorder(self._daemon_number(decision.transfer), decision.turn))]
 
     def _regroup(self, decision: core.Regrouped) -> Orders:
         transfer = self._transfers.get(decision.transfer)
         if not isinstance(transfer, core.Push):
             return []
-        kept = Regroup(self._outside(decision.transfer), len(decision.updates), self._staleness(decision.updates))
+        regroup = Regroup(
+            self._daemon_number(decision.transfer), len(decision.updates), self._least_version(decision.updates)
+        )
         scale = dict(zip(transfer.updates, transfer.scales, strict=True))
         scales = tuple(scale[number] for number in decision.updates)
         self._transfers[decision.transfer] = replace(transfer, updates=decision.updates, scales=scales)
-        return [(transfer.source, kept)]
+        return [(transfer.source, regroup)]
 
 
-def relative(schedule: core.Schedule, now: float) -> list[tuple[float, float, float]]:
+def relative_slices(schedule: core.Schedule, now: float) -> list[tuple[float, float, float]]:
     """Return the schedule as sent to daemons: seconds from ``now``. A schedule that should have begun already begins
     now.
 
     Rates are raised by the factor ``PROBE`` above the reserved ones, so that a faster link can be detected.
     """
-    late = max(0.0, now - schedule[0].start) if schedule else 0.0
-    return [(p.start + late - now, p.end + late - now, PROBE * p.rate) for p in schedule]
+    delay = max(0.0, now - schedule[0].start) if schedule else 0.0
+    return [(p.start + delay - now, p.end + delay - now, PROBE * p.rate) for p in schedule]

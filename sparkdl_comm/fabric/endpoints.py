@@ -9,7 +9,7 @@ from dataclasses import asdict, dataclass
 from typing import TYPE_CHECKING, Any, Protocol
 
 from sparkdl_comm.fabric.control_link import ControlLink
-from sparkdl_comm.fabric.protocol import CONTROL, DATA, RailAddresses
+from sparkdl_comm.fabric.protocol import CONTROL_SERVICE, DATA_SERVICE, RailAddresses
 from sparkdl_comm.gang.credentials import Credentials
 from sparkdl_comm.gang.handshake import Address
 
@@ -47,9 +47,16 @@ class Endpoints:
     @classmethod
     def of(cls, gang: Gang, timeout: float) -> Endpoints:
         """Return the endpoints of the rank itself."""
-        first, me = gang.members[0], gang.members[gang.rank]
-        rails = [(rail.address, rail.port) for rail in me.rails]
-        return cls(gang.credentials, (first.host, first.port), gang.bind_ip, me.host, rails, timeout)
+        scheduler_member, own_member = gang.members[0], gang.members[gang.rank]
+        rails = [(rail.address, rail.port) for rail in own_member.rails]
+        return cls(
+            gang.credentials,
+            (scheduler_member.host, scheduler_member.port),
+            gang.bind_ip,
+            own_member.host,
+            rails,
+            timeout,
+        )
 
     def to_json(self) -> dict[str, Any]:
         """Return a JSON object for a process that this one starts. It contains the gang's secret: use a private
@@ -60,17 +67,17 @@ class Endpoints:
     @classmethod
     def from_json(cls, value: dict[str, Any]) -> Endpoints:
         """Restore the result of :meth:`to_json`."""
-        told = dict(value["credentials"])
-        credentials = Credentials(**{**told, "secret": bytes.fromhex(told["secret"])})
+        fields = dict(value["credentials"])
+        credentials = Credentials(**{**fields, "secret": bytes.fromhex(fields["secret"])})
         scheduler, rails = tuple(value["scheduler"]), [tuple(rail) for rail in value["rails"]]
         return cls(**{**value, "credentials": credentials, "scheduler": scheduler, "rails": rails})
 
     def dial_scheduler(self) -> ControlLink:
         """Connect to the scheduler. Errors are those of ``Credentials.dial``."""
         deadline = time.monotonic() + self.timeout
-        sock = self.credentials.dial(self.scheduler, CONTROL, deadline, self.control_ip)
+        sock = self.credentials.dial(self.scheduler, CONTROL_SERVICE, deadline, self.control_ip)
         return ControlLink(sock, self.timeout)
 
     def dial(self, address: Address, rail: int, deadline: float) -> socket.socket:
         """Connect to the data service of the daemon at ``address``, from the rail's NIC. Errors as above."""
-        return self.credentials.dial(address, DATA, deadline, self.rails[rail][0])
+        return self.credentials.dial(address, DATA_SERVICE, deadline, self.rails[rail][0])

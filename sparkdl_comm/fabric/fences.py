@@ -23,7 +23,7 @@ class Fences:
 
     def __init__(self) -> None:
         self._fences: dict[int, _Fence] = {}
-        self._next = 0
+        self._next_number = 0
 
     def begin(self, lost: Node, awaited: Iterable[Node], deadline: float) -> int:
         """Begin a fence for a lost node, and return its number, which the answers carry.
@@ -35,16 +35,16 @@ class Fences:
         """
         for fence in self._fences.values():
             fence.awaited.discard(lost)
-        number, self._next = self._next, self._next + 1
+        number, self._next_number = self._next_number, self._next_number + 1
         self._fences[number] = _Fence(lost, set(awaited), deadline)
         return number
 
-    def answered(self, number: int, node: Node) -> None:
+    def record_answer(self, number: int, node: Node) -> None:
         """Record a node's answer to a fence."""
         if number in self._fences:
             self._fences[number].awaited.discard(node)
 
-    def overdue(self, now: float) -> tuple[Node, Node] | None:
+    def find_overdue(self, now: float) -> tuple[Node, Node] | None:
         """Return a lost node and one node that should have answered about it before ``now``; None if no answer is
         overdue."""
         for fence in self._fences.values():
@@ -52,7 +52,7 @@ class Fences:
                 return fence.lost, min(fence.awaited, key=str)
         return None
 
-    def passed(self) -> list[Node]:
+    def pop_passed(self) -> list[Node]:
         """Remove the fences that all receivers have answered, and return their lost nodes."""
-        done = [number for number, fence in self._fences.items() if not fence.awaited]
-        return [self._fences.pop(number).lost for number in done]
+        passed = [number for number, fence in self._fences.items() if not fence.awaited]
+        return [self._fences.pop(number).lost for number in passed]

@@ -19,7 +19,7 @@ _FIELDS = struct.Struct("!BIQqdQQi")
 _CRCS = struct.Struct("!II")
 HEADER_BYTES = _FIELDS.size + _CRCS.size
 #: Next hop of a message that ends at its receiver.
-NOWHERE = -1
+NO_NEXT_HOP = -1
 
 
 class Kind(enum.IntEnum):
@@ -41,7 +41,7 @@ class Header:
     - ``norm``: L2 norm of the update; of a sum, an upper bound.
     - ``count``: updates in the sum.
     - ``offset``, ``length``: position of the message's bytes in the transfer, in bytes.
-    - ``next_hop``: the rank to which the receiver forwards the data, or ``NOWHERE``.
+    - ``next_hop``: the rank to which the receiver forwards the data, or ``NO_NEXT_HOP``.
     """
 
     kind: Kind
@@ -51,7 +51,7 @@ class Header:
     count: int = 0
     offset: int = 0
     length: int = 0
-    next_hop: int = NOWHERE
+    next_hop: int = NO_NEXT_HOP
 
     def pack(self, data: memoryview) -> bytes:
         """Return the header with both checksums. ``data``: the bytes that follow it."""
@@ -77,7 +77,7 @@ class Header:
         return header, crc_of_bytes
 
     @property
-    def named(self) -> str:
+    def description(self) -> str:
         """Name of the transfer for messages to people."""
-        what = {Kind.MODEL: "the model", Kind.STATE: "a server's state"}.get(self.kind, f"{self.count} update(s)")
-        return f"transfer {self.id} ({what}, version {self.base_version})"
+        content = {Kind.MODEL: "the model", Kind.STATE: "a server's state"}.get(self.kind, f"{self.count} update(s)")
+        return f"transfer {self.id} ({content}, version {self.base_version})"

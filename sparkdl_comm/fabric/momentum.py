@@ -21,13 +21,13 @@ class MomentumModel:
         self._momentum = np.float32(momentum)
         self._step = np.zeros_like(values) if momentum else None
 
-    def state(self) -> np.ndarray:
+    def copy_state(self) -> np.ndarray:
         """Return a copy of all that later steps depend on, float32: the values, followed by the last step if there is
         momentum."""
         return self.values.copy() if self._step is None else np.concatenate([self.values, self._step])
 
-    def load(self, state: np.ndarray, version: int) -> None:
-        """Restore what :meth:`state` returned for a model of this ``version``."""
+    def load_state(self, state: np.ndarray, version: int) -> None:
+        """Restore what :meth:`copy_state` returned for a model of this ``version``."""
         np.copyto(self.values, state[: len(self.values)])
         if self._step is not None:
             np.copyto(self._step, state[len(self.values) :])

@@ -16,9 +16,9 @@ from sparkdl_comm.fabric.sender import OutgoingTransfer, TransferProgress
 from sparkdl_comm.gang.frames import Clock
 
 #: Seconds between two reports. A change of rate shows in the second report after it at the latest.
-INTERVAL = 0.1
+INTERVAL_SECONDS = 0.1
 #: Progress in bytes below which a transfer is not reported until it ends: a single lost packet could explain it.
-_FEW = 16 * 1024
+_MIN_PROGRESS_BYTES = 16 * 1024
 
 
 class Monitor:
@@ -36,10 +36,10 @@ class Monitor:
         clock: Clock = time.monotonic,
     ) -> None:
         self._counters, self._active, self._report, self._clock = counters, active, report, clock
-        self._last = clock()
-        self._counted = counters.read()
-        self._before: dict[int, TransferProgress] = {}
-        self._quiet = False
+        self._last_time = clock()
+        self._last_counts = counters.read()
+        self._last_progress: dict[int, TransferProgress] = {}
+        self._was_idle = False
         self._stop = threading.Event()
         self._thread = threading.Thread(target=self._run, name="sparkdl-fabric-monitor", daemon=True)
 
@@ -49,36 +49,45 @@ class Monitor:
     def close(self) -> None:
         self._stop.set()
         if self._thread.is_alive() and self._thread is not threading.current_thread():
-            self._thread.join(INTERVAL * 10)
+            self._thread.join(INTERVAL_SECONDS * 10)
 
-    def look(self) -> Rates:
+    def measure(self) -> Rates:
         """Return what happened since the last call."""
-        now, counted = self._clock(), self._counters.read()
-        seconds = max(now - self._last, 1e-9)
-        flows, seen = [], {}
+        now, counts = self._clock(), self._counters.read()
+        seconds = max(now - self._last_time, 1e-9)
+        flows, current_progress = [], {}
         for transfer in self._active():
             number, progress = transfer.header.id, transfer.progress
-            before = self._before.get(number, TransferProgress())
-            if progress.sent - before.sent < _FEW and progress.sent < len(transfer.data):
-                seen[number] = before
+            before = self._last_progress.get(number, TransferProgress())
+            if progress.sent_bytes - before.sent_bytes < _MIN_PROGRESS_BYTES and progress.sent_bytes < len(
+                transfer.data
+            ):
+                current_progress[number] = before
                 continue
-            seen[number] = progress
-            end = min(progress.last, now)
-            active = end - max(progress.begun, before.last)
-            if progress.sent > before.sent and active > 0:
-                held = (progress.held - before.held) / active / len(transfer.addresses)
+            current_progress[number] = progress
+            end = min(progress.last_measured, now)
+            active = end - max(progress.first_due, before.last_measured)
+            if progress.sent_bytes > before.sent_bytes and active > 0:
+                held_share = (progress.held_seconds - before.held_seconds) / active / len(transfer.addresses)
                 flows.append(
-                    Flow(number, active, progress.sent - before.sent, min(1.0, held), progress.sent, now - end)
+                    Flow(
+                        number,
+                        active,
+                        progress.sent_bytes - before.sent_bytes,
+                        min(1.0, held_share),
+                        progress.sent_bytes,
+                        now - end,
+                    )
                 )
         # A NIC that was removed and added again counts from 0.
-        up, down = max(0, counted.up - self._counted.up), max(0, counted.down - self._counted.down)
-        self._last, self._counted, self._before = now, counted, seen
+        up, down = max(0, counts.up - self._last_counts.up), max(0, counts.down - self._last_counts.down)
+        self._last_time, self._last_counts, self._last_progress = now, counts, current_progress
         return Rates(seconds, up, down, self._counters.speed, flows)
 
     def _run(self) -> None:
-        while not self._stop.wait(INTERVAL):
-            rates = self.look()
-            moved = bool(rates.flows) or rates.up > 0 or rates.down > 0
-            if moved or not self._quiet:
+        while not self._stop.wait(INTERVAL_SECONDS):
+            rates = self.measure()
+            has_traffic = bool(rates.flows) or rates.up > 0 or rates.down > 0
+            if has_traffic or not self._was_idle:
                 self._report(rates)
-            self._quiet = not moved
+            self._was_idle = not has_traffic

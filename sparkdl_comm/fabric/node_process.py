@@ -36,12 +36,12 @@ from sparkdl_comm.gang.acceptor import Acceptor
 from sparkdl_comm.gang.credentials import Credentials
 from sparkdl_comm.gang.frames import recv_frame, recv_into, send_all, send_frame
 
-_MAX_FRAME = 1 << 16
+_MAX_FRAME_BYTES = 1 << 16
 #: Seconds for the process to start and to receive its identity.
 _START_SECONDS = 60.0
-_PIECE = 8 << 20
+_PIECE_BYTES = 8 << 20
 #: Timeout in seconds of one wait for a request of the rank. The wait is then repeated.
-_IDLE = 3600.0
+_IDLE_SECONDS = 3600.0
 
 _log = logging.getLogger(__name__)
 
@@ -52,14 +52,14 @@ class NodeProcess:
     :param wires: the endpoints of the rank.
     :param ports: range of listening ports, as in ``spark.sparkdl.comm.ports``.
     :param role: ``aggregator``, ``server`` or ``replica``.
-    :param state: initial state of a server or replica, in the format of :meth:`ServerRole.state`.
+    :param state: initial state of a server or replica, in the format of :meth:`ServerRole.copy_state`.
     :raises ConnectionError: the process ended before it had received its identity.
     :raises DeadlineError: the process did not receive its identity within 60 s.
     """
 
     def __init__(
         self,
-        wires: Endpoints,
+        endpoints: Endpoints,
         params: FabricParams,
         ports: tuple[int, int],
         role: str,
@@ -67,46 +67,46 @@ class NodeProcess:
     ) -> None:
         self.role = role
         environment = {**os.environ, "PYTHONPATH": os.pathsep.join(path or os.getcwd() for path in sys.path)}
-        self._sock, theirs = socket.socketpair()
-        with theirs:
+        self._sock, child_sock = socket.socketpair()
+        with child_sock:
             self._process = subprocess.Popen(
-                [sys.executable, "-m", __name__, str(theirs.fileno())],
+                [sys.executable, "-m", __name__, str(child_sock.fileno())],
                 env=environment,
                 stdin=subprocess.DEVNULL,
-                pass_fds=[theirs.fileno()],
+                pass_fds=[child_sock.fileno()],
             )
         self._sock.setblocking(False)
         self._elements = 0 if state is None else len(state)
-        told = {
-            "wires": wires.to_json(),
+        identity = {
+            "endpoints": endpoints.to_json(),
             "params": params.to_json(),
             "ports": ports,
             "role": role,
             "elements": self._elements,
         }
-        with ExitStack() as failing:
-            failing.callback(self.close, 0.0)
-            send_frame(self._sock, told, _MAX_FRAME, time.monotonic() + _START_SECONDS)
+        with ExitStack() as on_failure:
+            on_failure.callback(self.close, 0.0)
+            send_frame(self._sock, identity, _MAX_FRAME_BYTES, time.monotonic() + _START_SECONDS)
             if state is not None:
-                for piece in _pieces(state.view(np.uint8).data):
+                for piece in _split(state.view(np.uint8).data):
                     send_all(self._sock, piece, time.monotonic() + _START_SECONDS)
-            failing.pop_all()
+            on_failure.pop_all()
 
     @property
     def is_alive(self) -> bool:
         """True while the process runs."""
         return self._process.poll() is None
 
-    def state(self, patience: float) -> np.ndarray:
-        """Return the state of a server or replica, in the format of :meth:`ServerRole.state`. It must not be applying
-        updates.
+    def fetch_state(self, patience: float) -> np.ndarray:
+        """Return the state of a server or replica, in the format of :meth:`ServerRole.copy_state`. It must not be
+        applying updates.
 
         :raises ConnectionError: the process has ended.
         :raises DeadlineError: the process sends nothing for ``patience`` seconds.
         """
-        send_frame(self._sock, {"asks": "state"}, _MAX_FRAME, time.monotonic() + patience)
+        send_frame(self._sock, {"asks": "state"}, _MAX_FRAME_BYTES, time.monotonic() + patience)
         state = np.empty(self._elements, np.float32)
-        for piece in _pieces(state.view(np.uint8).data):
+        for piece in _split(state.view(np.uint8).data):
             recv_into(self._sock, piece, time.monotonic() + patience)
         return state
 
@@ -124,9 +124,9 @@ class NodeProcess:
         self._process.kill()
 
 
-def _pieces(view: memoryview) -> Iterator[memoryview]:
+def _split(view: memoryview) -> Iterator[memoryview]:
     """Cut a buffer into pieces that are sent, or received, with a deadline each."""
-    return (view[start : start + _PIECE] for start in range(0, len(view), _PIECE))
+    return (view[start : start + _PIECE_BYTES] for start in range(0, len(view), _PIECE_BYTES))
 
 
 class _Listener:
@@ -158,21 +158,21 @@ class _Listener:
         handler(sock, rank)
 
 
-def _attend(sock: socket.socket, state: Callable[[], np.ndarray], patience: float) -> None:
+def _answer_state_requests(sock: socket.socket, state: Callable[[], np.ndarray], patience: float) -> None:
     """Answer the rank's requests for the state. Exit the process when the rank closes its end or dies."""
     try:
         while True:
             try:
-                recv_frame(sock, _MAX_FRAME, time.monotonic() + _IDLE)
+                recv_frame(sock, _MAX_FRAME_BYTES, time.monotonic() + _IDLE_SECONDS)
             except DeadlineError:
                 continue
-            for piece in _pieces(state().view(np.uint8).data):
+            for piece in _split(state().view(np.uint8).data):
                 send_all(sock, piece, time.monotonic() + patience)
     finally:
         os._exit(0)
 
 
-def _nothing() -> np.ndarray:
+def _empty_state() -> np.ndarray:
     return np.empty(0, np.float32)
 
 
@@ -180,36 +180,46 @@ def main(fd: int) -> None:
     """Run the node until it ends. ``fd``: its socket to the rank."""
     sock = socket.socket(fileno=fd)
     sock.setblocking(False)
-    told = recv_frame(sock, _MAX_FRAME, time.monotonic() + _START_SECONDS)
-    wires = Endpoints.from_json(told["wires"])
-    first, last = told["ports"]
-    listener = _Listener(wires.credentials, [ip for ip, _ in wires.rails], range(first, last + 1) if first else None)
-    wires = replace(wires, rails=listener.rails)
-    params = FabricParams(**told["params"])
-    part: AggregatorRole | ServerRole = AggregatorRole()
-    state_of = _nothing
-    more: dict[str, int] = {}
-    if told["role"] != "aggregator":
-        state = np.empty(told["elements"], np.float32)
-        for piece in _pieces(state.view(np.uint8).data):
+    identity = recv_frame(sock, _MAX_FRAME_BYTES, time.monotonic() + _START_SECONDS)
+    endpoints = Endpoints.from_json(identity["endpoints"])
+    first, last = identity["ports"]
+    listener = _Listener(
+        endpoints.credentials, [ip for ip, _ in endpoints.rails], range(first, last + 1) if first else None
+    )
+    endpoints = replace(endpoints, rails=listener.rails)
+    params = FabricParams(**identity["params"])
+    node_role: AggregatorRole | ServerRole = AggregatorRole()
+    copy_state = _empty_state
+    shard_fields: dict[str, int] = {}
+    if identity["role"] != "aggregator":
+        state = np.empty(identity["elements"], np.float32)
+        for piece in _split(state.view(np.uint8).data):
             recv_into(sock, piece, time.monotonic() + _START_SECONDS)
         model = state[: len(state) // 2].copy() if params.momentum else state
-        more = {"elements": len(model), "crc": zlib.crc32(model.data)}
-        part = ServerRole(model, params.momentum, params.delay_bound, params.version)
-        part.load(state)
-        part.begin()
-        state_of = part.state
+        shard_fields = {"elements": len(model), "crc": zlib.crc32(model.data)}
+        node_role = ServerRole(model, params.momentum, params.delay_bound, params.version)
+        node_role.load_state(state)
+        node_role.begin()
+        copy_state = node_role.copy_state
     # Start this thread only now: until here the socket carries the initial state.
-    threading.Thread(target=_attend, args=(sock, state_of, wires.timeout), name="sparkdl-rank", daemon=True).start()
+    threading.Thread(
+        target=_answer_state_requests, args=(sock, copy_state, endpoints.timeout), name="sparkdl-rank", daemon=True
+    ).start()
     register = Register(
-        told["role"], wires.credentials.rank, wires.host, wires.rails, params.to_json(), helps=True, **more
+        identity["role"],
+        endpoints.credentials.rank,
+        endpoints.host,
+        endpoints.rails,
+        params.to_json(),
+        helps=True,
+        **shard_fields,
     )
-    daemon = Daemon(wires, listener.serve, part, register)
+    daemon = Daemon(endpoints, listener.serve, node_role, register)
     try:
-        part.await_end()
+        node_role.await_end()
     except SparkdlCommError as exc:
         # All nodes have been informed, and the rank raises the error.
-        _log.warning("%s of rank %d ended: %s", told["role"], wires.credentials.rank, exc.message)
+        _log.warning("%s of rank %d ended: %s", identity["role"], endpoints.credentials.rank, exc.message)
     daemon.close(0.0)
 
 

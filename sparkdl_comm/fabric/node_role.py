@@ -25,21 +25,21 @@ class Payload:
 class NodeRole:
     """Role of one node, called from the daemon's threads. The base class itself only waits for the end of the job.
 
-    ``tell`` sends a message to the scheduler. The daemon sets it before any other call.
+    ``report`` sends a message to the scheduler. The daemon sets it before any other call.
     """
 
-    tell: Callable[[Message], None]
+    report: Callable[[Message], None]
 
     def __init__(self) -> None:
         self._changed = threading.Condition()
-        self._over = False
+        self._has_ended = False
         self._error: SparkdlCommError | None = None
 
-    def arrived(self, arrival: Arrival) -> None:
+    def on_arrival(self, arrival: Arrival) -> None:
         """Take a transfer that has arrived. After using its data, the role sends :class:`Ended` to the scheduler."""
         raise ProtocolError(f"transfer {arrival.expected.transfer} arrived at a rank that receives no data")
 
-    def values(self, order: Send) -> Payload | None:
+    def await_payload(self, order: Send) -> Payload | None:
         """Return the data to send, once all of it is there. Return None if the transfer no longer takes place.
 
         The wait ends when the data arrives, the transfer is cancelled, or the job ends. If a live node never sends its
@@ -47,21 +47,21 @@ class NodeRole:
         """
         raise ProtocolError(f"transfer {order.transfer} was ordered from a rank that sends no data")
 
-    def hear(self, message: Message) -> None:
+    def on_message(self, message: Message) -> None:
         """Take any other message of the scheduler."""
 
-    def fence(self, message: Fence) -> None:
+    def on_fence(self, message: Fence) -> None:
         """Discard the fenced transfers as far as they have not ended, and answer with :class:`Fenced`."""
-        self.tell(Fenced(message.number))
+        self.report(Fenced(message.number))
 
-    def finish(self, timeout: float) -> None:
+    def await_idle(self, timeout: float) -> None:
         """Wait until nobody needs this node's started work any more, or for ``timeout`` seconds."""
 
     def end(self, error: SparkdlCommError | None) -> None:
         """End the work, or report why it cannot continue. Only the first call has an effect."""
         with self._changed:
-            if not self._over:
-                self._over, self._error = True, error
+            if not self._has_ended:
+                self._has_ended, self._error = True, error
                 self._changed.notify_all()
 
     def await_end(self, timeout: float | None = None) -> None:
@@ -71,12 +71,12 @@ class NodeRole:
         :raises SparkdlCommError: why the job cannot continue.
         """
         with self._changed:
-            if not self._changed.wait_for(lambda: self._over, timeout):
+            if not self._changed.wait_for(lambda: self._has_ended, timeout):
                 raise DeadlineError(f"the fabric's job did not end within {timeout:g} s")
         if self._error is not None:
             raise self._error
 
-    def _check(self) -> None:
+    def _raise_if_ended(self) -> None:
         """Raise the job's error, or :class:`GangError`, if the job has ended."""
-        if self._over:
+        if self._has_ended:
             raise self._error or GangError("the fabric's job has ended")

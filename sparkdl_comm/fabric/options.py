@@ -12,19 +12,19 @@ from sparkdl_comm.units import parse_rate
 class SchedulerOptions:
     """Settings of the running scheduler.
 
-    - ``interval``: seconds between batches.
-    - ``link``: bytes per second assumed for a host's links, in each direction, where the system does not know.
+    - ``interval_seconds``: seconds between batches.
+    - ``link_rate``: bytes per second assumed for a host's links, in each direction, where the system does not know.
     - ``replica_aggregators``: how many aggregators work for replicas.
     - ``timeout``: seconds that a daemon may take for a message.
     """
 
-    interval: float
-    link: float
+    interval_seconds: float
+    link_rate: float
     replica_aggregators: int
     timeout: float
 
     @classmethod
     def of(cls, conf: CommConf) -> SchedulerOptions:
         """Return the options from the configuration."""
-        link = parse_rate(conf.fabric_link_rate) / 8
-        return cls(conf.fabric_batch_interval, link, conf.fabric_replica_aggregators, conf.timeout)
+        link_rate = parse_rate(conf.fabric_link_rate) / 8
+        return cls(conf.fabric_batch_interval, link_rate, conf.fabric_replica_aggregators, conf.timeout)

@@ -31,30 +31,30 @@ class Pacing:
     :raises InputError: slices out of order, or values that are not finite.
     """
 
-    def __init__(self, slices: Sequence[Slice], begin: float, gone: float = 0.0) -> None:
-        """``begin``: time on the caller's clock from which the slices count. ``gone``: bytes sent before."""
+    def __init__(self, slices: Sequence[Slice], begin: float, sent_bytes: float = 0.0) -> None:
+        """``begin``: time on the caller's clock from which the slices count. ``sent_bytes``: bytes sent before."""
         end = 0.0
         for piece in slices:
             if not (end <= piece.start <= piece.stop < math.inf and 0 <= piece.rate < math.inf):
                 raise InputError(f"invalid {piece}: it must begin at {end:g} s or later, with finite times and rate")
             end = piece.stop
-        self._slices, self._begin, self._end, self._gone = slices, begin, begin + end, gone
+        self._slices, self._begin, self._end, self._sent_bytes = slices, begin, begin + end, sent_bytes
 
-    def allowed(self, now: float) -> float:
+    def allowed_bytes(self, now: float) -> float:
         """Return how many bytes may be sent by ``now``; infinity after the last slice."""
         if now >= self._end:
             return math.inf
-        past = now - self._begin
-        return self._gone + sum(p.rate * max(0.0, min(past, p.stop) - p.start) for p in self._slices)
+        elapsed = now - self._begin
+        return self._sent_bytes + sum(p.rate * max(0.0, min(elapsed, p.stop) - p.start) for p in self._slices)
 
-    def when(self, count: float) -> float:
+    def earliest_time(self, count: float) -> float:
         """Return the earliest time by which ``count`` bytes may be sent."""
-        sent = self._gone
-        if count <= sent:
+        allowed = self._sent_bytes
+        if count <= allowed:
             return self._begin
         for piece in self._slices:
             room = piece.rate * (piece.stop - piece.start)
-            if sent + room >= count and piece.rate:
-                return self._begin + piece.start + (count - sent) / piece.rate
-            sent += room
+            if allowed + room >= count and piece.rate:
+                return self._begin + piece.start + (count - allowed) / piece.rate
+            allowed += room
         return self._end

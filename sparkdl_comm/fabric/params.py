@@ -59,14 +59,14 @@ class FabricParams:
         synchrony = Synchrony.parse(self.sync)
         return synchrony.bound if synchrony.kind == "async" else None
 
-    def rules(self) -> Rules:
+    def to_rules(self) -> Rules:
         """Return the rules of the core scheduler."""
-        scaled = partial(step_size, self.step_scale) if self.step_scale is not None else _as_it_is
+        scaled = partial(step_size, self.step_scale) if self.step_scale is not None else _unscaled
         return Rules(Synchrony.parse(self.sync), scaled, self.momentum, self.divergence_bound, version=self.version)
 
     def to_json(self) -> dict[str, Any]:
         return asdict(self)
 
 
-def _as_it_is(version: int, delay: int) -> float:
+def _unscaled(version: int, delay: int) -> float:
     return 1.0

@@ -14,9 +14,9 @@ from typing import Any, TypeAlias
 from sparkdl_comm.fabric.message import Kind
 
 #: Service of rank 0 that daemons connect to.
-CONTROL = "fabric control"
+CONTROL_SERVICE = "fabric control"
 #: Service of daemons that carries updates and models.
-DATA = "fabric data"
+DATA_SERVICE = "fabric data"
 #: Address and port for each rail; the port as an integer of JSON.
 RailAddresses: TypeAlias = list[tuple[str, int]]
 
@@ -328,14 +328,14 @@ Message: TypeAlias = (
 )  # fmt: skip
 
 #: Bits of the core's transfer number. In the number that daemons see, the course's number stands above them.
-_COURSE_BITS = 40
+_NUMBER_BITS = 40
 
 
-def transfer_number(course: int, number: int) -> int:
+def pack_transfer_number(course: int, number: int) -> int:
     """Return the daemons' number of the transfer that has this number in the core of a course."""
-    return course << _COURSE_BITS | number
+    return course << _NUMBER_BITS | number
 
 
-def course_of(transfer: int) -> tuple[int, int]:
+def unpack_transfer_number(transfer: int) -> tuple[int, int]:
     """Return the course of a transfer that a daemon names, and its number there."""
-    return transfer >> _COURSE_BITS, transfer & ((1 << _COURSE_BITS) - 1)
+    return transfer >> _NUMBER_BITS, transfer & ((1 << _NUMBER_BITS) - 1)

@@ -17,11 +17,11 @@ from sparkdl_comm.fabric.message import HEADER_BYTES, Header, Kind
 from sparkdl_comm.fabric.protocol import Expect
 from sparkdl_comm.gang.frames import TIMEOUT_KEY, Clock, hang_up, recv_exact, recv_into
 
-_PIECE = 1 << 20
+_PIECE_BYTES = 1 << 20
 #: Timeout in seconds of one wait for a header. The wait is then repeated.
-_IDLE = 3600.0
+_IDLE_SECONDS = 3600.0
 #: Seconds within which the scheduler reports a lost sender, after its connection broke in the middle of a message.
-_SETTLED = 5.0
+_SETTLED_SECONDS = 5.0
 
 _log = logging.getLogger(__name__)
 
@@ -36,11 +36,11 @@ class Arrival:
 
 
 class _Incoming:
-    """Announced transfer that is not complete. ``missing``: bytes that have not arrived."""
+    """Announced transfer that is not complete. ``missing_bytes``: bytes that have not arrived."""
 
     def __init__(self, expected: Expect) -> None:
         self.expected = expected
-        self.missing = 4 * expected.elements
+        self.missing_bytes = 4 * expected.elements
         self._values: np.ndarray | None = None
         self._lock = threading.Lock()
 
@@ -52,7 +52,7 @@ class _Incoming:
                 self._values = np.empty(self.expected.elements, np.float32)
             return self._values
 
-    def room(self, header: Header) -> memoryview:
+    def view(self, header: Header) -> memoryview:
         return self.values.view(np.uint8).data[header.offset : header.offset + header.length]
 
 
@@ -79,7 +79,7 @@ class Receiver:
         self._cancelled: dict[int, Expect] = {}
         self._delivering: set[int] = set()
         self._sockets: set[socket.socket] = set()
-        self._closed = False
+        self._is_closed = False
 
     def expect(self, expected: Expect) -> None:
         """Announce a transfer."""
@@ -115,21 +115,21 @@ class Receiver:
         with self._changed:
             self._sockets.add(sock)
         try:
-            while not self._closed:
+            while not self._is_closed:
                 header = None
                 try:
-                    head = recv_exact(sock, HEADER_BYTES, self._clock() + _IDLE, self._clock)
+                    header_bytes = recv_exact(sock, HEADER_BYTES, self._clock() + _IDLE_SECONDS, self._clock)
                 except DeadlineError:
                     continue
-                header, crc = Header.unpack(head)
+                header, crc = Header.unpack(header_bytes)
                 self._receive(sock, header, crc)
         except ProtocolError as exc:
-            what = "" if header is None else f"{header.named}: "
-            self._on_refusal(ProtocolError(f"refused data from rank {rank}: {what}{exc.message}", rank=rank))
+            subject = "" if header is None else f"{header.description}: "
+            self._on_refusal(ProtocolError(f"refused data from rank {rank}: {subject}{exc.message}", rank=rank))
         except (SparkdlCommError, OSError) as exc:
             _log.info("data connection of rank %d ended: %s", rank, exc)
-            if header is not None and self._remains_expected(header.id):
-                self._on_refusal(GangError(f"rank {rank} sent only part of {header.named}: {exc}", rank=rank))
+            if header is not None and self._is_still_expected(header.id):
+                self._on_refusal(GangError(f"rank {rank} sent only part of {header.description}: {exc}", rank=rank))
         finally:
             with self._changed:
                 self._sockets.discard(sock)
@@ -141,7 +141,7 @@ class Receiver:
 
     def close(self) -> None:
         with self._changed:
-            self._closed = True
+            self._is_closed = True
             self._incoming.clear()
             self._changed.notify_all()
             for sock in self._sockets:
@@ -149,14 +149,14 @@ class Receiver:
 
     def _receive(self, sock: socket.socket, header: Header, crc: int) -> None:
         incoming = self._await_expected(header)
-        room = incoming.room(header)
-        for start in range(0, len(room), _PIECE):
-            recv_into(sock, room[start : start + _PIECE], self._clock() + self._patience, self._clock)
-        if zlib.crc32(room) != crc:
+        view = incoming.view(header)
+        for start in range(0, len(view), _PIECE_BYTES):
+            recv_into(sock, view[start : start + _PIECE_BYTES], self._clock() + self._patience, self._clock)
+        if zlib.crc32(view) != crc:
             raise ProtocolError("the checksum of its bytes does not match")
         with self._changed:
-            incoming.missing -= header.length
-            if incoming.missing or self._incoming.pop(header.id, None) is not incoming:
+            incoming.missing_bytes -= header.length
+            if incoming.missing_bytes or self._incoming.pop(header.id, None) is not incoming:
                 return
             self._delivering.add(header.id)
         try:
@@ -166,17 +166,19 @@ class Receiver:
                 self._delivering.discard(header.id)
                 self._changed.notify_all()
 
-    def _remains_expected(self, transfer: int) -> bool:
+    def _is_still_expected(self, transfer: int) -> bool:
         """Return True if the transfer is still expected after a while, which means that its sender is not lost."""
         with self._changed:
-            return not self._changed.wait_for(lambda: self._closed or transfer not in self._incoming, _SETTLED)
+            return not self._changed.wait_for(
+                lambda: self._is_closed or transfer not in self._incoming, _SETTLED_SECONDS
+            )
 
     def _await_expected(self, header: Header) -> _Incoming:
         """Return the announced transfer of a message, and check the header. The announcement may arrive after the
         message."""
         with self._changed:
             self._changed.wait_for(
-                lambda: self._closed or header.id in self._incoming or header.id in self._cancelled, self._patience
+                lambda: self._is_closed or header.id in self._incoming or header.id in self._cancelled, self._patience
             )
             incoming = self._incoming.get(header.id)
             if header.id in self._cancelled:
@@ -185,7 +187,7 @@ class Receiver:
             raise ProtocolError("the scheduler has not announced this transfer")
         expected = incoming.expected
         kind = Kind(expected.content)
-        if header.kind is not kind or header.length > incoming.missing or header.offset % 4:
+        if header.kind is not kind or header.length > incoming.missing_bytes or header.offset % 4:
             raise ProtocolError(f"expected {kind.name} of {expected.elements} elements, but got {header}")
         if header.offset + header.length > 4 * expected.elements:
             raise ProtocolError(f"out of range for {expected.elements} elements: {header}")

@@ -15,27 +15,27 @@ from sparkdl_comm.fabric.params import FabricParams
 
 def register_as_worker(params: FabricParams, aggregators: int = 1) -> Worker:
     """See :meth:`Fabric.register_as_worker`."""
-    return _current().register_as_worker(params, aggregators)
+    return _current_fabric().register_as_worker(params, aggregators)
 
 
 def register_as_server(params: FabricParams, model: np.ndarray, shard: int = 0) -> Server:
     """See :meth:`Fabric.register_as_server`."""
-    return _current().register_as_server(params, model, shard)
+    return _current_fabric().register_as_server(params, model, shard)
 
 
 def register_as_replica(server: int, params: FabricParams, model: np.ndarray, shard: int = 0) -> Server:
     """See :meth:`Fabric.register_as_replica`."""
-    return _current().register_as_replica(server, params, model, shard)
+    return _current_fabric().register_as_replica(server, params, model, shard)
 
 
 def register_as_scheduler(params: FabricParams) -> StandaloneScheduler:
     """See :meth:`Fabric.register_as_scheduler`."""
-    return _current().register_as_scheduler(params)
+    return _current_fabric().register_as_scheduler(params)
 
 
-def _current() -> Fabric:
-    return Communicator.current().once("fabric", _make, awaited=True)
+def _current_fabric() -> Fabric:
+    return Communicator.current().once("fabric", _make_fabric, awaited=True)
 
 
-def _make(ranks: RankGroup, conf: CommConf, device: torch.device) -> Fabric:
+def _make_fabric(ranks: RankGroup, conf: CommConf, device: torch.device) -> Fabric:
     return Fabric(ranks.gang, SchedulerOptions.of(conf), conf.ports)

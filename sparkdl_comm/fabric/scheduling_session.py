@@ -19,11 +19,11 @@ _log = logging.getLogger(__name__)
 
 
 class SchedulingSession:
-    """Core scheduler of one model, and the dispatch that turns its decisions into messages.
+    """Core scheduler of one model, and the dispatcher that turns its decisions into messages.
 
     :param number: 0 for the servers' model, else the number of the all-reduce.
     :param root: the worker that acts as the server of the all-reduce; None for the servers' model.
-    :param tell: sends a message to a node's daemon, if the node is still connected.
+    :param send_message: sends a message to a node's daemon, if the node is still connected.
     """
 
     def __init__(
@@ -31,27 +31,27 @@ class SchedulingSession:
         number: int,
         directory: Directory,
         rules: Rules,
-        tell: Callable[[Node, Message], None],
+        send_message: Callable[[Node, Message], None],
         root: Node | None = None,
     ) -> None:
         self.root, self.directory = root, directory
-        self.dispatch = Dispatcher(directory, rules.momentum > 0, number, rules.version)
+        self.dispatcher = Dispatcher(directory, rules.momentum > 0, number, rules.version)
         self._core = Scheduler(directory.roles, rules)
-        self._tell = tell
+        self._send_message = send_message
         self._ids = count()
-        self._served: set[Node] = set()
+        self._workers_with_sum: set[Node] = set()
 
-    def ready(self, worker: Node, number: int, version: int, norm: float, now: float) -> None:
+    def add_update(self, worker: Node, number: int, version: int, norm: float, now: float) -> None:
         """Report that a worker has an update. ``number``: the worker's own number for it."""
         update = events.Update(next(self._ids), worker.index, self.directory.sizes, version, norm)
-        self.dispatch.ready(update, number)
+        self.dispatcher.add_update(update, number)
         self.observe(events.UpdateReady(update), now)
 
-    def wanted(self, worker: Node, now: float) -> None:
+    def request_model(self, worker: Node, now: float) -> None:
         """Report that a worker requests the model."""
         self.observe(events.ModelRequested(worker.index, self.directory.sizes), now)
 
-    def report(self, bandwidths: Mapping[int, tuple[float, float]], now: float) -> None:
+    def report_bandwidths(self, bandwidths: Mapping[int, tuple[float, float]], now: float) -> None:
         """Report the bandwidth of each host: bytes per second sent and received.
 
         Hosts that take no part in an all-reduce are ignored.
@@ -62,41 +62,44 @@ class SchedulingSession:
 
     def is_over(self, workers: Collection[Node]) -> bool:
         """Return True if this is an all-reduce and all these workers have received the sum."""
-        return self.root is not None and self._served.issuperset(workers) and self.dispatch.is_idle
+        return self.root is not None and self._workers_with_sum.issuperset(workers) and self.dispatcher.is_idle
 
-    def ended(self, transfer: int, version: int, now: float) -> None:
+    def end_transfer(self, transfer: int, version: int, now: float) -> None:
         """Report that a transfer has ended, and send the orders that follow. ``version``: of the target's model."""
-        target = self.dispatch.target(transfer)
+        target = self.dispatcher.find_target(transfer)
         if target is not None and target.role == "worker":
-            self._served.add(target)
-        self._send(self.dispatch.ended(transfer, version, now))
+            self._workers_with_sum.add(target)
+        self._send_orders(self.dispatcher.end_transfer(transfer, version, now))
         self.observe(events.TransferEnded(transfer), now)
 
-    def target(self, transfer: int) -> Node | None:
+    def find_target(self, transfer: int) -> Node | None:
         """Return the target of a transfer that has not ended, as the daemons' node; otherwise None."""
-        found = self.dispatch.target(transfer)
-        return None if found is None else self.actual(found)
+        core_target = self.dispatcher.find_target(transfer)
+        return None if core_target is None else self.to_daemon_node(core_target)
 
-    def unfinished(self, source: Node) -> dict[Node, list[int]]:
-        """Return the unfinished transfers of ``source`` by target, as :meth:`Dispatch.unfinished`, with the daemons'
-        nodes."""
-        if self._has_no_part(source):
+    def find_unfinished(self, source: Node) -> dict[Node, list[int]]:
+        """Return the unfinished transfers of ``source`` by target, as :meth:`Dispatcher.find_unfinished`, with the
+        daemons' nodes."""
+        if self._is_excluded(source):
             return {}
-        return {self.actual(target): found for target, found in self.dispatch.unfinished(source).items()}
+        return {
+            self.to_daemon_node(target): transfers
+            for target, transfers in self.dispatcher.find_unfinished(source).items()
+        }
 
-    def lose(self, node: Node, versions: tuple[int, ...], has_replica: bool, now: float) -> None:
+    def lose_node(self, node: Node, versions: tuple[int, ...], has_replica: bool, now: float) -> None:
         """Report that a node is lost.
 
         :param versions: model versions of the replicas.
         :param has_replica: a replica is left that can take over from a lost server.
         :raises RankLostError: a server is lost, and no replica is left.
         """
-        if self._has_no_part(node):
+        if self._is_excluded(node):
             return
         if node == self.root:
             self.observe(events.NodeLost(Node("server", 0)), now)
-        if node.role == self.dispatch.serving == "server" and has_replica:
-            self.dispatch.take_over()
+        if node.role == self.dispatcher.serving_role == "server" and has_replica:
+            self.dispatcher.take_over()
         if node in self.directory.nodes:
             self.observe(events.NodeLost(node, versions), now)
 
@@ -112,11 +115,11 @@ class SchedulingSession:
         """Return True if something waits that could begin at once; see ``Scheduler.is_due``."""
         return self._core.is_due(now)
 
-    def actual(self, node: Node) -> Node:
+    def to_daemon_node(self, node: Node) -> Node:
         """Return the daemons' node for a node of the core. In an all-reduce the core's server is the root, a worker."""
         return self.root if self.root is not None and node.role == "server" else node
 
-    def _has_no_part(self, node: Node) -> bool:
+    def _is_excluded(self, node: Node) -> bool:
         """Return True for a server or replica of the model during an all-reduce, where the root is the only server."""
         return self.root is not None and node.role in ("server", "replica")
 
@@ -125,8 +128,8 @@ class SchedulingSession:
             if isinstance(decision, core.Dropped) and decision.reason == "norm":
                 rank = self.directory.rank(Node("worker", decision.worker))
                 _log.warning("refused an update of rank %d: its norm is not a finite number", rank)
-        self._send(self.dispatch.decided(decisions, now))
+        self._send_orders(self.dispatcher.dispatch(decisions, now))
 
-    def _send(self, orders: Orders) -> None:
+    def _send_orders(self, orders: Orders) -> None:
         for node, message in orders:
-            self._tell(self.actual(node), message)
+            self._send_message(self.to_daemon_node(node), message)

@@ -24,15 +24,15 @@ from sparkdl_comm.gang.frames import Clock, await_ready, hang_up, send_all, unac
 from sparkdl_comm.gang.handshake import Address
 
 #: Bytes of one send call.
-CHUNK = 64 * 1024
+CHUNK_BYTES = 64 * 1024
 #: Bytes that the kernel may hold unsent. With more, the link's speed would show late, and the kernel would do the
 #: pacing.
-_UNSENT = 64 * 1024
+_MAX_UNSENT_BYTES = 64 * 1024
 #: Seconds after which a waiting thread checks the schedule again, as it may have changed.
-_LOOK_AGAIN = 0.05
+_RECHECK_SECONDS = 0.05
 
 #: Seconds between checks for the arrival of a message's last bytes, and seconds after which the checks stop.
-_ARRIVING, _ARRIVED = 0.002, 1.0
+_ACK_POLL_SECONDS, _ACK_WAIT_SECONDS = 0.002, 1.0
 
 #: ``dial(address, rail, deadline)``: an authenticated connection to a daemon.
 Dial = Callable[[Address, int, float], socket.socket]
@@ -41,16 +41,16 @@ Dial = Callable[[Address, int, float], socket.socket]
 class TransferProgress(NamedTuple):
     """Progress of a transfer.
 
-    - ``sent``: bytes that have arrived at the receiver's kernel.
-    - ``held``: seconds, summed over the rails, in which bytes were due and the kernel did not accept them.
-    - ``begun``: when the first bytes were due; infinity before.
-    - ``last``: time of the last measurement; 0 before.
+    - ``sent_bytes``: bytes that have arrived at the receiver's kernel.
+    - ``held_seconds``: seconds, summed over the rails, in which bytes were due and the kernel did not accept them.
+    - ``first_due``: when the first bytes were due; infinity before.
+    - ``last_measured``: time of the last measurement; 0 before.
     """
 
-    sent: int = 0
-    held: float = 0.0
-    begun: float = math.inf
-    last: float = 0.0
+    sent_bytes: int = 0
+    held_seconds: float = 0.0
+    first_due: float = math.inf
+    last_measured: float = 0.0
 
 
 @dataclass
@@ -67,15 +67,18 @@ class OutgoingTransfer:
 
     def repace(self, slices: Sequence[Slice], now: float) -> None:
         """Pace the rest of the transfer by these slices, which count from ``now``."""
-        self.pacing = Pacing(slices, now, self.progress.sent)
+        self.pacing = Pacing(slices, now, self.progress.sent_bytes)
 
-    def add(self, sent: int, begin: float, end: float) -> None:
+    def record(self, sent: int, begin: float, end: float) -> None:
         """Record that ``sent`` more bytes have arrived by ``end``, and that the bytes sent meanwhile were due at
         ``begin``."""
         with self._lock:
             before = self._progress
             self._progress = TransferProgress(
-                before.sent + sent, before.held + (end - begin), min(before.begun, begin), max(before.last, end)
+                before.sent_bytes + sent,
+                before.held_seconds + (end - begin),
+                min(before.first_due, begin),
+                max(before.last_measured, end),
             )
 
     @property
@@ -112,20 +115,20 @@ class Sender:
         self._dial, self._patience, self._clock, self._pause = dial, patience, clock, pause
         self._connections: dict[tuple[Address, int], _Connection] = {}
         self._lock = threading.Lock()
-        self._under_way: dict[int, OutgoingTransfer] = {}
-        self._ended: list[OutgoingTransfer] = []  # since the last call of active()
-        self._closed = False
+        self._active: dict[int, OutgoingTransfer] = {}
+        self._ended: list[OutgoingTransfer] = []  # since the last call of take_active()
+        self._is_closed = False
 
     def send(self, transfer: OutgoingTransfer) -> None:
         """Send the transfer and return when all of it has left, or when it was cancelled before it began.
 
         :raises GangError: the receiver is unreachable, lost, or accepts nothing in time; or the sender was closed.
         """
-        parts = self._parts(transfer)
+        parts = self._split(transfer)
         with self._lock:
-            if self._closed:
+            if self._is_closed:
                 raise GangError("the daemon was closed")
-            self._under_way[transfer.header.id] = transfer
+            self._active[transfer.header.id] = transfer
         try:
             if len(parts) == 1:
                 self._send_part(transfer, *parts[0])
@@ -137,18 +140,18 @@ class Sender:
                 future.result()
         finally:
             with self._lock:
-                self._ended.append(self._under_way.pop(transfer.header.id))
+                self._ended.append(self._active.pop(transfer.header.id))
             transfer.data = memoryview(b"")  # the transfer may stay listed for long: free its memory
 
-    def active(self) -> list[OutgoingTransfer]:
+    def take_active(self) -> list[OutgoingTransfer]:
         """Return the transfers being sent, and the transfers that have ended since the last call."""
         with self._lock:
             ended, self._ended = self._ended, []
-            return [*self._under_way.values(), *ended]
+            return [*self._active.values(), *ended]
 
     def find(self, transfer: int) -> OutgoingTransfer | None:
         with self._lock:
-            return self._under_way.get(transfer)
+            return self._active.get(transfer)
 
     def sockets(self) -> list[socket.socket]:
         with self._lock:
@@ -157,8 +160,8 @@ class Sender:
     def close(self) -> None:
         """Fail all transfers being sent."""
         with self._lock:
-            self._closed = True
-            for transfer in self._under_way.values():
+            self._is_closed = True
+            for transfer in self._active.values():
                 transfer.cancelled.set()
             connections = list(self._connections.values())
         for connection in connections:
@@ -174,23 +177,27 @@ class Sender:
 
     # ---- private
 
-    def _parts(self, transfer: OutgoingTransfer) -> list[tuple[int, int, int]]:
+    def _split(self, transfer: OutgoingTransfer) -> list[tuple[int, int, int]]:
         """Return the rails to use with the byte range, start and stop, that each carries. Ranges are whole float32
         elements.
 
         A rail without bytes sends no message. Its empty message could arrive after the receiver had completed and
         forgotten the transfer.
         """
-        rails, words = len(transfer.addresses), len(transfer.data) // 4
-        cuts = [4 * (words * rail // rails) for rail in range(rails + 1)]
-        parts = [(rail, *cut) for rail, cut in enumerate(zip(cuts, cuts[1:], strict=False)) if cut[0] < cut[1]]
+        rails, elements = len(transfer.addresses), len(transfer.data) // 4
+        bounds = [4 * (elements * rail // rails) for rail in range(rails + 1)]
+        parts = [
+            (rail, *part_bounds)
+            for rail, part_bounds in enumerate(zip(bounds, bounds[1:], strict=False))
+            if part_bounds[0] < part_bounds[1]
+        ]
         return parts or [(0, 0, 0)]
 
     def _send_part(self, transfer: OutgoingTransfer, rail: int, start: int, stop: int) -> None:
         # Wait before taking the connection, so that transfers that begin earlier can use it.
         if not self._await_turn(transfer, 1.0):
             return
-        connection = self._connection(transfer.addresses[rail], rail)
+        connection = self._get_connection(transfer.addresses[rail], rail)
         data = transfer.data[start:stop]
         header = Header(**{**vars(transfer.header), "offset": start, "length": len(data)})
         with connection.lock:
@@ -208,28 +215,28 @@ class Sender:
                 raise GangError(f"transfer {header.id} to {address} over rail {rail}: {exc}") from exc
 
     def _send_paced(self, sock: socket.socket, transfer: OutgoingTransfer, data: memoryview, share: float) -> None:
-        done = arrived = 0
-        while done < len(data):
-            piece = data[done : done + CHUNK]
-            self._await_turn(transfer, (done + len(piece)) / share)
-            if self._closed:
+        sent_bytes = arrived = 0
+        while sent_bytes < len(data):
+            piece = data[sent_bytes : sent_bytes + CHUNK_BYTES]
+            self._await_turn(transfer, (sent_bytes + len(piece)) / share)
+            if self._is_closed:
                 raise GangError("the daemon was closed")
             begin = self._clock()
             # Poll before each piece: send() alone accepts what fits into the kernel's buffer, not what leaves.
             await_ready(
-                sock, select.POLLOUT, begin + self._patience, self._clock, f"sending, {done} of {len(data)} bytes"
+                sock, select.POLLOUT, begin + self._patience, self._clock, f"sending, {sent_bytes} of {len(data)} bytes"
             )
             send_all(sock, piece, begin + self._patience, self._clock)
-            done += len(piece)
+            sent_bytes += len(piece)
             # Count acknowledged bytes. The kernel accepts the first bytes at once, however slow the link is.
-            before, arrived = arrived, max(arrived, done - unacknowledged(sock))
-            transfer.add(arrived - before, begin, self._clock())
+            before, arrived = arrived, max(arrived, sent_bytes - unacknowledged(sock))
+            transfer.record(arrived - before, begin, self._clock())
         # Wait for the last bytes. They still use the link, and the next transfer would seem slow.
-        until = self._clock() + _ARRIVED
-        while arrived < len(data) and (begin := self._clock()) < until and not self._closed:
-            time.sleep(_ARRIVING)
-            before, arrived = arrived, max(arrived, done - unacknowledged(sock))
-            transfer.add(arrived - before, begin, self._clock())
+        until = self._clock() + _ACK_WAIT_SECONDS
+        while arrived < len(data) and (begin := self._clock()) < until and not self._is_closed:
+            time.sleep(_ACK_POLL_SECONDS)
+            before, arrived = arrived, max(arrived, sent_bytes - unacknowledged(sock))
+            transfer.record(arrived - before, begin, self._clock())
 
     def _await_turn(self, transfer: OutgoingTransfer, count: float) -> bool:
         """Wait until ``count`` bytes of the transfer may have left. Return False if it was cancelled.
@@ -237,20 +244,20 @@ class Sender:
         A message that has begun is always sent to its end. Otherwise the connection would lose its framing.
         """
         while not transfer.cancelled.is_set():
-            left = transfer.pacing.when(count) - self._clock()
-            if left <= 0:
+            seconds = transfer.pacing.earliest_time(count) - self._clock()
+            if seconds <= 0:
                 return True
-            self._pause(transfer.cancelled, min(left, _LOOK_AGAIN))
+            self._pause(transfer.cancelled, min(seconds, _RECHECK_SECONDS))
         return False
 
-    def _connection(self, address: Address, rail: int) -> _Connection:
+    def _get_connection(self, address: Address, rail: int) -> _Connection:
         with self._lock:
             return self._connections.setdefault((address, rail), _Connection())
 
     def _open(self, connection: _Connection, address: Address, rail: int) -> socket.socket:
         if connection.sock is None:
-            if self._closed:
+            if self._is_closed:
                 raise GangError("the daemon was closed")
             connection.sock = self._dial(address, rail, self._clock() + self._patience)
-            connection.sock.setsockopt(socket.IPPROTO_TCP, socket.TCP_NOTSENT_LOWAT, _UNSENT)
+            connection.sock.setsockopt(socket.IPPROTO_TCP, socket.TCP_NOTSENT_LOWAT, _MAX_UNSENT_BYTES)
         return connection.sock

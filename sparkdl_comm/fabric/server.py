@@ -23,7 +23,7 @@ UpdateCallback = Callable[[np.ndarray, np.ndarray, int], None]
 #: ``request_callback(model)`` returns what a requesting worker receives, float32 ``[n]``.
 RequestCallback = Callable[[np.ndarray], np.ndarray]
 #: Number of batches of requests for which the server keeps the model snapshot.
-_SNAPSHOTS = 4
+_MAX_SNAPSHOTS = 4
 
 
 class ServerRole(NodeRole):
@@ -40,20 +40,20 @@ class ServerRole(NodeRole):
             raise InputError(f"a server's model must be flat and float32, not {model.dtype} of shape {model.shape}")
         super().__init__()
         self._model = MomentumModel(model, momentum, version)
-        self._bound = delay_bound
+        self._delay_bound = delay_bound
         self._update_callback: UpdateCallback | None = None
         self._request_callback: RequestCallback | None = None
-        self._serving = False
+        self._is_serving = False
         #: Turn of each transfer that was announced and is not applied.
         self._turns: dict[int, int] = {}
-        self._waiting: dict[int, Arrival] = {}
+        self._waiting_arrivals: dict[int, Arrival] = {}
         #: Skipped turns -> updates that they add to the version all the same.
-        self._skipped: dict[int, int] = {}
-        self._turn = 0
+        self._skipped_turns: dict[int, int] = {}
+        self._next_turn = 0
         self._snapshots: dict[int, Payload] = {}
         #: State transfers that were ordered -> the turn before which to copy the state, later the copy.
         self._states: dict[int, int | Payload] = {}
-        self._copy: Expect | None = None  # server's state that a replica waits for
+        self._awaited_copy: Expect | None = None  # server's state that a replica waits for
         self.largest_delay = 0
 
     def register_update_callback(self, callback: UpdateCallback) -> None:
@@ -74,14 +74,14 @@ class ServerRole(NodeRole):
         with self._changed:
             return self._model.values.copy(), self._model.version
 
-    def state(self) -> np.ndarray:
+    def copy_state(self) -> np.ndarray:
         """Return a copy of the model, float32 ``[n]``; with momentum ``[2 n]``, the model followed by its last step."""
         with self._changed:
-            return self._model.state()
+            return self._model.copy_state()
 
-    def load(self, state: np.ndarray) -> None:
-        """Restore what :meth:`state` returned for another model. Call this before :meth:`begin`."""
-        self._model.load(state, self.version)
+    def load_state(self, state: np.ndarray) -> None:
+        """Restore what :meth:`copy_state` returned for another model. Call this before :meth:`begin`."""
+        self._model.load_state(state, self.version)
 
     def serve(self, timeout: float | None = None) -> None:
         """Apply updates and send the model until the job has ended. Arguments and errors are those of
@@ -92,39 +92,39 @@ class ServerRole(NodeRole):
     def begin(self) -> None:
         """Start applying updates and sending the model."""
         with self._changed:
-            self._serving = True
+            self._is_serving = True
             self._changed.notify_all()
         self._apply_due()
 
     # ---- called by the daemon
 
-    def arrived(self, arrival: Arrival) -> None:
+    def on_arrival(self, arrival: Arrival) -> None:
         if arrival.expected.content == Kind.STATE:
-            self._load(arrival)
+            self._load_copy(arrival)
             return
         with self._changed:
             turn = self._turns.get(arrival.expected.transfer)
             if turn is not None:
-                self._waiting[turn] = arrival
+                self._waiting_arrivals[turn] = arrival
         self._apply_due()
 
-    def values(self, order: Send) -> Payload | None:
+    def await_payload(self, order: Send) -> Payload | None:
         with self._changed:
-            self._changed.wait_for(lambda: self._serving or self._over)
+            self._changed.wait_for(lambda: self._is_serving or self._has_ended)
             if order.content == Kind.STATE:
-                self._changed.wait_for(lambda: not isinstance(self._states.get(order.transfer), int) or self._over)
+                self._changed.wait_for(lambda: not isinstance(self._states.get(order.transfer), int) or self._has_ended)
                 state = self._states.pop(order.transfer, None)
                 return state if isinstance(state, Payload) else None
-            if self._over:
+            if self._has_ended:
                 return None
-            made = self._snapshots.get(order.batch)
-            if made is None:
-                made = self._snapshots[order.batch] = Payload(self._asked(), self._model.version)
-                for old in sorted(self._snapshots)[:-_SNAPSHOTS]:  # may delete the new one, if its batch is old
-                    del self._snapshots[old]
-            return made
+            snapshot = self._snapshots.get(order.batch)
+            if snapshot is None:
+                snapshot = self._snapshots[order.batch] = Payload(self._copy_for_workers(), self._model.version)
+                for batch in sorted(self._snapshots)[:-_MAX_SNAPSHOTS]:  # may delete the new one, if its batch is old
+                    del self._snapshots[batch]
+            return snapshot
 
-    def hear(self, message: Message) -> None:
+    def on_message(self, message: Message) -> None:
         if isinstance(message, Skip):
             self._skip(message.turn, message.count)
         elif isinstance(message, Reorder):
@@ -140,20 +140,20 @@ class ServerRole(NodeRole):
             self._apply_due()
         elif isinstance(message, Expect) and message.content == Kind.STATE:
             with self._changed:
-                self._copy = message
+                self._awaited_copy = message
 
-    def fence(self, message: Fence) -> None:
+    def on_fence(self, message: Fence) -> None:
         self.forget(message.transfers)
-        super().fence(message)
+        super().on_fence(message)
 
     def forget(self, transfers: Collection[int]) -> None:
         """Discard these transfers unless they were applied. Stop waiting for a state copy among them."""
         with self._changed:
             for transfer in transfers:
-                self._waiting.pop(self._turns.pop(transfer, -1), None)
+                self._waiting_arrivals.pop(self._turns.pop(transfer, -1), None)
                 self._states.pop(transfer, None)
-            if self._copy is not None and self._copy.transfer in transfers:
-                self._copy = None
+            if self._awaited_copy is not None and self._awaited_copy.transfer in transfers:
+                self._awaited_copy = None
             self._changed.notify_all()
         self._apply_due()
 
@@ -161,65 +161,67 @@ class ServerRole(NodeRole):
 
     def _skip(self, turn: int, count: int = 0) -> None:
         with self._changed:
-            if turn >= self._turn:
-                self._skipped[turn] = count
+            if turn >= self._next_turn:
+                self._skipped_turns[turn] = count
         self._apply_due()
 
     def _reorder(self, message: Reorder) -> None:
         with self._changed:
-            before = self._turns.get(message.transfer)
-            if before is not None:
+            old_turn = self._turns.get(message.transfer)
+            if old_turn is not None:
                 self._turns[message.transfer] = message.turn
-                if before in self._waiting:
-                    self._waiting[message.turn] = self._waiting.pop(before)
-        if before is None:  # it was applied already
+                if old_turn in self._waiting_arrivals:
+                    self._waiting_arrivals[message.turn] = self._waiting_arrivals.pop(old_turn)
+        if old_turn is None:  # it was applied already
             self._skip(message.turn)
 
-    def _asked(self) -> np.ndarray:
+    def _copy_for_workers(self) -> np.ndarray:
         """Return a copy of the model as workers receive it."""
         model = self._model.values
         if self._request_callback is None:
             return model.copy()
-        made = np.array(self._request_callback(model), np.float32)
-        if made.shape != model.shape:
+        answer = np.array(self._request_callback(model), np.float32)
+        if answer.shape != model.shape:
             raise InputError(
-                f"request_callback returned shape {list(made.shape)}, but the model has shape {list(model.shape)}"
+                f"request_callback returned shape {list(answer.shape)}, but the model has shape {list(model.shape)}"
             )
-        return made
+        return answer
 
     def _apply_due(self) -> None:
         """Apply all updates whose turn has come. Any thread may call this; one at a time applies."""
         with self._changed:
-            while self._serving and self._copy is None:
-                for transfer in [transfer for transfer, turn in self._states.items() if turn == self._turn]:
-                    self._states[transfer] = Payload(self._model.state(), self._model.version)
+            while self._is_serving and self._awaited_copy is None:
+                for transfer in [transfer for transfer, turn in self._states.items() if turn == self._next_turn]:
+                    self._states[transfer] = Payload(self._model.copy_state(), self._model.version)
                     self._changed.notify_all()
-                arrival = self._waiting.pop(self._turn, None)
-                if arrival is None and self._turn not in self._skipped:
+                arrival = self._waiting_arrivals.pop(self._next_turn, None)
+                if arrival is None and self._next_turn not in self._skipped_turns:
                     return
-                self._model.version += self._skipped.pop(self._turn, 0)
-                self._turn += 1
+                self._model.version += self._skipped_turns.pop(self._next_turn, 0)
+                self._next_turn += 1
                 if arrival is not None:
                     del self._turns[arrival.expected.transfer]
                     self._apply(arrival)
 
-    def _load(self, arrival: Arrival) -> None:
+    def _load_copy(self, arrival: Arrival) -> None:
         """Replace the model's state by the server's state that has arrived."""
         with self._changed:
-            if self._copy is None or self._copy.transfer != arrival.expected.transfer:
+            if self._awaited_copy is None or self._awaited_copy.transfer != arrival.expected.transfer:
                 return  # cancelled meanwhile
-            self._model.load(arrival.values, arrival.header.base_version)
-            self.tell(Ended(arrival.expected.transfer, self._model.version))
-            self._turn, self._copy = arrival.expected.turn, None
-            self._waiting = {turn: waiting for turn, waiting in self._waiting.items() if turn >= self._turn}
+            self._model.load_state(arrival.values, arrival.header.base_version)
+            self.report(Ended(arrival.expected.transfer, self._model.version))
+            self._next_turn, self._awaited_copy = arrival.expected.turn, None
+            self._waiting_arrivals = {
+                turn: waiting for turn, waiting in self._waiting_arrivals.items() if turn >= self._next_turn
+            }
         self._apply_due()
 
     def _apply(self, arrival: Arrival) -> None:
         expected, model = arrival.expected, self._model
         count = arrival.header.count
         delay = model.version + 1 - arrival.header.base_version
-        if self._bound is not None and delay > self._bound:
-            why = f"transfer {expected.transfer} would have a delay of {delay} updates, above the bound {self._bound}"
+        if self._delay_bound is not None and delay > self._delay_bound:
+            why = f"transfer {expected.transfer} would have a delay of {delay} updates, above the bound {self._delay_bound}"
             raise GangError(why)
         self.largest_delay = max(self.largest_delay, delay)
         if self._update_callback is None:
@@ -227,4 +229,4 @@ class ServerRole(NodeRole):
         else:
             self._update_callback(model.values, arrival.values, count)
             model.version += count
-        self.tell(Ended(expected.transfer, model.version))
+        self.report(Ended(expected.transfer, model.version))

@@ -32,7 +32,7 @@ from sparkdl_comm.fabric.fences import Fences
 from sparkdl_comm.fabric.link_stats import LinkStats
 from sparkdl_comm.fabric.options import SchedulerOptions
 from sparkdl_comm.fabric.protocol import (
-    CONTROL,
+    CONTROL_SERVICE,
     Broken,
     End,
     Ended,
@@ -48,7 +48,7 @@ from sparkdl_comm.fabric.protocol import (
     Register,
     Wanted,
     Welcome,
-    course_of,
+    unpack_transfer_number,
 )
 from sparkdl_comm.fabric.scheduling_session import SchedulingSession
 from sparkdl_comm.gang.failure import Failure
@@ -56,7 +56,7 @@ from sparkdl_comm.gang.frames import TIMEOUT_KEY, Clock
 from sparkdl_comm.gang.gang import Gang
 
 #: Messages after which the core may have something to decide at once.
-_TELLING = (Ready, Wanted, Reduce, Ended)
+_DECISION_TRIGGERS = (Ready, Wanted, Reduce, Ended)
 
 _log = logging.getLogger(__name__)
 
@@ -65,26 +65,26 @@ class SchedulerService:
     """Scheduler of the gang's fabric. It begins when all ranks and their node processes have registered."""
 
     def __init__(
-        self, gang: Gang, rules: Rules, options: SchedulerOptions, tolerant: bool, clock: Clock = time.monotonic
+        self, gang: Gang, rules: Rules, options: SchedulerOptions, tolerates_loss: bool, clock: Clock = time.monotonic
     ) -> None:
-        """``tolerant``: if True, a lost rank does not fail the gang."""
+        """``tolerates_loss``: if True, a lost rank does not fail the gang."""
         self._gang, self._rules, self._options, self._clock = gang, rules, options, clock
-        self._reception, self._fences = ControlInbox(options.timeout, clock), Fences()
+        self._inbox, self._fences = ControlInbox(options.timeout, clock), Fences()
         self._peers: list[Peer] = []
         self._by_node: dict[Node, Peer] = {}
-        self._courses: dict[int, SchedulingSession] = {}
-        self._watch: LinkStats
+        self._sessions: dict[int, SchedulingSession] = {}
+        self._link_stats: LinkStats
         #: Seconds to wait for :class:`Fenced`. A daemon may itself wait for the timeout before it answers.
         self._answer_seconds = 2 * options.timeout
         #: Model version that each replica last reported.
-        self._replicated: dict[Node, int] = {}
-        self._begun = self._stopped = False
-        #: A message has arrived after which a course may be due.
-        self._heard = False
+        self._replica_versions: dict[Node, int] = {}
+        self._has_begun = self._is_stopped = False
+        #: A message has arrived after which a session may be due.
+        self._needs_decision = False
         self._directory: Directory
-        if tolerant:
+        if tolerates_loss:
             gang.tolerate(lambda rank: None)  # the daemons' connections show lost ranks
-        gang.serve(CONTROL, self._reception.serve)
+        gang.serve(CONTROL_SERVICE, self._inbox.serve)
         self._thread = threading.Thread(target=self._run, name="sparkdl-fabric-scheduler", daemon=True)
         self._thread.start()
 
@@ -92,16 +92,16 @@ class SchedulerService:
         """Wait until all workers have left, at most for the timeout. Then end the work of all daemons."""
         self._thread.join(self._options.timeout)
         self.stop()
-        self._thread.join(self._options.interval + 1.0)
+        self._thread.join(self._options.interval_seconds + 1.0)
 
     def stop(self) -> None:
         """End the work of all daemons now. May be called from any thread."""
-        self._stopped = True
+        self._is_stopped = True
 
     @property
-    def dispatch(self) -> Dispatcher:
-        """Dispatch of the servers' model."""
-        return self._courses[0].dispatch
+    def dispatcher(self) -> Dispatcher:
+        """Dispatcher of the servers' model."""
+        return self._sessions[0].dispatcher
 
     def sockets(self) -> list[socket.socket]:
         return [peer.link.sock for peer in self._peers]
@@ -111,46 +111,46 @@ class SchedulerService:
     def _run(self) -> None:
         try:
             tick = self._clock()
-            while not self._stopped:
-                left = tick - self._clock()
-                if left <= 0:
-                    if self._begun:
+            while not self._is_stopped:
+                seconds_left = tick - self._clock()
+                if seconds_left <= 0:
+                    if self._has_begun:
                         self._decide()
                     # Count from now, so that messages are received however long the decision took.
-                    left = self._options.interval
-                    tick = self._clock() + left
-                heard = self._reception.hear(0.0 if self._heard else left)
-                if heard is not None:
-                    self._hear(*heard)
-                elif self._heard:  # the queue is empty
+                    seconds_left = self._options.interval_seconds
+                    tick = self._clock() + seconds_left
+                received = self._inbox.next_message(0.0 if self._needs_decision else seconds_left)
+                if received is not None:
+                    self._receive(*received)
+                elif self._needs_decision:  # the queue is empty
                     self._decide_if_due()
         except SparkdlCommError as exc:
             self._gang.announce_failure(Failure.of(exc, exc.rank or 0, phase="fabric"))
-            self._end(exc.message)
+            self._end_daemons(exc.message)
         except Exception as exc:
             _log.exception("the fabric's scheduler failed")
             self._gang.announce_failure(Failure.of(exc, 0, phase="fabric"))
-            self._end(f"the fabric's scheduler failed: {exc!r}")
+            self._end_daemons(f"the fabric's scheduler failed: {exc!r}")
             raise
         else:
-            self._end("")
+            self._end_daemons("")
 
-    def _end(self, why: str) -> None:
-        self._stopped = True
+    def _end_daemons(self, why: str) -> None:
+        self._is_stopped = True
         for peer in self._peers:
-            peer.tell(End(why))
+            peer.send(End(why))
 
-    def _hear(self, peer: Peer, message: Message | None) -> None:
+    def _receive(self, peer: Peer, message: Message | None) -> None:
         """Handle a message of a daemon; None if its connection has ended."""
         if isinstance(message, Register):
             self._peers.append(peer)
             self._begin_if_complete()
-        elif not self._begun:
+        elif not self._has_begun:
             raise RankLostError(
                 f"rank {peer.register.rank} left the fabric before all ranks had registered", rank=peer.register.rank
             )
         elif peer.node in self._by_node:
-            self._take(peer.node, peer, message)
+            self._handle(peer.node, peer, message)
 
     def _begin_if_complete(self) -> None:
         ranks = [peer.register for peer in self._peers if not peer.register.helps]
@@ -163,103 +163,104 @@ class SchedulerService:
             peer.node = node_of.get(id(peer.register))
             if peer.node is not None:
                 self._by_node[peer.node] = peer
-        self._replicated = {node: self._rules.version for node in directory.nodes if node.role == "replica"}
-        self._watch = LinkStats(directory, self._options.link)
+        self._replica_versions = {node: self._rules.version for node in directory.nodes if node.role == "replica"}
+        self._link_stats = LinkStats(directory, self._options.link_rate)
         if directory.elements:
-            self._courses[0] = SchedulingSession(0, directory, self._rules, self._tell_node)
-            self._courses[0].report(self._watch.bandwidths(self._clock()), self._clock())
+            self._sessions[0] = SchedulingSession(0, directory, self._rules, self._send_to)
+            self._sessions[0].report_bandwidths(self._link_stats.bandwidths(self._clock()), self._clock())
         servers = [directory.nodes[Node("server", shard)].rank for shard in range(len(directory.elements))]
         for peer in self._peers:
-            peer.tell(Welcome(servers, list(directory.elements)))
-        self._begun = True
+            peer.send(Welcome(servers, list(directory.elements)))
+        self._has_begun = True
 
     def _decide(self) -> None:
         now = self._clock()
         self._check_fences(now)
-        bandwidths = self._watch.bandwidths(now)
-        for number, course in list(self._courses.items()):
-            course.report(bandwidths, now)
-            course.decide(now)
-            if course.root is not None and course.is_over(self._workers()):
-                self._tell_node(course.root, Reduced(number))
-                del self._courses[number]
+        bandwidths = self._link_stats.bandwidths(now)
+        for number, session in list(self._sessions.items()):
+            session.report_bandwidths(bandwidths, now)
+            session.decide(now)
+            if session.root is not None and session.is_over(self._workers()):
+                self._send_to(session.root, Reduced(number))
+                del self._sessions[number]
 
     def _decide_if_due(self) -> None:
-        self._heard = False
+        self._needs_decision = False
         now = self._clock()
-        if any(course.is_due(now) for course in self._courses.values()):
+        if any(session.is_due(now) for session in self._sessions.values()):
             self._decide()
 
-    def _take(self, node: Node, peer: Peer, message: Message | None) -> None:
+    def _handle(self, node: Node, peer: Peer, message: Message | None) -> None:
         now = self._clock()
-        self._heard |= isinstance(message, _TELLING)
+        self._needs_decision |= isinstance(message, _DECISION_TRIGGERS)
         if isinstance(message, Ready):
-            self._courses[0].ready(node, message.update, message.version, message.norm, now)
+            self._sessions[0].add_update(node, message.update, message.version, message.norm, now)
         elif isinstance(message, Wanted):
-            self._courses[0].wanted(node, now)
+            self._sessions[0].request_model(node, now)
         elif isinstance(message, Reduce):
-            self._reduce(node, message, now)
+            self._handle_reduce(node, message, now)
         elif isinstance(message, Ended):
-            number, transfer = course_of(message.transfer)
-            course = self._courses.get(number)
+            number, transfer = unpack_transfer_number(message.transfer)
+            session = self._sessions.get(number)
             if node.role == "replica":
-                self._replicated[node] = message.version
-            if course is not None and course.target(transfer) == node:
-                self._watch.ended(message.transfer, node, now)
-                course.ended(transfer, message.version, now)
+                self._replica_versions[node] = message.version
+            if session is not None and session.find_target(transfer) == node:
+                self._link_stats.record_end(message.transfer, node, now)
+                session.end_transfer(transfer, message.version, now)
         elif isinstance(message, Rates):
-            self._watch.take(node, message, self._courses, now)
+            self._link_stats.add_report(node, message, self._sessions, now)
         elif isinstance(message, Broken):
-            self._broken(message, now)
+            self._handle_broken(message, now)
         elif isinstance(message, Fenced):
-            self._fences.answered(message.number, node)
-            self._conclude(now)
+            self._fences.record_answer(message.number, node)
+            self._report_lost_nodes(now)
         elif isinstance(message, Failed):
             raise BY_NAME.get(message.error, GangError)(message.why, rank=message.rank)
         elif message is None or isinstance(message, Leave):
-            self._lost(node, message is not None, now)
+            self._handle_lost(node, message is not None, now)
         else:
             raise ProtocolError(
                 f"rank {peer.register.rank} sent the fabric's scheduler an unexpected {type(message).__name__}"
             )
 
-    def _reduce(self, node: Node, message: Reduce, now: float) -> None:
+    def _handle_reduce(self, node: Node, message: Reduce, now: float) -> None:
         """Record a worker's vector for an all-reduce. The first vector begins it, with a root drawn by its number."""
         rank = self._directory.rank(node)
         if not math.isfinite(message.norm):
             raise InputError(
                 f"rank {rank}'s vector in all-reduce number {message.number}: its norm is not finite", rank=rank
             )
-        course = self._courses.get(message.number)
-        if course is None:
+        session = self._sessions.get(message.number)
+        if session is None:
             root = random.Random(message.number).choice(self._workers())
             directory = self._directory.for_reduction(root, message.elements)
             rules = Rules(Synchrony("bsp"), lambda version, delay: 1.0)
-            course = self._courses[message.number] = SchedulingSession(
-                message.number, directory, rules, self._tell_node, root
+            session = self._sessions[message.number] = SchedulingSession(
+                message.number, directory, rules, self._send_to, root
             )
-            course.report(self._watch.bandwidths(now), now)
+            session.report_bandwidths(self._link_stats.bandwidths(now), now)
             for lost in self._directory.nodes.keys() - self._by_node.keys():
-                course.lose(lost, (), False, now)
-        if course.directory.elements != (message.elements,):
+                session.lose_node(lost, (), False, now)
+        if session.directory.elements != (message.elements,):
             raise InputError(
                 f"all-reduce number {message.number} has {message.elements} elements at rank {rank}, but"
-                f" {course.directory.elements[0]} at other ranks. All workers must call the same all-reduces in the same order"
+                f" {session.directory.elements[0]} at other ranks."
+                " All workers must call the same all-reduces in the same order"
             )
-        course.ready(node, 0, 0, message.norm, now)
-        course.wanted(node, now)
+        session.add_update(node, 0, 0, message.norm, now)
+        session.request_model(node, now)
 
-    def _broken(self, message: Broken, now: float) -> None:
+    def _handle_broken(self, message: Broken, now: float) -> None:
         """Handle a transfer that could not be sent: its target counts as lost."""
-        number, transfer = course_of(message.transfer)
-        course = self._courses.get(number)
-        target = None if course is None else course.target(transfer)
+        number, transfer = unpack_transfer_number(message.transfer)
+        session = self._sessions.get(number)
+        target = None if session is None else session.find_target(transfer)
         peer = None if target is None else self._by_node.get(target)
         if target is not None and peer is not None:
-            peer.tell(End(f"this node could not be reached: {message.why}"))
-            self._lost(target, False, now)
+            peer.send(End(f"this node could not be reached: {message.why}"))
+            self._handle_lost(target, False, now)
 
-    def _lost(self, node: Node, on_purpose: bool, now: float) -> None:
+    def _handle_lost(self, node: Node, on_purpose: bool, now: float) -> None:
         if self._by_node.pop(node, None) is None:
             return
         if not on_purpose:
@@ -268,40 +269,42 @@ class SchedulerService:
         # have reported all that it has.
         replicas = (other for other in self._by_node if node.role == "server" and other.role == "replica")
         awaited: dict[Node, list[int]] = {replica: [] for replica in replicas}
-        for course in self._courses.values():
-            for target, transfers in course.unfinished(node).items():
+        for session in self._sessions.values():
+            for target, transfers in session.find_unfinished(node).items():
                 if target in self._by_node:
                     awaited.setdefault(target, []).extend(transfers)
         number = self._fences.begin(node, awaited, now + self._answer_seconds)
         for target, transfers in awaited.items():
-            self._by_node[target].tell(Fence(number, transfers, self._directory.named(node)))
-        self._conclude(now)
+            self._by_node[target].send(Fence(number, transfers, self._directory.describe(node)))
+        self._report_lost_nodes(now)
 
     def _check_fences(self, now: float) -> None:
-        overdue = self._fences.overdue(now)
+        overdue = self._fences.find_overdue(now)
         if overdue is not None:
-            lost, silent = map(self._directory.named, overdue)
+            lost, overdue_node = map(self._directory.describe, overdue)
             raise DeadlineError(
-                f"{silent} did not report within {self._answer_seconds:g} s what it received from {lost}, which was lost;"
-                f" set {TIMEOUT_KEY}",
+                f"{overdue_node} did not report within {self._answer_seconds:g} s what it received from {lost},"
+                f" which was lost; set {TIMEOUT_KEY}",
                 rank=self._directory.rank(overdue[1]),
             )
 
-    def _conclude(self, now: float) -> None:
+    def _report_lost_nodes(self, now: float) -> None:
         """Report to the core the lost nodes whose receivers have all answered."""
-        left = {other.role for other in self._by_node}
-        for lost in self._fences.passed():
-            versions = tuple(self._replicated[Node("replica", shard)] for shard in range(len(self._replicated)))
-            for course in self._courses.values():
-                course.lose(lost, versions, "replica" in left, now)
-        if "worker" not in left:
-            self._stopped = True
+        roles_left = {other.role for other in self._by_node}
+        for lost in self._fences.pop_passed():
+            versions = tuple(
+                self._replica_versions[Node("replica", shard)] for shard in range(len(self._replica_versions))
+            )
+            for session in self._sessions.values():
+                session.lose_node(lost, versions, "replica" in roles_left, now)
+        if "worker" not in roles_left:
+            self._is_stopped = True
 
     def _workers(self) -> list[Node]:
         """Return the workers that are left, by index."""
         return sorted((node for node in self._by_node if node.role == "worker"), key=lambda node: node.index)
 
-    def _tell_node(self, node: Node, message: Message) -> None:
+    def _send_to(self, node: Node, message: Message) -> None:
         peer = self._by_node.get(node)
         if peer is not None:
-            peer.tell(message)
+            peer.send(message)

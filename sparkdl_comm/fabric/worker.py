@@ -26,7 +26,7 @@ from sparkdl_comm.fabric.protocol import (
     Skip,
     Wanted,
     Welcome,
-    course_of,
+    unpack_transfer_number,
 )
 from sparkdl_comm.fabric.receiver import Arrival
 from sparkdl_comm.fabric.server import ServerRole
@@ -97,22 +97,22 @@ class WorkerRole(NodeRole):
         self._version = 0
         self._updates: dict[int, np.ndarray] = {}
         self._pushes: dict[int, PushHandle] = {}
-        self._next = 0
+        self._next_update = 0
         self._batch = -1
         self._model: np.ndarray | None = None
-        self._missing = 0
-        self._base = 0  # oldest version of the shards received
+        self._missing_elements = 0
+        self._oldest_version = 0  # oldest version of the shards received
         self._models: list[tuple[np.ndarray, int]] = []
-        self._number = 0  # number of the last all-reduce
+        self._last_reduction = 0  # number of this worker's last all-reduce
         self._reductions: dict[int, _Reduction] = {}
-        self._roots: dict[int, ServerRole] = {}  # sums of the all-reduces that have this worker as their root
+        self._summing_servers: dict[int, ServerRole] = {}  # sums of the all-reduces that have this worker as their root
 
     @property
     def elements(self) -> int:
         """Length of the whole model."""
         return self._elements
 
-    def add(self, server: int, update: np.ndarray, norm: float | None) -> tuple[PushHandle, Ready]:
+    def add_update(self, server: int, update: np.ndarray, norm: float | None) -> tuple[PushHandle, Ready]:
         """Copy an update, and return its handle and the message for the scheduler. Errors are those of ``Worker.push``."""
         self._check_server(server)
         if update.shape != (self._elements,) or update.dtype != np.float32:
@@ -120,14 +120,14 @@ class WorkerRole(NodeRole):
                 f"an update must be float32 [{self._elements}], like the model, not {update.dtype} {list(update.shape)}"
             )
         # A finite sum means finite elements. Elements so large that their sum overflows have ended training anyway.
-        finite = math.isfinite(float(update.sum()))
-        if not finite:
+        is_finite = math.isfinite(float(update.sum()))
+        if not is_finite:
             norm = math.nan
         elif norm is None:
             norm = float(np.linalg.norm(update))
         with self._changed:
-            self._check()
-            number, self._next = self._next, self._next + 1
+            self._raise_if_ended()
+            number, self._next_update = self._next_update, self._next_update + 1
             self._updates[number] = update.copy()
             push = self._pushes[number] = PushHandle(self._timeout)
             return push, Ready(number, self._version, norm)
@@ -135,14 +135,14 @@ class WorkerRole(NodeRole):
     def await_model(self, model: np.ndarray) -> int:
         """Wait for the model after :class:`Wanted` was sent. Copy it into ``model`` and return its version."""
         with self._changed:
-            if not self._changed.wait_for(lambda: self._models or self._over, self._timeout):
+            if not self._changed.wait_for(lambda: self._models or self._has_ended, self._timeout):
                 raise DeadlineError(f"the model did not arrive within {self._timeout:g} s; set {TIMEOUT_KEY}")
-            self._check()
+            self._raise_if_ended()
             values, self._version = self._models.pop(0)
         np.copyto(model, values)
         return self._version
 
-    def add_part(self, vector: np.ndarray) -> Reduce:
+    def add_vector(self, vector: np.ndarray) -> Reduce:
         """Take this worker's vector for the next all-reduce, and return the message for the scheduler.
 
         :raises InputError: the vector is not flat, contiguous and float32.
@@ -150,29 +150,29 @@ class WorkerRole(NodeRole):
         if vector.dtype != np.float32 or vector.ndim != 1 or not vector.flags.c_contiguous:
             raise InputError(f"all_reduce takes flat float32 vectors, not {vector.dtype} {list(vector.shape)}")
         with self._changed:
-            self._check()
-            self._number += 1
-            self._reductions[self._number] = _Reduction(vector)
-            return Reduce(self._number, len(vector), float(np.linalg.norm(vector)))
+            self._raise_if_ended()
+            self._last_reduction += 1
+            self._reductions[self._last_reduction] = _Reduction(vector)
+            return Reduce(self._last_reduction, len(vector), float(np.linalg.norm(vector)))
 
     def await_sum(self, number: int) -> None:
         """Wait until the vector of this all-reduce is the sum. Errors are those of ``Worker.all_reduce``."""
         with self._changed:
             reduction = self._reductions[number]
-            if not self._changed.wait_for(lambda: reduction.is_done or self._over, self._timeout):
+            if not self._changed.wait_for(lambda: reduction.is_done or self._has_ended, self._timeout):
                 raise DeadlineError(f"an all-reduce was not complete within {self._timeout:g} s; set {TIMEOUT_KEY}")
             if not reduction.is_done:
-                self._check()
+                self._raise_if_ended()
             del self._reductions[number]
 
-    def check_model(self, server: int, model: np.ndarray) -> Wanted:
+    def request_model(self, server: int, model: np.ndarray) -> Wanted:
         """Check the arguments of ``Worker.get``, and return the message for the scheduler. Errors are those of
         ``Worker.get``."""
         self._check_server(server)
         if model.shape != (self._elements,) or model.dtype != np.float32:
             raise InputError(f"model must be float32 [{self._elements}], not {model.dtype} {list(model.shape)}")
         with self._changed:
-            self._check()
+            self._raise_if_ended()
             self._models.clear()  # a model may arrive twice if its sender was taken for lost
         return Wanted()
 
@@ -184,34 +184,34 @@ class WorkerRole(NodeRole):
 
     # ---- called by the daemon
 
-    def arrived(self, arrival: Arrival) -> None:
+    def on_arrival(self, arrival: Arrival) -> None:
         expected = arrival.expected
         if expected.content == Kind.UPDATE:
-            self._roots[expected.course].arrived(arrival)
+            self._summing_servers[expected.course].on_arrival(arrival)
             return
         if expected.course:
             with self._changed:
                 self._reductions[expected.course].finish(arrival.values)
                 self._changed.notify_all()
-            self.tell(Ended(expected.transfer))
+            self.report(Ended(expected.transfer))
             return
         with self._changed:
             if expected.batch != self._batch or self._model is None:
-                self._batch, self._missing = expected.batch, self._elements
-                self._base = arrival.header.base_version
+                self._batch, self._missing_elements = expected.batch, self._elements
+                self._oldest_version = arrival.header.base_version
                 self._model = np.empty(self._elements, np.float32)
             self._model[expected.offset : expected.offset + expected.elements] = arrival.values
-            self._missing -= expected.elements
-            self._base = min(self._base, arrival.header.base_version)
-            if not self._missing:
-                self._models.append((self._model, self._base))
+            self._missing_elements -= expected.elements
+            self._oldest_version = min(self._oldest_version, arrival.header.base_version)
+            if not self._missing_elements:
+                self._models.append((self._model, self._oldest_version))
                 self._model = None
                 self._changed.notify_all()
-        self.tell(Ended(expected.transfer))
+        self.report(Ended(expected.transfer))
 
-    def values(self, order: Send) -> Payload | None:
+    def await_payload(self, order: Send) -> Payload | None:
         if order.content == Kind.MODEL:
-            return self._roots[order.course].values(order)
+            return self._summing_servers[order.course].await_payload(order)
         with self._changed:
             if order.course:
                 update: np.ndarray | None = self._reductions[order.course].vector
@@ -219,22 +219,22 @@ class WorkerRole(NodeRole):
                 update = self._updates.get(order.update)
         if update is None:
             return None
-        part = update[order.offset : order.offset + order.elements]
-        scaled = part if order.scale == 1.0 else part * np.float32(order.scale)
+        chunk = update[order.offset : order.offset + order.elements]
+        scaled = chunk if order.scale == 1.0 else chunk * np.float32(order.scale)
         return Payload(scaled, order.staleness, order.count)
 
-    def hear(self, message: Message) -> None:
+    def on_message(self, message: Message) -> None:
         if isinstance(message, Welcome):
             self._elements, self._servers = sum(message.elements), message.servers
         elif isinstance(message, Expect) and message.content == Kind.UPDATE:
-            self._root(message.course, message.elements).hear(message)
+            self._summing_server(message.course, message.elements).on_message(message)
         elif isinstance(message, Reorder):
-            self._roots[course_of(message.transfer)[0]].hear(message)
+            self._summing_servers[unpack_transfer_number(message.transfer)[0]].on_message(message)
         elif isinstance(message, Skip):
-            self._roots[message.course].hear(message)
+            self._summing_servers[message.course].on_message(message)
         elif isinstance(message, Reduced):
             with self._changed:
-                self._roots.pop(message.number).end(None)
+                self._summing_servers.pop(message.number).end(None)
                 self._changed.notify_all()
         elif isinstance(message, Outcome) and not message.course:
             with self._changed:
@@ -246,22 +246,22 @@ class WorkerRole(NodeRole):
             with self._changed:
                 self._updates.pop(message.update, None)
 
-    def fence(self, message: Fence) -> None:
-        for root in self._roots.values():
-            root.forget(message.transfers)
-        super().fence(message)
+    def on_fence(self, message: Fence) -> None:
+        for server in self._summing_servers.values():
+            server.forget(message.transfers)
+        super().on_fence(message)
 
-    def _root(self, course: int, elements: int) -> ServerRole:
+    def _summing_server(self, course: int, elements: int) -> ServerRole:
         """Return the summing server of an all-reduce that has this worker as its root."""
-        if course not in self._roots:
-            root = self._roots[course] = ServerRole(np.zeros(elements, np.float32), 0.0, None)
-            root.tell = self.tell
-            root.begin()
-        return self._roots[course]
+        if course not in self._summing_servers:
+            server = self._summing_servers[course] = ServerRole(np.zeros(elements, np.float32), 0.0, None)
+            server.report = self.report
+            server.begin()
+        return self._summing_servers[course]
 
-    def finish(self, timeout: float) -> None:
+    def await_idle(self, timeout: float) -> None:
         with self._changed:
-            self._changed.wait_for(lambda: self._over or not (self._pushes or self._roots), timeout)
+            self._changed.wait_for(lambda: self._has_ended or not (self._pushes or self._summing_servers), timeout)
 
     def end(self, error: SparkdlCommError | None) -> None:
         super().end(error)

@@ -84,18 +84,18 @@ class FabricWorker(Asynchronous):
         self._sparse = make_optimizer.wants_sparse(self.optimizer)
         self._gang = gang
         # An epoch ends for all ranks together, so none of them can be missed.
-        self._fabric = Fabric(gang, SchedulerOptions.of(self.conf), self.conf.ports, tolerant=False)
+        self._fabric = Fabric(gang, SchedulerOptions.of(self.conf), self.conf.ports, tolerates_loss=False)
 
     def _in_fabric(self) -> Worker:
         """Return this rank's worker. The first call registers it, after a checkpoint's state has been loaded, if any."""
         if self._worker is None:
             if self._fabric is None:
                 raise GangError("strategy fabric has not joined its gang")
-            beside = {"server": self._state()} if self._gang.rank == _SERVER else {}
+            states = {"server": self._state()} if self._gang.rank == _SERVER else {}
             if self._gang.rank == _REPLICA and self.conf.fabric_replica:
-                beside["replica"] = self._state()
+                states["replica"] = self._state()
             params = replace(FabricParams.of(self.conf), version=self.version)
-            self._worker = self._fabric.register_as_worker(params, self.conf.fabric_aggregators, beside)
+            self._worker = self._fabric.register_as_worker(params, self.conf.fabric_aggregators, states)
         return self._worker
 
     def _state(self) -> np.ndarray:
@@ -136,19 +136,19 @@ class FabricWorker(Asynchronous):
         if push is None:
             return
         with self.watch.phase("push"):
-            self._look_at(push.wait())
+            self._check_outcome(push.wait())
 
-    def _look_at(self, pushed: PushOutcome) -> None:
+    def _check_outcome(self, outcome: PushOutcome) -> None:
         """Raise an error if the server keeps dropping this rank's updates: an epoch might never end.
 
         :raises NonFiniteLossError: their elements are not finite.
         :raises ConfError: they exceed ``fabric.divergence``.
         """
-        self._unfit = self._unfit + 1 if pushed.why in ("norm", "divergence") else 0
+        self._unfit = self._unfit + 1 if outcome.why in ("norm", "divergence") else 0
         if self._unfit < _UNFIT:
             return
         last = f"the last {_UNFIT} updates of rank {self._gang.rank}"
-        if pushed.why == "norm":
+        if outcome.why == "norm":
             raise NonFiniteLossError(
                 f"{last} have elements that are not finite, though its loss is finite. Lower the learning rate, or set"
                 " maxGradNorm.",
@@ -167,10 +167,10 @@ class FabricWorker(Asynchronous):
 
     def optimizer_state(self) -> dict[str, Any]:
         """Return the server's state on the rank that started it. The state of the ranks' optimizers is in :meth:`state`."""
-        server = None if self._fabric is None else self._fabric.beside("server")
+        server = None if self._fabric is None else self._fabric.find_process("server")
         if server is None or not self.conf.fabric_momentum:
             return {}
-        return {"last_step": torch.from_numpy(server.state(self.conf.timeout)[self._model.count :])}
+        return {"last_step": torch.from_numpy(server.fetch_state(self.conf.timeout)[self._model.count :])}
 
     def load_optimizer_state(self, state: dict[str, Any]) -> None:
         if "last_step" in state:
@@ -186,13 +186,13 @@ class FabricWorker(Asynchronous):
     def details(self) -> dict[str, Any]:
         if self._fabric is None or self._fabric.service is None:
             return {}
-        dispatch = self._fabric.service.dispatch
-        counts = np.bincount(np.maximum(dispatch.delays, 0)) if dispatch.delays else np.zeros(0, int)
+        dispatcher = self._fabric.service.dispatcher
+        counts = np.bincount(np.maximum(dispatcher.delays, 0)) if dispatcher.delays else np.zeros(0, int)
         return {
-            "updates": len(dispatch.delays),
+            "updates": len(dispatcher.delays),
             "delays": {int(delay): int(counts[delay]) for delay in np.flatnonzero(counts)},
-            "dropped": dict(dispatch.dropped),
-            "lost_updates": dispatch.lost_updates,
+            "dropped": dict(dispatcher.dropped),
+            "lost_updates": dispatcher.lost_updates,
         }
 
     def finish(self) -> None:

@@ -22,7 +22,7 @@ from sparkdl_comm.fabric.message import HEADER_BYTES, Header, Kind
 from sparkdl_comm.fabric.pacing import Pacing, Slice
 from sparkdl_comm.fabric.protocol import Expect
 from sparkdl_comm.fabric.receiver import Arrival, Receiver
-from sparkdl_comm.fabric.sender import CHUNK, OutgoingTransfer, Sender
+from sparkdl_comm.fabric.sender import CHUNK_BYTES, OutgoingTransfer, Sender
 from sparkdl_comm.gang.frames import unacknowledged
 
 SECONDS = 20.0
@@ -45,12 +45,12 @@ def schedules(draw: Any) -> list[Slice]:
 def test_pacing(slices: list[Slice], begin: float, after: float, count: float) -> None:
     pacing = Pacing(slices, begin)
     end = begin + (slices[-1].stop if slices else 0.0)
-    when = pacing.when(count)
+    when = pacing.earliest_time(count)
     assert begin <= when <= end
     if when < end:
-        assert pacing.allowed(when) == pytest.approx(count, rel=1e-6, abs=1e-3)
-    assert pacing.allowed(end) == math.inf
-    assert pacing.allowed(begin + after) <= pacing.allowed(begin + after + 0.1)
+        assert pacing.allowed_bytes(when) == pytest.approx(count, rel=1e-6, abs=1e-3)
+    assert pacing.allowed_bytes(end) == math.inf
+    assert pacing.allowed_bytes(begin + after) <= pacing.allowed_bytes(begin + after + 0.1)
 
 
 @pytest.mark.parametrize("slices", [[(1, 0, 5)], [(0, 2, 5), (1, 3, 5)], [(0, 1, -1)], [(0, math.nan, 1)]])
@@ -107,8 +107,8 @@ class Wires:
         return ours
 
     def _pause(self, event: threading.Event, seconds: float) -> None:
-        for transfer in self.sender.active():
-            self.left.append((self.now, transfer.progress.sent))
+        for transfer in self.sender.take_active():
+            self.left.append((self.now, transfer.progress.sent_bytes))
         self.now += seconds
 
     def close(self) -> None:
@@ -139,9 +139,9 @@ def test_leaves_as_scheduled() -> None:
     assert wires.event.wait(SECONDS)
     np.testing.assert_array_equal(wires.arrived[0].values, values)
     assert wires.arrived[0].header.base_version == 3
-    assert 4.5 - 3 * CHUNK / 2e6 < wires.now <= 4.5 + 0.05
+    assert 4.5 - 3 * CHUNK_BYTES / 2e6 < wires.now <= 4.5 + 0.05
     # In real time, so that it may be less; the last bytes are sent when all before them have been.
-    assert all(sent <= pacing.allowed(when) + CHUNK for when, sent in wires.left)
+    assert all(sent <= pacing.allowed_bytes(when) + CHUNK_BYTES for when, sent in wires.left)
     wires.close()
 
 
@@ -163,8 +163,8 @@ def test_counts_what_is_on_its_way_when_the_kernel_has_taken_all(rails: int) -> 
     wires.receiver.expect(Expect(5, len(values)))
     transfer = outgoing(values, Pacing([], 0.0), rails)
     sender.send(transfer)
-    assert transfer.progress.sent == values.nbytes
-    assert transfer.progress.held > 0
+    assert transfer.progress.sent_bytes == values.nbytes
+    assert transfer.progress.held_seconds > 0
     assert wires.event.wait(SECONDS)
     sender.close()
     wires.close()
@@ -210,7 +210,7 @@ def test_the_bytes_of_what_was_sent_are_not_kept() -> None:
     wires.sender.send(outgoing(values, Pacing([], 0.0)))
     del values
     assert kept() is None
-    assert [transfer.progress.sent for transfer in wires.sender.active()] == [400]
+    assert [transfer.progress.sent_bytes for transfer in wires.sender.take_active()] == [400]
     wires.close()
 
 
@@ -306,7 +306,7 @@ def test_refuses_what_is_not_as_announced(header: Header, expect: Expect) -> Non
     [refusal] = wires.refused
     assert isinstance(refusal, ProtocolError)
     assert refusal.rank == 1
-    assert f"refused data from rank 1: {header.named}" in refusal.message
+    assert f"refused data from rank 1: {header.description}" in refusal.message
     ours.close()
     wires.close()
 
@@ -314,7 +314,7 @@ def test_refuses_what_is_not_as_announced(header: Header, expect: Expect) -> Non
 @pytest.mark.parametrize("sender", ["is there", "is lost", "is lost soon"])
 def test_a_message_that_is_broken_off(sender: str, monkeypatch: pytest.MonkeyPatch) -> None:
     """The scheduler says whether its sender is lost."""
-    monkeypatch.setattr(receiving, "_SETTLED", 0.05 if sender == "is there" else SECONDS)
+    monkeypatch.setattr(receiving, "_SETTLED_SECONDS", 0.05 if sender == "is there" else SECONDS)
     wires = Wires()
     wires.receiver.expect(Expect(5, 10))
     ours, theirs = _tcp_pair()

@@ -25,7 +25,7 @@ SERVER = 1
 
 def options(**changes: Any) -> SchedulerOptions:
     return SchedulerOptions(
-        **{"interval": INTERVAL, "link": LINK, "replica_aggregators": 0, "timeout": SECONDS, **changes}
+        **{"interval_seconds": INTERVAL, "link_rate": LINK, "replica_aggregators": 0, "timeout": SECONDS, **changes}
     )
 
 

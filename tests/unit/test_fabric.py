@@ -57,7 +57,7 @@ def test_rank_0_may_be_a_worker_too():
 
 
 def test_nobody_waits_for_the_next_batch_where_links_are_idle():
-    results, _ = run([scheduler(PARAMS), server(PARAMS), worker(PARAMS, pushing(3), 1)], interval=10 * SECONDS)
+    results, _ = run([scheduler(PARAMS), server(PARAMS), worker(PARAMS, pushing(3), 1)], interval_seconds=10 * SECONDS)
     raised(results)
     assert [outcome.version for outcome in results[2]] == [1, 2, 3]
 
@@ -109,7 +109,7 @@ def test_no_delay_above_the_bound(bound):
     assert sum(outcome.why == "deadline" for outcome in results[2]) >= 3
     assert results[SERVER].largest_delay <= bound
     assert results[SERVER].version == applied(outcomes)
-    dispatch = fabrics[0].service.dispatch
+    dispatch = fabrics[0].service.dispatcher
     assert len(dispatch.delays) == applied(outcomes)
     assert max(dispatch.delays) == results[SERVER].largest_delay
     assert dispatch.dropped == {"deadline": len(outcomes) - applied(outcomes)}

@@ -21,7 +21,7 @@ from sparkdl_comm.fabric.core.roles import Node
 from sparkdl_comm.fabric.core.rules import Rules
 from sparkdl_comm.fabric.core.synchrony import Synchrony
 from sparkdl_comm.fabric.directory import Directory
-from sparkdl_comm.fabric.dispatcher import Dispatcher, relative
+from sparkdl_comm.fabric.dispatcher import Dispatcher, relative_slices
 from sparkdl_comm.fabric.fences import Fences
 from sparkdl_comm.fabric.protocol import (
     Cancel,
@@ -35,7 +35,7 @@ from sparkdl_comm.fabric.protocol import (
     Repace,
     Send,
     Skip,
-    course_of,
+    unpack_transfer_number,
 )
 from sparkdl_comm.fabric.scheduling_session import SchedulingSession
 
@@ -53,7 +53,7 @@ def dispatch(course: int = 0) -> Dispatcher:
     ]
     made = Dispatcher(Directory.of(registered, 0), False, course)
     for worker, base in zip(WORKERS, (4, 6, 5), strict=True):
-        made.ready(Update(worker.index, worker.index, (40,), base, 2.0), 70 + worker.index)
+        made.add_update(Update(worker.index, worker.index, (40,), base, 2.0), 70 + worker.index)
     return made
 
 
@@ -74,29 +74,29 @@ SUM = [
 
 def test_an_update_that_goes_straight() -> None:
     made = dispatch()
-    [(target, expect), (source, send)] = made.decided([push(9, WORKERS[2], SERVER, (2,))], 1.0)
+    [(target, expect), (source, send)] = made.dispatch([push(9, WORKERS[2], SERVER, (2,))], 1.0)
     assert (target, source) == (SERVER, WORKERS[2])
     assert expect == Expect(9, 10, turn=3, count=1, staleness=5)
     assert send == Send(
         9, 10, [("127.0.0.1", 1000)], [(0.0, 1.0, PROBE * 40.0)], update=72, scale=0.5, count=1, staleness=5, norm=1.0
     )
-    assert made.ended(9, 8, 2.0) == [(WORKERS[2], Outcome(72, 8))]
+    assert made.end_transfer(9, 8, 2.0) == [(WORKERS[2], Outcome(72, 8))]
     assert made.delays == [3]
-    assert made.decided([Released(2, 2)], 2.0) == [(WORKERS[2], Release(72))]
+    assert made.dispatch([Released(2, 2)], 2.0) == [(WORKERS[2], Release(72))]
 
 
 def test_a_sum() -> None:
     """The aggregator is told at once what it will send of what; the delay of each counts by its place."""
     made = dispatch()
-    orders = made.decided(SUM, 0.0)
+    orders = made.dispatch(SUM, 0.0)
     assert [node for node, _ in orders] == [ADDING, ADDING, SERVER, WORKERS[0], WORKERS[1], ADDING]
     assert [order.uses for _, order in orders[:2]] == [1, 1]
     send = orders[-1][1]
     assert (send.of, send.count, send.staleness, send.norm) == ([0, 1], 2, 4, 2.0)
     assert [order.next_hop for _, order in orders[3:5]] == [0, 0]
-    assert made.unfinished(WORKERS[0]) == {ADDING: [0]}
-    assert made.ended(0, -1, 1.0) == made.ended(1, -1, 1.0) == []
-    assert made.ended(2, 9, 2.0) == [(WORKERS[0], Outcome(70, 9)), (WORKERS[1], Outcome(71, 9))]
+    assert made.find_unfinished(WORKERS[0]) == {ADDING: [0]}
+    assert made.end_transfer(0, -1, 1.0) == made.end_transfer(1, -1, 1.0) == []
+    assert made.end_transfer(2, 9, 2.0) == [(WORKERS[0], Outcome(70, 9)), (WORKERS[1], Outcome(71, 9))]
     assert made.delays == [8 - 4, 9 - 6]
 
 
@@ -105,11 +105,11 @@ def test_a_transfer_that_waits_for_what_happens_elsewhere() -> None:
     made = dispatch()
     copy = push(5, WORKERS[2], REPLICA, (2,))
     last = push(2, ADDING, SERVER, (0, 1), after=(0, 1, 5))
-    orders = made.decided([*SUM[:2], copy, last], 0.0)
+    orders = made.dispatch([*SUM[:2], copy, last], 0.0)
     assert not any(isinstance(order, Send) and order.transfer == 2 for _, order in orders)
-    made.ended(0, -1, 1.0)
-    made.ended(1, -1, 1.0)
-    [(node, send)] = made.ended(5, 1, 3.5)
+    made.end_transfer(0, -1, 1.0)
+    made.end_transfer(1, -1, 1.0)
+    [(node, send)] = made.end_transfer(5, 1, 3.5)
     assert node == ADDING
     assert isinstance(send, Send)
     assert send.of == [0, 1]
@@ -118,39 +118,39 @@ def test_a_transfer_that_waits_for_what_happens_elsewhere() -> None:
 
 def test_a_lost_worker_is_left_out() -> None:
     made = dispatch()
-    made.decided(SUM, 0.0)
-    orders = made.decided([Cancelled(0), Regrouped(2, (1,))], 1.0)
+    made.dispatch(SUM, 0.0)
+    orders = made.dispatch([Cancelled(0), Regrouped(2, (1,))], 1.0)
     assert orders == [(ADDING, Regroup(2, 1, 6)), (ADDING, Cancel(0)), (WORKERS[0], Cancel(0))]
-    assert made.ended(2, 7, 2.0) == [(WORKERS[1], Outcome(71, 7))]
-    assert made.ended(0, -1, 2.0) == []
+    assert made.end_transfer(2, 7, 2.0) == [(WORKERS[1], Outcome(71, 7))]
+    assert made.end_transfer(0, -1, 2.0) == []
 
 
 def test_regrouped_while_it_waits() -> None:
     made = dispatch()
-    made.decided([*SUM[:2], push(5, WORKERS[2], REPLICA, (2,)), push(2, ADDING, SERVER, (0, 1), after=(0, 1, 5))], 0.0)
-    made.decided([Regrouped(2, (1,)), Cancelled(0)], 1.0)
-    [(_, send)] = made.ended(5, 1, 2.0)
+    made.dispatch([*SUM[:2], push(5, WORKERS[2], REPLICA, (2,)), push(2, ADDING, SERVER, (0, 1), after=(0, 1, 5))], 0.0)
+    made.dispatch([Regrouped(2, (1,)), Cancelled(0)], 1.0)
+    [(_, send)] = made.end_transfer(5, 1, 2.0)
     assert isinstance(send, Send)
     assert (send.count, send.staleness, send.norm) == (1, 6, 1.0)
 
 
 def test_a_transfer_that_is_not_ordered_yet_is_ordered_by_its_last_schedule() -> None:
     made = dispatch()
-    made.decided([*SUM[:2], push(5, WORKERS[2], REPLICA, (2,)), push(2, ADDING, SERVER, (0, 1), after=(0, 1, 5))], 0.0)
-    assert made.decided([Repaced(2, (Piece(4.0, 6.0, 20.0),))], 1.0) == []
-    [(_, send)] = made.ended(5, 1, 2.0)
+    made.dispatch([*SUM[:2], push(5, WORKERS[2], REPLICA, (2,)), push(2, ADDING, SERVER, (0, 1), after=(0, 1, 5))], 0.0)
+    assert made.dispatch([Repaced(2, (Piece(4.0, 6.0, 20.0),))], 1.0) == []
+    [(_, send)] = made.end_transfer(5, 1, 2.0)
     assert isinstance(send, Send)
     assert send.slices == [(2.0, 4.0, PROBE * 20.0)]
 
 
 def test_the_rest() -> None:
     made = dispatch()
-    made.decided(SUM, 0.0)
+    made.dispatch(SUM, 0.0)
     pieces = (Piece(2.0, 3.0, 10.0),)
-    assert made.decided([Repaced(1, pieces)], 1.5) == [(WORKERS[1], Repace(1, [(0.5, 1.5, PROBE * 10.0)]))]
-    assert made.decided([Skipped(SERVER, 4)], 2.0) == [(SERVER, Skip(4))]
-    assert made.decided([Reordered(2, 8), Skipped(SERVER, 3)], 2.0) == [(SERVER, Reorder(2, 8)), (SERVER, Skip(3))]
-    told = made.decided([Dropped(2, 2, "deadline")], 2.0)
+    assert made.dispatch([Repaced(1, pieces)], 1.5) == [(WORKERS[1], Repace(1, [(0.5, 1.5, PROBE * 10.0)]))]
+    assert made.dispatch([Skipped(SERVER, 4)], 2.0) == [(SERVER, Skip(4))]
+    assert made.dispatch([Reordered(2, 8), Skipped(SERVER, 3)], 2.0) == [(SERVER, Reorder(2, 8)), (SERVER, Skip(3))]
+    told = made.dispatch([Dropped(2, 2, "deadline")], 2.0)
     assert told == [(WORKERS[2], Outcome(72, -1, "deadline")), (WORKERS[2], Release(72))]
     assert made.dropped == {"deadline": 1}
 
@@ -158,45 +158,45 @@ def test_the_rest() -> None:
 def test_take_over() -> None:
     """An update that the replica has is applied, whatever the server had; what comes next counts at the replica."""
     made = dispatch()
-    made.decided([push(0, WORKERS[0], SERVER, (0,)), push(1, WORKERS[0], REPLICA, (0,))], 0.0)
-    made.decided([push(2, WORKERS[1], SERVER, (1,))], 0.0)
-    made.ended(1, 1, 1.0)
-    made.ended(2, 6, 1.0)
+    made.dispatch([push(0, WORKERS[0], SERVER, (0,)), push(1, WORKERS[0], REPLICA, (0,))], 0.0)
+    made.dispatch([push(2, WORKERS[1], SERVER, (1,))], 0.0)
+    made.end_transfer(1, 1, 1.0)
+    made.end_transfer(2, 6, 1.0)
     made.take_over()
     assert made.lost_updates == 5
     assert made.serving == "replica"
     cancel = Cancel(0)
-    assert made.decided([Cancelled(0), Released(0, 0)], 2.0) == [
+    assert made.dispatch([Cancelled(0), Released(0, 0)], 2.0) == [
         (SERVER, cancel), (WORKERS[0], cancel), (WORKERS[0], Outcome(70, 1)), (WORKERS[0], Release(70)),
     ]  # fmt: skip
-    made.decided([push(7, WORKERS[2], REPLICA, (2,))], 2.0)
-    assert made.ended(7, 6, 3.0) == [(WORKERS[2], Outcome(72, 6))]
-    assert made.decided([Released(2, 2)], 3.0) == [(WORKERS[2], Release(72))]
+    made.dispatch([push(7, WORKERS[2], REPLICA, (2,))], 2.0)
+    assert made.end_transfer(7, 6, 3.0) == [(WORKERS[2], Outcome(72, 6))]
+    assert made.dispatch([Released(2, 2)], 3.0) == [(WORKERS[2], Release(72))]
 
 
 def test_what_is_on_its_way_to_the_replica_when_it_takes_over() -> None:
     made = dispatch()
-    made.decided([push(0, WORKERS[0], SERVER, (0,)), push(1, WORKERS[0], REPLICA, (0,))], 0.0)
+    made.dispatch([push(0, WORKERS[0], SERVER, (0,)), push(1, WORKERS[0], REPLICA, (0,))], 0.0)
     made.take_over()
-    made.decided([Cancelled(0)], 1.0)
-    assert made.ended(1, 1, 2.0) == []
-    assert made.decided([Released(0, 0)], 2.0) == [(WORKERS[0], Outcome(70, 1)), (WORKERS[0], Release(70))]
+    made.dispatch([Cancelled(0)], 1.0)
+    assert made.end_transfer(1, 1, 2.0) == []
+    assert made.dispatch([Released(0, 0)], 2.0) == [(WORKERS[0], Outcome(70, 1)), (WORKERS[0], Release(70))]
 
 
 @pytest.mark.parametrize("course", [0, 1, 12345])
 def test_numbers_of_transfers(course: int) -> None:
     made = dispatch(course)
-    [(_, expect), _] = made.decided([push(9, WORKERS[2], SERVER, (2,))], 0.0)
+    [(_, expect), _] = made.dispatch([push(9, WORKERS[2], SERVER, (2,))], 0.0)
     assert isinstance(expect, Expect)
-    assert course_of(expect.transfer) == (course, 9)
+    assert unpack_transfer_number(expect.transfer) == (course, 9)
 
 
 def test_schedules_travel_without_a_clock() -> None:
     pieces = (Piece(100.0, 101.0, 5.0), Piece(103.0, 104.0, 6.0))
     expected = [(2.0, 3.0, PROBE * 5.0), (5.0, 6.0, PROBE * 6.0)]
-    assert relative(pieces, 98.0) == expected
-    assert relative(pieces, 105.0) == [(0.0, 1.0, PROBE * 5.0), (3.0, 4.0, PROBE * 6.0)]
-    assert relative((), 98.0) == []
+    assert relative_slices(pieces, 98.0) == expected
+    assert relative_slices(pieces, 105.0) == [(0.0, 1.0, PROBE * 5.0), (3.0, 4.0, PROBE * 6.0)]
+    assert relative_slices((), 98.0) == []
 
 
 def test_hosts_are_those_of_nodes() -> None:
@@ -210,13 +210,13 @@ def test_hosts_are_those_of_nodes() -> None:
     assert directory.roles.hosts == 3
     told: list = []
     rules = Rules(Synchrony("bsp"), lambda version, delay: 1.0)
-    course = SchedulingSession(
+    session = SchedulingSession(
         1, directory.for_reduction(WORKERS[1], 5), rules, lambda *what: told.append(what), WORKERS[1]
     )
-    course.report(dict.fromkeys(range(3), (1e6, 1e6)), 0.0)
+    session.report_bandwidths(dict.fromkeys(range(3), (1e6, 1e6)), 0.0)
     for worker in WORKERS[:2]:
-        course.ready(worker, 0, 0, 1.0, 0.0)
-    course.decide(0.0)
+        session.add_update(worker, 0, 0, 1.0, 0.0)
+    session.decide(0.0)
     assert {node for node, _ in told} == set(WORKERS[:2])
 
 
@@ -232,18 +232,18 @@ def test_an_all_reduce_is_over_without_a_worker_that_was_lost_meanwhile() -> Non
             told.append(message)
 
     rules = Rules(Synchrony("bsp"), lambda version, delay: 1.0)
-    course = SchedulingSession(1, Directory.of(registered, 0).for_reduction(WORKERS[1], 5), rules, tell, WORKERS[1])
-    course.report(dict.fromkeys(range(3), (1e6, 1e6)), 0.0)
+    session = SchedulingSession(1, Directory.of(registered, 0).for_reduction(WORKERS[1], 5), rules, tell, WORKERS[1])
+    session.report_bandwidths(dict.fromkeys(range(3), (1e6, 1e6)), 0.0)
     for worker in WORKERS:
-        course.ready(worker, 0, 0, 1.0, 0.0)
-        course.wanted(worker, 0.0)
-    course.lose(WORKERS[2], (), False, 0.0)
+        session.add_update(worker, 0, 0, 1.0, 0.0)
+        session.request_model(worker, 0.0)
+    session.lose_node(WORKERS[2], (), False, 0.0)
     for now in (1.0, 2.0):  # to the root, and back
-        course.decide(now)
+        session.decide(now)
         for version, expect in enumerate(told, 1):
-            course.ended(course_of(expect.transfer)[1], version, now)
+            session.end_transfer(unpack_transfer_number(expect.transfer)[1], version, now)
         told.clear()
-    assert course.is_over(WORKERS[:2])
+    assert session.is_over(WORKERS[:2])
 
 
 def test_an_all_reduce_goes_on_without_the_server_of_the_model() -> None:
@@ -253,38 +253,38 @@ def test_an_all_reduce_goes_on_without_the_server_of_the_model() -> None:
         for rank, role in enumerate(("server", "replica", "worker", "worker", "worker"))
     ]
     rules, root = Rules(Synchrony("bsp"), lambda version, delay: 1.0), WORKERS[1]
-    course = SchedulingSession(1, Directory.of(registered, 0).for_reduction(root, 5), rules, lambda *what: None, root)
-    course.report(dict.fromkeys(range(5), (1e6, 1e6)), 0.0)
+    session = SchedulingSession(1, Directory.of(registered, 0).for_reduction(root, 5), rules, lambda *what: None, root)
+    session.report_bandwidths(dict.fromkeys(range(5), (1e6, 1e6)), 0.0)
     for worker in WORKERS:
-        course.ready(worker, 0, 0, 1.0, 0.0)
-        course.wanted(worker, 0.0)
-    course.decide(0.0)
+        session.add_update(worker, 0, 0, 1.0, 0.0)
+        session.request_model(worker, 0.0)
+    session.decide(0.0)
     for number in range(3):
-        course.ended(number, number + 1, 1.0)
-    course.decide(1.0)
-    assert not course.dispatch.is_idle
+        session.end_transfer(number, number + 1, 1.0)
+    session.decide(1.0)
+    assert not session.dispatcher.is_idle
     for lost in (SERVER, REPLICA):
-        assert course.unfinished(lost) == {}
-        course.lose(lost, (), lost == SERVER, 2.0)
+        assert session.find_unfinished(lost) == {}
+        session.lose_node(lost, (), lost == SERVER, 2.0)
     for number in range(3, 6):
-        course.ended(number, 0, 3.0)
-    assert course.is_over(WORKERS)
+        session.end_transfer(number, 0, 3.0)
+    assert session.is_over(WORKERS)
 
 
 def test_fences() -> None:
     """The core hears of a lost node when all whom it sent something have answered, or are lost themselves."""
     fences = Fences()
     first = fences.begin(WORKERS[0], [SERVER, ADDING], 10.0)
-    assert fences.passed() == []
-    fences.answered(first, SERVER)
-    assert fences.passed() == []
+    assert fences.pop_passed() == []
+    fences.record_answer(first, SERVER)
+    assert fences.pop_passed() == []
     fences.begin(WORKERS[1], [], 10.0)
-    assert fences.passed() == [WORKERS[1]]
+    assert fences.pop_passed() == [WORKERS[1]]
     second = fences.begin(ADDING, [SERVER], 12.0)
-    assert fences.passed() == [WORKERS[0]]
-    assert fences.overdue(12.0) is None
-    assert fences.overdue(12.5) == (ADDING, SERVER)
-    fences.answered(second, SERVER)
-    fences.answered(second, SERVER)
-    assert fences.passed() == [ADDING]
-    assert fences.passed() == []
+    assert fences.pop_passed() == [WORKERS[0]]
+    assert fences.find_overdue(12.0) is None
+    assert fences.find_overdue(12.5) == (ADDING, SERVER)
+    fences.record_answer(second, SERVER)
+    fences.record_answer(second, SERVER)
+    assert fences.pop_passed() == [ADDING]
+    assert fences.pop_passed() == []

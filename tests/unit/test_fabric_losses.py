@@ -51,7 +51,7 @@ def killed_server(gang, pipe):
     with Fabric(gang, options(replica_aggregators=1)) as fabric:
         if gang.rank == 0:
             fabric.register_as_scheduler(REPLICATED).await_end(60.0)
-            pipe.send((fabric.service.dispatch.lost_updates, gang.failure()))
+            pipe.send((fabric.service.dispatcher.lost_updates, gang.failure()))
         elif gang.rank == SERVER:
             made = fabric.register_as_server(REPLICATED, np.zeros(ELEMENTS, np.float32))
 
@@ -140,13 +140,13 @@ def test_who_leaves_does_not_take_the_scheduler_for_lost(monkeypatch):
     """That hangs up at once: perhaps before the one who leaves has gone on."""
     left = []
 
-    def tell(daemon, message, tell=Daemon.tell):
+    def tell(daemon, message, tell=Daemon.report):
         tell(daemon, message)
         if isinstance(message, Leave):
             left.append(daemon)
             daemon._thread.join(SECONDS)
 
-    monkeypatch.setattr(Daemon, "tell", tell)
+    monkeypatch.setattr(Daemon, "report", tell)
     results, _ = run([scheduler(PARAMS), server(PARAMS), worker(PARAMS, lambda made: push_ones(made, 1))])
     raised(results)
     assert left
@@ -183,8 +183,8 @@ def test_a_server_that_cannot_say_what_it_has_of_a_lost_worker(answers, monkeypa
     if not answers:
         monkeypatch.setattr(
             Daemon,
-            "_take",
-            lambda daemon, message, take=Daemon._take: None if isinstance(message, Fence) else take(daemon, message),
+            "_handle",
+            lambda daemon, message, take=Daemon._handle: None if isinstance(message, Fence) else take(daemon, message),
         )
     results, _ = run([schedule, serve, leave, worker(PARAMS, lambda made: over.wait(SECONDS))], timeout=2.0)
     words = (
@@ -278,12 +278,12 @@ def test_a_byte_that_becomes_another_one_on_its_way(kind, in_header, words, monk
 def test_a_node_that_cannot_do_what_it_is_told_is_named(monkeypatch):
     """Its daemon's listening thread finds out, and goes on to listen until the scheduler has heard of it."""
 
-    def hear(part, message, hear=ServerRole.hear):
+    def hear(part, message, hear=ServerRole.on_message):
         if isinstance(message, Expect):
             raise ProtocolError("no such course")
         hear(part, message)
 
-    monkeypatch.setattr(ServerRole, "hear", hear)
+    monkeypatch.setattr(ServerRole, "on_message", hear)
     hear_of_failures_late(monkeypatch)
     results, fabrics = run(
         [scheduler(PARAMS), server(PARAMS), worker(PARAMS, lambda made: push_ones(made, 1))], timeout=600.0

@@ -57,7 +57,7 @@ def test_says_what_has_changed(trace: list[tuple[float, int, int, int]]) -> None
             # Both rails had bytes that were due for half of the time.
             transfer.add(sent, begin + seconds / 2, now[0])
             transfer.add(0, begin + seconds / 2, now[0])
-        rates = monitor.look()
+        rates = monitor.measure()
         assert abs(rates.seconds - seconds) < 1e-9
         assert (rates.up, rates.down, rates.speed) == (up, down, 125e6)
         if not sent:
@@ -76,7 +76,7 @@ def test_a_few_bytes_are_told_with_those_that_follow_or_when_they_are_the_last()
     for seconds, sent in ((0.1, 1448), (0.2, 14_936), (0.3, 10_000), (0.4, 13_616)):
         transfer.add(sent, now[0], seconds)
         now[0] = seconds
-        told.append([(flow.sent, flow.total, round(flow.seconds, 6)) for flow in monitor.look().flows])
+        told.append([(flow.sent, flow.total, round(flow.seconds, 6)) for flow in monitor.measure().flows])
     assert told == [[], [(16_384, 16_384, 0.2)], [], [(23_616, 40_000, 0.2)]]
 
 
@@ -86,9 +86,9 @@ def test_a_transfer_that_is_over_before_anybody_looks() -> None:
     monitor = Monitor(ByteCounters(), lambda: [ended.pop()] if ended else [], lambda rates: None, lambda: now[0])
     transfer.add(600, 0.02, 0.05)
     now[0] = 0.1
-    assert monitor.look().flows == [Flow(1, 0.05 - 0.02, 600, 0.5, 600, 0.1 - 0.05)]
+    assert monitor.measure().flows == [Flow(1, 0.05 - 0.02, 600, 0.5, 600, 0.1 - 0.05)]
     now[0] = 0.2
-    assert monitor.look().flows == []
+    assert monitor.measure().flows == []
 
 
 def test_reports_by_itself_and_is_quiet_when_nothing_moves() -> None:
@@ -141,11 +141,11 @@ def test_a_nic_that_vanishes_and_comes_back(tmp_path, monkeypatch) -> None:
     monitor = Monitor(counters, list, lambda rates: None)
     shutil.rmtree(tmp_path / "b")
     count("a", 130)
-    assert monitor.look().up == 30
+    assert monitor.measure().up == 30
     count("b", 5)
-    assert monitor.look().up == 0
+    assert monitor.measure().up == 0
     count("b", 25)
-    assert monitor.look().up == 20
+    assert monitor.measure().up == 20
 
 
 def test_an_aggregator_needs_no_torch() -> None:

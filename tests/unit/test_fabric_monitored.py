@@ -18,7 +18,7 @@ from sparkdl_comm.fabric.core.decisions import Decision, Piece, Repaced, Schedul
 from sparkdl_comm.fabric.core.events import BandwidthReported, TransferProgressed
 from sparkdl_comm.fabric.core.roles import Node
 from sparkdl_comm.fabric.core.synchrony import Synchrony
-from sparkdl_comm.fabric.monitor import INTERVAL
+from sparkdl_comm.fabric.monitor import INTERVAL_SECONDS
 
 WORKERS = 6
 #: A share of the paper's rates and bytes, that of emulated links of 100 Mbit/s.
@@ -94,7 +94,7 @@ class MonitoredRun(FabricRun):
 
     def _look_later(self, node: Node) -> None:
         begun = self.engine.now
-        self.engine.after(INTERVAL * self._phases.uniform(0.9, 1.1), lambda: self._look(node, begun))
+        self.engine.after(INTERVAL_SECONDS * self._phases.uniform(0.9, 1.1), lambda: self._look(node, begun))
 
     def _look(self, node: Node, last: float) -> None:
         """What the monitor of this node's daemon does."""
@@ -110,7 +110,7 @@ class MonitoredRun(FabricRun):
                 samples.append(self._sample(watched, sent, end - max(watched.begun, watched.looked), now - end))
                 watched.told, watched.looked = sent, now
                 self._observe(TransferProgressed(number, sent))
-            if watched.ended is not None and now - watched.ended > 2 * INTERVAL:
+            if watched.ended is not None and now - watched.ended > 2 * INTERVAL_SECONDS:
                 del self._watched[number]
         if samples or any(passed):
             self._links.observe(host, now - last, passed[0], passed[1], samples, now)

@@ -24,6 +24,6 @@ def test_a_peer_that_does_not_take_its_messages() -> None:
         link = ControlLink(ours, patience=0.1)
         with pytest.raises(DeadlineError):
             link.send(End("x" * 2_000_000))
-        Peer(Register("server", 1, "host", [], {}), link).tell(End("x" * 2_000_000))
+        Peer(Register("server", 1, "host", [], {}), link).send(End("x" * 2_000_000))
         with pytest.raises(ConnectionError):
             link.receive(SECONDS)

@@ -98,6 +98,6 @@ def test_params_that_are_none(changes, error, words):
 
 
 def test_params_are_rules_of_the_scheduler():
-    rules = FabricParams("ssp:2", momentum=0.5, step_scale=3.0, version=4).rules()
+    rules = FabricParams("ssp:2", momentum=0.5, step_scale=3.0, version=4).to_rules()
     assert (rules.synchrony.kind, rules.synchrony.bound, rules.momentum, rules.version) == ("ssp", 2, 0.5, 4)
     assert rules.step_size(7, 2) == 1.0

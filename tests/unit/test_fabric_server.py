@@ -23,7 +23,7 @@ from sparkdl_comm.fabric.protocol import (
     Send,
     Skip,
     Welcome,
-    transfer_number,
+    pack_transfer_number,
 )
 from sparkdl_comm.fabric.receiver import Arrival
 from sparkdl_comm.fabric.server import ServerRole
@@ -37,15 +37,15 @@ class Server:
     def __init__(self, bound: int | None = None) -> None:
         self.told: list[Message] = []
         self.part = ServerRole(np.zeros(3, np.float32), 0.5, bound)
-        self.part.tell = self.told.append
+        self.part.report = self.told.append
         self.part.begin()
 
     def expect(self, number: int, turn: int) -> None:
-        self.part.hear(Expect(number, 3, turn=turn, count=1))
+        self.part.on_message(Expect(number, 3, turn=turn, count=1))
 
     def arrive(self, number: int, base: int = 0) -> None:
         values = np.full(3, number + 1, np.float32)
-        self.part.arrived(Arrival(Expect(number, 3, count=1), values, Header(Kind.UPDATE, number, base, count=1)))
+        self.part.on_arrival(Arrival(Expect(number, 3, count=1), values, Header(Kind.UPDATE, number, base, count=1)))
 
     @property
     def applied(self) -> list[int]:
@@ -82,8 +82,8 @@ def test_a_transfer_that_is_overtaken(events: list[str]) -> None:
         if event == "reorder":
             if server.applied:
                 expected = [0, 1, 2]
-            server.part.hear(Reorder(0, 2))
-            server.part.hear(Skip(0))
+            server.part.on_message(Reorder(0, 2))
+            server.part.on_message(Skip(0))
         elif event == "expect 2":
             server.expect(2, 3)
         # Nothing arrives before it is expected: the receiver sees to that.
@@ -98,19 +98,19 @@ def test_a_turn_is_that_of_one_all_reduce() -> None:
     """A worker is the root of two of them."""
     worker = WorkerRole(SECONDS)
     told: list[Message] = []
-    worker.tell = told.append
+    worker.report = told.append
 
     def expect(course: int, number: int, turn: int) -> Expect:
-        expected = Expect(transfer_number(course, number), 3, turn=turn, count=1, course=course)
-        worker.hear(expected)
+        expected = Expect(pack_transfer_number(course, number), 3, turn=turn, count=1, course=course)
+        worker.on_message(expected)
         return expected
 
     expect(1, 0, 0)
     arrivals = [expect(2, number, number) for number in range(2)]
-    worker.hear(Reorder(transfer_number(1, 0), 1))
-    worker.hear(Skip(0, 1))
+    worker.on_message(Reorder(pack_transfer_number(1, 0), 1))
+    worker.on_message(Skip(0, 1))
     for number, expected in enumerate(arrivals):
-        worker.arrived(Arrival(expected, np.ones(3, np.float32), Header(Kind.UPDATE, number, count=1)))
+        worker.on_arrival(Arrival(expected, np.ones(3, np.float32), Header(Kind.UPDATE, number, count=1)))
     assert told == [Ended(expected.transfer, version) for version, expected in enumerate(arrivals, 1)]
 
 
@@ -122,12 +122,12 @@ def test_what_is_cancelled_is_not_applied(message: Cancel | Fence, arrives_first
     server.expect(0, 1)
     if arrives_first:
         server.arrive(0)
-    (server.part.fence if isinstance(message, Fence) else server.part.hear)(message)
+    (server.part.on_fence if isinstance(message, Fence) else server.part.on_message)(message)
     if not arrives_first:
         server.arrive(0)
     server.arrive(9)
     assert server.applied == [9]
-    server.part.hear(Skip(1))
+    server.part.on_message(Skip(1))
     server.expect(5, 2)
     server.arrive(5)
     assert server.applied == [9, 5]
@@ -139,12 +139,12 @@ def test_what_another_server_has_counts(heard_before: bool) -> None:
     server = Server()
     server.expect(0, 0)
     if heard_before:
-        server.part.hear(Skip(1, count=2))
+        server.part.on_message(Skip(1, count=2))
     assert server.part.version == 0
     server.arrive(0)
     if not heard_before:
-        server.part.hear(Skip(1, count=2))
-    server.part.hear(Skip(1, count=2))
+        server.part.on_message(Skip(1, count=2))
+    server.part.on_message(Skip(1, count=2))
     assert server.part.version == 3
     server.expect(5, 2)
     server.arrive(5)
@@ -160,14 +160,14 @@ def test_a_model_is_as_old_as_its_oldest_part(versions: tuple[int, int]) -> None
         Arrival(part, np.full(2, part.offset, np.float32), Header(Kind.MODEL, part.transfer, version))
         for part, version in zip(parts, versions, strict=True)
     ]
-    worker.hear(Welcome([0, 1], [2, 2]))
+    worker.on_message(Welcome([0, 1], [2, 2]))
     for part in (worker, aggregator):
-        part.tell = lambda message: None
+        part.report = lambda message: None
         for arrival in arrivals:
-            part.arrived(arrival)
+            part.on_arrival(arrival)
     model = np.empty(4, np.float32)
     assert worker.await_model(model) == 4
-    passed_on = aggregator.values(Send(9, 4, [], [], of=[0, 1], content=Kind.MODEL))
+    passed_on = aggregator.await_payload(Send(9, 4, [], [], of=[0, 1], content=Kind.MODEL))
     assert passed_on is not None
     assert passed_on.version == 4
     for values in (model, passed_on.values):
@@ -179,20 +179,20 @@ def test_a_replica_gets_the_state() -> None:
     server, replica = Server(), Server()
     for number in range(3):
         server.expect(number, number)
-    server.part.hear(Send(8, 6, [], [], content=Kind.STATE, turn=2))
+    server.part.on_message(Send(8, 6, [], [], content=Kind.STATE, turn=2))
     for number in range(3):
         server.arrive(number)
-    made = server.part.values(Send(8, 6, [], [], content=Kind.STATE, turn=2))
+    made = server.part.await_payload(Send(8, 6, [], [], content=Kind.STATE, turn=2))
     assert made is not None
     assert made.version == 2
     replica.expect(70, 0)
-    replica.part.hear(Expect(8, 6, turn=4, content=Kind.STATE))
+    replica.part.on_message(Expect(8, 6, turn=4, content=Kind.STATE))
     replica.arrive(70)
     assert replica.applied == []
     replica.expect(2, 4)
     replica.arrive(2)
     header = Header(Kind.STATE, 8, made.version)
-    replica.part.arrived(Arrival(Expect(8, 6, turn=4, content=Kind.STATE), made.values, header))
+    replica.part.on_arrival(Arrival(Expect(8, 6, turn=4, content=Kind.STATE), made.values, header))
     assert replica.applied == [8, 2]
     for one, other in zip(server.part.snapshot(), replica.part.snapshot(), strict=True):
         np.testing.assert_array_equal(one, other)
@@ -209,17 +209,17 @@ def test_a_replica_goes_on_without_a_copy_that_is_cancelled(fenced: bool) -> Non
     replica = Server()
     replica.expect(0, 0)
     replica.arrive(0)
-    replica.part.hear(Expect(8, 6, turn=2, content=Kind.STATE))
+    replica.part.on_message(Expect(8, 6, turn=2, content=Kind.STATE))
     replica.expect(1, 2)
     replica.arrive(1)
     if fenced:
-        replica.part.fence(Fence(5, [8], "a server"))
+        replica.part.on_fence(Fence(5, [8], "a server"))
         assert replica.told[-1] == Fenced(5)
     else:
-        replica.part.hear(Cancel(8))
-    replica.part.arrived(state(8, 7.0, 9, 2))
+        replica.part.on_message(Cancel(8))
+    replica.part.on_arrival(state(8, 7.0, 9, 2))
     assert replica.applied == [0]
-    replica.part.hear(Skip(1))
+    replica.part.on_message(Skip(1))
     assert replica.applied == [0, 1]
     assert replica.part.version == 2
 
@@ -227,10 +227,10 @@ def test_a_replica_goes_on_without_a_copy_that_is_cancelled(fenced: bool) -> Non
 def test_a_copy_that_another_one_takes_the_place_of() -> None:
     replica = Server()
     for transfer in (8, 9):
-        replica.part.hear(Expect(transfer, 6, turn=transfer, content=Kind.STATE))
-    replica.part.hear(Cancel(8))
-    replica.part.arrived(state(8, 7.0, 70, 8))
-    replica.part.arrived(state(9, 5.0, 50, 9))
+        replica.part.on_message(Expect(transfer, 6, turn=transfer, content=Kind.STATE))
+    replica.part.on_message(Cancel(8))
+    replica.part.on_arrival(state(8, 7.0, 70, 8))
+    replica.part.on_arrival(state(9, 5.0, 50, 9))
     assert replica.applied == [9]
     assert replica.part.version == 50
 
@@ -240,11 +240,13 @@ def test_two_copies_of_one_state() -> None:
     server = Server()
     orders = [Send(transfer, 6, [], [], content=Kind.STATE, turn=1) for transfer in (8, 9)]
     made: list = []
-    waiting = [threading.Thread(target=lambda order=order: made.append(server.part.values(order))) for order in orders]
+    waiting = [
+        threading.Thread(target=lambda order=order: made.append(server.part.await_payload(order))) for order in orders
+    ]
     for thread, order in zip(waiting, orders, strict=True):
-        server.part.hear(order)
+        server.part.on_message(order)
         thread.start()
-    server.part.hear(Cancel(8))
+    server.part.on_message(Cancel(8))
     server.expect(0, 0)
     server.arrive(0)
     for thread in waiting:
@@ -265,18 +267,18 @@ def test_a_delay_above_the_bound_is_refused() -> None:
 def test_models_are_snapshots() -> None:
     """All transfers of a batch bring one version; those who ask before it serves wait."""
     part = ServerRole(np.zeros(3, np.float32), 0.0, None)
-    part.tell = lambda message: None
+    part.report = lambda message: None
     found: list = []
     waiting = threading.Thread(
-        target=lambda: found.append(part.values(Send(1, 3, [], [], content=Kind.MODEL, batch=4)))
+        target=lambda: found.append(part.await_payload(Send(1, 3, [], [], content=Kind.MODEL, batch=4)))
     )
     waiting.start()
     part.begin()
     waiting.join(SECONDS)
-    part.hear(Expect(0, 3, turn=0, count=1))
-    part.arrived(Arrival(Expect(0, 3), np.ones(3, np.float32), Header(Kind.UPDATE, 0, count=1)))
-    again = part.values(Send(2, 3, [], [], content=Kind.MODEL, batch=4))
-    later = part.values(Send(3, 3, [], [], content=Kind.MODEL, batch=5))
+    part.on_message(Expect(0, 3, turn=0, count=1))
+    part.on_arrival(Arrival(Expect(0, 3), np.ones(3, np.float32), Header(Kind.UPDATE, 0, count=1)))
+    again = part.await_payload(Send(2, 3, [], [], content=Kind.MODEL, batch=4))
+    later = part.await_payload(Send(3, 3, [], [], content=Kind.MODEL, batch=5))
     assert again is found[0]
     assert again is not None
     assert later is not None
@@ -288,7 +290,7 @@ def test_a_model_of_a_batch_that_is_older_than_those_kept() -> None:
     part = ServerRole(np.ones(3, np.float32), 0.0, None)
     part.begin()
     for batch in (1, 2, 3, 4, 0):
-        made = part.values(Send(batch, 3, [], [], content=Kind.MODEL, batch=batch))
+        made = part.await_payload(Send(batch, 3, [], [], content=Kind.MODEL, batch=batch))
         assert made is not None
         np.testing.assert_array_equal(made.values, 1.0)
 
@@ -302,7 +304,7 @@ def test_what_is_waited_for_ends_with_the_job(serves: bool) -> None:
     if serves:
         server.begin()
         copy = Send(1, 3, [], [], content=Kind.STATE, turn=9)
-        server.hear(copy)
+        server.on_message(copy)
         orders.append((server, copy))
     else:
         orders.append((server, Send(1, 3, [], [], content=Kind.MODEL, batch=4)))
@@ -322,4 +324,4 @@ def test_what_a_server_cannot_have() -> None:
     part.register_request_callback(lambda model: model[:2])
     part.begin()
     with pytest.raises(InputError, match=r"request_callback returned shape \[2\], but the model has shape \[3\]"):
-        part.values(Send(1, 3, [], [], content=Kind.MODEL, batch=0))
+        part.await_payload(Send(1, 3, [], [], content=Kind.MODEL, batch=0))

@@ -20,7 +20,7 @@ from sparkdl_comm.fabric.core.bandwidth import Residual
 from sparkdl_comm.fabric.core.decisions import Decision, Push
 from sparkdl_comm.fabric.core.ledger import CatchingUp, Ledger
 from sparkdl_comm.fabric.core.order import Job
-from sparkdl_comm.fabric.core.transfers import deliveries
+from sparkdl_comm.fabric.core.transfers import make_deliveries
 
 #: Share of the divergence bound at which punted updates are sent.
 _PART = 0.5
@@ -50,7 +50,7 @@ def catch_up(ledger: Ledger, network: Residual, now: float) -> list[Decision]:
     for group in groups[: _allowed(ledger, [[numbers[index] for index in group.members] for group in groups])]:
         reserve(group, jobs, network, sides.replicas, sides.replica_aggregators)
         turn = ledger.turns["replica"]
-        made = deliveries(ledger, numbers, group, "replica", relays, ())
+        made = make_deliveries(ledger, numbers, group, "replica", relays, ())
         last = [push for push in made if push.turn is not None]
         ledger.catching_up[turn] = CatchingUp(last[0].updates, {push.id for push in last})
         decisions += made

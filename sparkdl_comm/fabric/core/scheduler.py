@@ -25,7 +25,7 @@ from sparkdl_comm.fabric.core.losses import copied, copies, lose
 from sparkdl_comm.fabric.core.overtake import holding_up, left, move_behind, overtake, waiting
 from sparkdl_comm.fabric.core.roles import Node, Roles
 from sparkdl_comm.fabric.core.rules import Rules
-from sparkdl_comm.fabric.core.transfers import models, pushes
+from sparkdl_comm.fabric.core.transfers import make_models, make_pushes
 
 
 class Scheduler:
@@ -109,7 +109,7 @@ class Scheduler:
                 return plan(ledger.held, ledger.roles.workers, network, sides, ledger.rules, state, now)
 
             batch, late = overtake(ledger, planned, now)
-            decisions += pushes(ledger, batch, late)
+            decisions += make_pushes(ledger, batch, late)
             decisions += left(late)
             network = batch.bounded.left
         elif not ledger.replicas:
@@ -120,7 +120,7 @@ class Scheduler:
         if ledger.replicas:
             decisions += catch_up(ledger, network, now)
         if self._awaits_models(network, now + lead):
-            decisions += models(ledger, network, self._batch(), now)
+            decisions += make_models(ledger, network, self._batch(), now)
         return decisions
 
     def is_due(self, now: float) -> bool:

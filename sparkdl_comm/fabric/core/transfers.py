@@ -16,10 +16,10 @@ from sparkdl_comm.fabric.core.overtake import Waiting, move_behind
 from sparkdl_comm.fabric.core.roles import Node, Role
 
 
-def pushes(ledger: Ledger, batch: Batch, late: Sequence[Waiting]) -> list[Decision]:
+def make_pushes(ledger: Ledger, batch: Batch, overtaken: Sequence[Waiting]) -> list[Decision]:
     """Return the decisions for a planned batch of updates, and record them in the ledger.
 
-    :param late: groups already under way, in the order of their ends, that get new turns among the batch's groups.
+    :param overtaken: groups already under way, in the order of their ends, that get new turns among the batch's groups.
     """
     held, served, replicated = ledger.held, batch.bounded.served, batch.bounded.replicated
     decisions: list[Decision] = [held.drop(number, "deadline") for number in batch.late]
@@ -29,28 +29,28 @@ def pushes(ledger: Ledger, batch: Batch, late: Sequence[Waiting]) -> list[Decisi
             held.by_id[number].scale = scale
     awaited = batch.bounded.awaited
     relays = ledger.relays(ledger.serving)
-    rest = list(late)
+    rest = list(overtaken)
     before = [push.id for push in ledger.to_servers] if batch.bounded.follows else []
     for group in served[:-1] if awaited else served:
         while rest and rest[0].end < group.done:
             decisions += move_behind(ledger, rest.pop(0))
-        decisions += deliveries(ledger, batch.updates, group, ledger.serving, relays, ())
+        decisions += make_deliveries(ledger, batch.updates, group, ledger.serving, relays, ())
     for last in rest:
         decisions += move_behind(ledger, last)
     copied: list[int] = []
     for number, group in enumerate(replicated):
-        made = deliveries(ledger, batch.updates, group, "replica", ledger.relays("replica"), before)
+        made = make_deliveries(ledger, batch.updates, group, "replica", ledger.relays("replica"), before)
         ledger.divergence.replicate([batch.updates[index] for index in group.members])
         decisions += made
         if number < awaited:
             copied += [push.id for push in made if push.turn is not None]
     if awaited:
-        decisions += deliveries(ledger, batch.updates, served[-1], ledger.serving, relays, copied)
+        decisions += make_deliveries(ledger, batch.updates, served[-1], ledger.serving, relays, copied)
     ledger.divergence.prune()
     return decisions
 
 
-def models(ledger: Ledger, network: Residual, batch: int, now: float) -> list[Decision]:
+def make_models(ledger: Ledger, network: Residual, batch: int, now: float) -> list[Decision]:
     """Return the transfers that answer all requests that may be answered now, and reserve them in ``network``."""
     sizes, asking = ledger.sizes, ledger.answerable
     if not asking:
@@ -102,7 +102,7 @@ def models(ledger: Ledger, network: Residual, batch: int, now: float) -> list[De
     return decisions
 
 
-def deliveries(
+def make_deliveries(
     ledger: Ledger, updates: Sequence[int], group: Group, role: Role, relays: Sequence[int], awaited: Sequence[int]
 ) -> list[Push]:
     """Return the transfers of one group to the nodes of ``role``, and record them in the ledger.
