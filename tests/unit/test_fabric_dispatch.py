@@ -164,7 +164,7 @@ def test_take_over() -> None:
     made.end_transfer(2, 6, 1.0)
     made.take_over()
     assert made.lost_updates == 5
-    assert made.serving == "replica"
+    assert made.serving_role == "replica"
     cancel = Cancel(0)
     assert made.dispatch([Cancelled(0), Released(0, 0)], 2.0) == [
         (SERVER, cancel), (WORKERS[0], cancel), (WORKERS[0], Outcome(70, 1)), (WORKERS[0], Release(70)),

@@ -55,8 +55,8 @@ def test_says_what_has_changed(trace: list[tuple[float, int, int, int]]) -> None
         total += sent
         if sent:
             # Both rails had bytes that were due for half of the time.
-            transfer.add(sent, begin + seconds / 2, now[0])
-            transfer.add(0, begin + seconds / 2, now[0])
+            transfer.record(sent, begin + seconds / 2, now[0])
+            transfer.record(0, begin + seconds / 2, now[0])
         rates = monitor.measure()
         assert abs(rates.seconds - seconds) < 1e-9
         assert (rates.up, rates.down, rates.speed) == (up, down, 125e6)
@@ -74,7 +74,7 @@ def test_a_few_bytes_are_told_with_those_that_follow_or_when_they_are_the_last()
     monitor = Monitor(ByteCounters(), lambda: [transfer], lambda rates: None, lambda: now[0])
     told = []
     for seconds, sent in ((0.1, 1448), (0.2, 14_936), (0.3, 10_000), (0.4, 13_616)):
-        transfer.add(sent, now[0], seconds)
+        transfer.record(sent, now[0], seconds)
         now[0] = seconds
         told.append([(flow.sent, flow.total, round(flow.seconds, 6)) for flow in monitor.measure().flows])
     assert told == [[], [(16_384, 16_384, 0.2)], [], [(23_616, 40_000, 0.2)]]
@@ -84,7 +84,7 @@ def test_a_transfer_that_is_over_before_anybody_looks() -> None:
     now, transfer = [0.0], outgoing(1)
     ended = [transfer]
     monitor = Monitor(ByteCounters(), lambda: [ended.pop()] if ended else [], lambda rates: None, lambda: now[0])
-    transfer.add(600, 0.02, 0.05)
+    transfer.record(600, 0.02, 0.05)
     now[0] = 0.1
     assert monitor.measure().flows == [Flow(1, 0.05 - 0.02, 600, 0.5, 600, 0.1 - 0.05)]
     now[0] = 0.2

@@ -308,7 +308,7 @@ def test_what_is_waited_for_ends_with_the_job(serves: bool) -> None:
         orders.append((server, copy))
     else:
         orders.append((server, Send(1, 3, [], [], content=Kind.MODEL, batch=4)))
-    waiting = [threading.Thread(target=part.values, args=(order,), daemon=True) for part, order in orders]
+    waiting = [threading.Thread(target=part.await_payload, args=(order,), daemon=True) for part, order in orders]
     for each, (part, _) in zip(waiting, orders, strict=True):
         each.start()
         part.end(None)

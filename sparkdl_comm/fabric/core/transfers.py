@@ -29,23 +29,23 @@ def make_pushes(ledger: Ledger, batch: Batch, overtaken: Sequence[Waiting]) -> l
             held.by_id[number].scale = scale
     awaited = batch.bounded.awaited
     relays = ledger.relays(ledger.serving)
-    rest = list(overtaken)
-    before = [push.id for push in ledger.to_servers] if batch.bounded.follows else []
+    remaining = list(overtaken)
+    earlier_pushes = [push.id for push in ledger.to_servers] if batch.bounded.follows else []
     for group in served[:-1] if awaited else served:
-        while rest and rest[0].end < group.done:
-            decisions += move_behind(ledger, rest.pop(0))
+        while remaining and remaining[0].end < group.done:
+            decisions += move_behind(ledger, remaining.pop(0))
         decisions += make_deliveries(ledger, batch.updates, group, ledger.serving, relays, ())
-    for last in rest:
-        decisions += move_behind(ledger, last)
-    copied: list[int] = []
+    for moved in remaining:
+        decisions += move_behind(ledger, moved)
+    replica_transfers: list[int] = []
     for number, group in enumerate(replicated):
-        made = make_deliveries(ledger, batch.updates, group, "replica", ledger.relays("replica"), before)
+        pushes = make_deliveries(ledger, batch.updates, group, "replica", ledger.relays("replica"), earlier_pushes)
         ledger.divergence.replicate([batch.updates[index] for index in group.members])
-        decisions += made
+        decisions += pushes
         if number < awaited:
-            copied += [push.id for push in made if push.turn is not None]
+            replica_transfers += [push.id for push in pushes if push.turn is not None]
     if awaited:
-        decisions += make_deliveries(ledger, batch.updates, served[-1], ledger.serving, relays, copied)
+        decisions += make_deliveries(ledger, batch.updates, served[-1], ledger.serving, relays, replica_transfers)
     ledger.divergence.prune()
     return decisions
 
@@ -67,7 +67,7 @@ def make_models(ledger: Ledger, network: Residual, batch: int, now: float) -> li
         receiver = Node("worker", workers[0])
         if branch.distributor is not None:
             receiver = Node("aggregator", relays[branch.distributor])
-        made = [
+        transfers = [
             Model(
                 id=next(ledger.ids),
                 source=Node(ledger.serving, shard),
@@ -81,8 +81,8 @@ def make_models(ledger: Ledger, network: Residual, batch: int, now: float) -> li
             )
             for shard, schedule in enumerate(branch.arrivals)
         ]
-        after = tuple(model.id for model in made)
-        made += [
+        after = tuple(model.id for model in transfers)
+        transfers += [
             Model(
                 id=next(ledger.ids),
                 source=receiver,
@@ -96,9 +96,9 @@ def make_models(ledger: Ledger, network: Residual, batch: int, now: float) -> li
             )
             for worker, schedule in zip(workers, branch.onward, strict=False)
         ]
-        for model in made:
+        for model in transfers:
             ledger.launch(model)
-        decisions += made
+        decisions += transfers
     return decisions
 
 
@@ -111,14 +111,14 @@ def make_deliveries(
     :param relays: numbers of the aggregators that serve this role.
     :param awaited: transfers that must end before the group is sent to the nodes of ``role``.
     """
-    held = [ledger.held.by_id[updates[index]] for index in group.members]
-    numbers = [holding.update.id for holding in held]
-    scales = tuple(holding.scale for holding in held)
-    source = Node("worker", held[0].update.worker)
-    made: list[Push] = []
+    holdings = [ledger.held.by_id[updates[index]] for index in group.members]
+    numbers = [holding.update.id for holding in holdings]
+    scales = tuple(holding.scale for holding in holdings)
+    source = Node("worker", holdings[0].update.worker)
+    gathering: list[Push] = []
     if group.aggregator is not None:
         source = Node("aggregator", relays[group.aggregator])
-        made = [
+        gathering = [
             Push(
                 id=next(ledger.ids),
                 source=Node("worker", holding.update.worker),
@@ -131,15 +131,15 @@ def make_deliveries(
                 shard=None,
                 turn=None,
             )
-            for holding, schedule in zip(held, group.arrivals, strict=True)
+            for holding, schedule in zip(holdings, group.arrivals, strict=True)
         ]
-    after = (*(push.id for push in made), *awaited)
-    last = [
+    after = (*(push.id for push in gathering), *awaited)
+    final = [
         Push(
             id=next(ledger.ids),
             source=source,
             target=Node(role, shard),
-            bytes=max(holding.update.sizes[shard] for holding in held),
+            bytes=max(holding.update.sizes[shard] for holding in holdings),
             after=after,
             schedule=pieces(schedule),
             updates=tuple(numbers),
@@ -149,16 +149,16 @@ def make_deliveries(
         )
         for shard, schedule in enumerate(group.deliveries)
     ]
-    ids = [push.id for push in last]
+    ids = [push.id for push in final]
     if role == ledger.serving:
         ledger.held.serve(numbers, ids)
         ledger.version += len(numbers)
         if ledger.replicas:
-            ledger.divergence.serve(numbers, [holding.norm for holding in held])
+            ledger.divergence.serve(numbers, [holding.norm for holding in holdings])
     else:
         ledger.held.replicate(numbers, ids)
     ledger.turns[role] += 1
     ledger.busy[role] = group.done
-    for push in [*made, *last]:
+    for push in [*gathering, *final]:
         ledger.launch(push)
-    return [*made, *last]
+    return [*gathering, *final]
