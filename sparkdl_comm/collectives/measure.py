@@ -35,7 +35,10 @@ _known: dict[tuple[Any, ...], Cost] = {}
 
 
 def known_or_measured_cost(engine: Engine[Any], topology: Topology, members: Sequence[Member], gather: Gather) -> Cost:
-    """Return the costs that a rank knows from an earlier gang of the same hosts; else those of :func:`measured_cost`."""
+    """Return the costs that some rank knows from an earlier gang of the same hosts. Without them, measure the costs.
+
+    All ranks must call it.
+    """
     key = _key(engine, topology, members)
     mine = asdict(_known[key]) if key in _known else None
     told = [json.loads(theirs) for theirs in gather(json.dumps(mine).encode())]

@@ -120,7 +120,8 @@ class LowRankSum(SumOfWholeRanges):
     def load_state(self, state: dict[str, Any]) -> None:
         """Continue from a result of :meth:`state`.
 
-        :raises PersistenceError: the state has a larger rank, or momentum.
+        :raises PersistenceError: the saved factors have a larger matrix rank than this object allows, or the state has
+            momentum and this object has none, or the reverse.
         """
         super().load_state(state)
         self._factors = {int(start): factor.clone() for start, factor in state.get("factors", {}).items()}

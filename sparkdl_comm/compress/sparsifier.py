@@ -64,7 +64,7 @@ class Sparsifier:
         self._random.set_state(state["random"]["generator"].cpu())
 
     def format(self, part: Part, density: float) -> SparseFormat:
-        """Return the format of the part's bytes, with one flag per parameter."""
+        """Return the format of the part's bytes. One flag per parameter tells whether this rank used it."""
         return SparseFormat.of_density(part.elements, density, self._dtype, len(part.pieces))
 
     def encode(self, part: Part, gradient: torch.Tensor, density: float, scale: float) -> torch.Tensor:

@@ -114,6 +114,7 @@ class MappedFile:
     def __init__(self, path: Path, writable: bool = False) -> None:
         """Map the file at ``path``.
 
+        :param writable: allow writes to the arrays, which change the file.
         :raises OSError: there is no such file, or it cannot be mapped.
         :raises pa.ArrowInvalid: it is not an Arrow file.
         """

@@ -31,7 +31,8 @@ class Builder(Protocol):
     array: np.ndarray
 
     def layout(self, column: pa.Array) -> Layout | None:
-        """Return the layout for rows such as ``column``. None: these rows do not show it."""
+        """Return the type and shape that rows such as those of ``column`` need. None: only other rows have
+        elements."""
 
     def put(self, column: pa.Array, where: np.ndarray) -> None:
         """Store rows without nulls at the places ``where``."""
@@ -43,7 +44,7 @@ class Builder(Protocol):
         """Return the row's bytes."""
 
     def reorder(self, start: int, order: list[int]) -> None:
-        """Arrange the rows from ``start`` on as ``order`` lists them."""
+        """Reorder the rows from ``start`` on. ``order``: their numbers in the column, in the new order."""
 
     def kept(self) -> torch.Tensor | Ragged:
         """Return the column, in the same memory."""

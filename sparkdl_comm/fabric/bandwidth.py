@@ -168,7 +168,7 @@ class _Link:
         self.bandwidth, self.fast, self.doubt = rate, max(self.fast, when), None
 
     def forgive(self, now: float) -> None:
-        """Restore the earlier bandwidth if the blame is old and several hosts use the link."""
+        """Restore the bandwidth that the link had before it was blamed, if that was a while ago and several hosts use it."""
         if self.blamed is not None and now - self.blamed[0] >= _FORGIVEN and self.is_shared(self.blamed[2], now):
             self.see(max(self.bandwidth, self.blamed[1]), now)
             self.blamed = None

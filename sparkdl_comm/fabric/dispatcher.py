@@ -112,10 +112,11 @@ class Dispatcher:
         return found
 
     def end_transfer(self, transfer: int, version: int, now: float) -> Orders:
-        """Record that a transfer has ended, and return the orders that follow.
+        """Record that a transfer has ended, and return the orders that this allows.
 
-        :param transfer: the core's number for it.
-        :param version: model version of the target, if it is a server or replica and has applied the transfer.
+        :param transfer: the core's number for the transfer.
+        :param version: model version of the target after it has applied the transfer. Ignored unless the transfer is a
+            push to a server or replica.
         """
         ended = self._transfers.pop(transfer, None)
         orders: Orders = []

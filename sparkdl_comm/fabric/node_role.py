@@ -51,7 +51,10 @@ class NodeRole:
         """Take any other message of the scheduler."""
 
     def on_fence(self, message: Fence) -> None:
-        """Discard the fenced transfers as far as they have not ended, and answer with :class:`Fenced`."""
+        """Answer with :class:`Fenced` when no fenced transfer can be applied any more.
+
+        A subclass that applies transfers discards those that it has not applied, then calls this method.
+        """
         self.report(Fenced(message.number))
 
     def await_idle(self, timeout: float) -> None:

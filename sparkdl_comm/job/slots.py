@@ -179,7 +179,7 @@ def _expected_slots(conf: Mapping[str, str], master: str) -> int | None:
 
 
 def _has_defaults(master: str) -> bool:
-    """Return whether Spark has defaults for the number of executors and their cores."""
+    """Return whether Spark has defaults for the number of executors and their cores: on YARN and Kubernetes."""
     return master.startswith(("yarn", "k8s:"))
 
 

@@ -136,7 +136,7 @@ def train(estimator: TorchEstimator, dataset: DataFrame) -> TorchModel:
 
 
 def _factory(model: Any) -> Any:
-    """Return the class or function that makes modules like ``model``; None for a module."""
+    """Return the class or function that ``model`` is or, for a TorchModel, was made from; None for a module."""
     if isinstance(model, TorchModel):
         return model.factory
     return None if isinstance(model, torch.nn.Module) else model

@@ -134,7 +134,10 @@ class FolderReader(MLReader[T]):
             return self.read_from(folder, path)
 
     def read_from(self, folder: Path, path: str) -> T:
-        """Read from a local directory. ``path``: name of the location in errors."""
+        """Return the instance saved in the local directory ``folder``.
+
+        :param path: location that error messages name, of which ``folder`` is a copy.
+        """
         raise NotImplementedError
 
     def metadata(self, folder: Path, path: str) -> dict[str, Any]:

@@ -26,12 +26,13 @@ Add = Callable[[torch.Tensor], None]
 
 @dataclass(frozen=True)
 class WholeState:
-    """State of an optimizer.
+    """Optimizer state in flat vectors, as long as the model: the part of one rank, or of all ranks.
 
-    :param options: options of the optimizer's groups.
-    :param vectors: by name, float32 ``[count]`` each; -0.0 where this rank has no values.
-    :param parameters: by number, the state of a parameter: the names of its ``vectors``, and ``numbers`` by name;
-        JSON-able.
+    :param options: options of the optimizer's parameter groups.
+    :param vectors: state tensors by name, such as ``exp_avg``, float32 ``[count]`` each. Elements are -0.0 where this
+        rank has no values.
+    :param parameters: by a parameter's number, the names of its ``vectors`` and its ``numbers`` by name, such as
+        ``step``. JSON-able.
     """
 
     options: list[dict[str, Any]]

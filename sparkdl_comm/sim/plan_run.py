@@ -41,7 +41,7 @@ class PlanRun:
         self._done = done
 
     def begin(self, part: int) -> None:
-        """Start the first steps of the part's ranks."""
+        """Start the steps of script part ``part`` that wait for no other step."""
         progress = self._parts[part]
         for index, waits in enumerate(progress.part.waits):
             if not waits:
@@ -50,7 +50,7 @@ class PlanRun:
             self._network.engine.after(0.0, partial(self._done, part))
 
     def _possible(self, number: int, index: int) -> None:
-        """Start a step, as all steps that it waits for are complete."""
+        """Start step ``index`` of part ``number``. All steps that it waits for must be complete."""
         progress = self._parts[number]
         step = progress.part.steps[index]
         if step.kind is not Kind.SEND:

@@ -1,4 +1,7 @@
-"""Detection of tensors that share memory with a trained parameter, which is moved into the flat vector without them."""
+"""Detection of tensors that share memory with a trained parameter.
+
+Moving the parameter into the flat vector would separate these tensors from it.
+"""
 
 from __future__ import annotations
 

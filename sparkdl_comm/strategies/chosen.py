@@ -131,7 +131,10 @@ class Chosen(Strategy):
         self._begin(first)
 
     def _able(self, topology: Topology, **why_not: str | None) -> tuple[list[Candidate], dict[str, str]]:
-        """Return what :func:`able` returns. ``why_not``: its reasons."""
+        """Return the result of :func:`~sparkdl_comm.strategies.candidates.able` for this run's settings.
+
+        :param why_not: the function's other keyword arguments.
+        """
         return able(self.conf, topology, **why_not)
 
     def _begin(self, name: str) -> None:

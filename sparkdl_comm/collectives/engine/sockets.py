@@ -190,7 +190,13 @@ class SocketEngine:
                 self._watch(changed)
 
     def _take(self, connection: Connection, steps: Callable[[], Iterable[Message]]) -> set[Rail]:
-        """Run ``steps`` over the connection and return the rails on which messages became ready."""
+        """Send or receive over the connection, and start what the completed messages allow.
+
+        A failure ends the engine.
+
+        :param steps: sends or receives, and returns the completed messages.
+        :return: rails on which more messages can be sent now.
+        """
         before = connection.moved
         try:
             done = list(steps())

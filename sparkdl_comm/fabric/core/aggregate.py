@@ -107,8 +107,13 @@ def deliver(
     aggregators: Sequence[int],
     after: float,
 ) -> None:
-    """Schedule and reserve a group's deliveries, all components together. The group ends no earlier than ``after``,
-    seconds."""
+    """Schedule a group's deliveries to all servers and reserve their bandwidth in ``network``.
+
+    :param group: gets ``deliveries`` and ``done``.
+    :param servers: host of each server.
+    :param aggregators: host of each aggregator.
+    :param after: earliest ``done``, seconds: when the groups before this one end.
+    """
     sender = jobs[group.members[0]].host if group.aggregator is None else aggregators[group.aggregator]
     group.deliveries, group.done = [], max(group.ready, after)
     for number, server in enumerate(servers):
@@ -121,9 +126,9 @@ def deliver(
 
 
 class _Search:
-    """Search for the best number of straight updates.
+    """Search for the number of updates that go straight to the servers, before the aggregators' sums.
 
-    It starts with a likely number, because an early end rules out most of the others.
+    The search starts with a likely number, because an early end of the batch rules out most other numbers.
     """
 
     def __init__(

@@ -25,7 +25,7 @@ _FADED = 1e-12
 
 
 class Divergence:
-    """Updates that server and replica have applied, with the step of each side."""
+    """Record of the optimizer step in which server and replica applied each update."""
 
     def __init__(self, momentum: float) -> None:
         self._momentum = momentum

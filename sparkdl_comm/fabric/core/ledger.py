@@ -57,7 +57,7 @@ class Ledger:
 
     @property
     def servers(self) -> tuple[int, ...]:
-        """Host of each server."""
+        """Host of each server. After the replicas have taken over: host of each replica."""
         return self.roles.servers if self.serving == "server" else self.roles.replicas
 
     @property
@@ -74,7 +74,7 @@ class Ledger:
 
     @property
     def to_servers(self) -> list[Push]:
-        """Transfers under way that the servers will apply."""
+        """Pushes under way to the servers, or to the replicas once these have taken over."""
         return [
             transfer
             for transfer in self.flight.transfers()

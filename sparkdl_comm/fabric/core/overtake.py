@@ -90,7 +90,7 @@ def holding_up(ledger: Ledger, queue: Sequence[Waiting], new: Sequence[Group]) -
 
 
 def move_behind(ledger: Ledger, group: Waiting) -> list[Reordered]:
-    """Give the pushes a turn after all others so far."""
+    """Move the pushes to a turn after all others so far, and return the decisions that tell the servers."""
     turn = ledger.turns[ledger.serving]
     ledger.turns[ledger.serving] += 1
     for push in group.pushes:
@@ -99,7 +99,10 @@ def move_behind(ledger: Ledger, group: Waiting) -> list[Reordered]:
 
 
 def left(moved: Sequence[Waiting]) -> list[Skipped]:
-    """Return the abandoned turns. Send them last: a push that waits for one of these turns may have moved as well."""
+    """Return the decisions that tell each server to skip the turns from which pushes have moved.
+
+    Send these decisions after those of :func:`move_behind`: a push that waits for a skipped turn may have moved as well.
+    """
     return [Skipped(push.target, group.turn) for group in moved for push in group.pushes]
 
 

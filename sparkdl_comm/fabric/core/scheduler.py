@@ -138,8 +138,10 @@ class Scheduler:
         return self._awaits_servers(network, now, 0.0) or self._awaits_models(network, now)
 
     def _awaits_servers(self, network: Residual, now: float, lead: float) -> bool:
-        """Return whether updates are pending whose servers get free within ``lead`` seconds, or by the time half of
-        them could be summed."""
+        """Return whether updates are pending, and the downlinks of all servers are free soon enough to schedule them.
+
+        That is within ``lead`` seconds, or in half of the time in which an aggregator can receive the updates.
+        """
         ledger = self._ledger
         if not ledger.held.pending or not ledger.may_serve:
             return False
@@ -147,7 +149,7 @@ class Scheduler:
         return all(taken_until(network.links[2 * server + 1]) <= latest for server in ledger.servers)
 
     def _awaits_models(self, network: Residual, soon: float) -> bool:
-        """Return whether requests may be answered by servers whose uplinks get free until ``soon``."""
+        """Return whether workers wait for the model, and the uplinks of all servers are free at the time ``soon``."""
         ledger = self._ledger
         return bool(ledger.answerable) and all(
             taken_until(network.links[2 * server]) <= soon for server in ledger.servers

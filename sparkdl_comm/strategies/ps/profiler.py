@@ -16,7 +16,10 @@ _SETTLING = 2
 
 
 class LayerTimes:
-    """Stopwatch that assigns time to layers, for the last ``window`` rounds (passes)."""
+    """Stopwatch for the seconds that each layer takes in a pass, forward or backward.
+
+    It keeps the last ``window`` passes.
+    """
 
     def __init__(self, layers: int, window: int, clock: Clock) -> None:
         self._layers, self._clock = layers, clock
@@ -26,7 +29,7 @@ class LayerTimes:
         self._layer: int | None = None
 
     def begin(self) -> None:
-        """Begin a round. Time counts for no layer yet."""
+        """Begin a pass. Time counts for no layer yet."""
         self._round = [0.0] * self._layers
         self._layer = None
         self._since = self._clock()
@@ -57,7 +60,7 @@ class LayerTimes:
         self._rounds.append(self._round)
 
     def medians(self) -> list[float] | None:
-        """Return the median seconds of each layer; None if there was no round."""
+        """Return the median seconds of each layer; None if there was no pass."""
         return [statistics.median(times) for times in zip(*self._rounds, strict=True)] if self._rounds else None
 
 

@@ -57,7 +57,10 @@ class SharedSegment:
         return int(_NUMBER.unpack_from(self._memory, offset)[0])
 
     def pin(self) -> None:
-        """Page-lock the memory for CUDA, so that copies to and from a GPU use DMA."""
+        """Page-lock the memory for CUDA, so that copies to and from a GPU use DMA.
+
+        :raises RuntimeError: CUDA cannot lock so many bytes.
+        """
         base = self.floats(0, 1).data_ptr()
         error = torch.cuda.cudart().cudaHostRegister(base, len(self._memory), 0)
         if int(error) != 0:

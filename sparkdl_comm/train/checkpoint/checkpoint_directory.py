@@ -111,6 +111,7 @@ class CheckpointDirectory:
 
         :param run: JSON-able description of the run, which a resumed run must match. :meth:`manifest` returns it.
         :param files: the results of :meth:`write` of all ranks.
+        :raises PersistenceError: the storage fails, or another fit has written a checkpoint of this step.
         """
         new = self._new(step)
         self._check_seen(new, files)

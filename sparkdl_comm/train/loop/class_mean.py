@@ -129,7 +129,7 @@ def _row_sums(values: torch.Tensor) -> torch.Tensor:
 
 
 class Shares:
-    """Share of this rank's rows in the mean over all ranks' rows of each step."""
+    """Weight of this rank's rows in the mean over all ranks' rows of each step."""
 
     def __init__(
         self,

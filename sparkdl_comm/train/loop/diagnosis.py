@@ -98,7 +98,10 @@ def compares_values(loss: Any) -> bool:
 
 
 def mismatch(loss: Any, output: Any, target: Any) -> str | None:
-    """Return why the output's shape does not fit an element-wise loss, where torch would broadcast. None: it fits."""
+    """Return an error text if output and target differ in shape under an element-wise loss; otherwise None.
+
+    Torch may broadcast such tensors, and so compute a wrong loss.
+    """
     if not compares_values(loss) or not isinstance(output, torch.Tensor) or not isinstance(target, torch.Tensor):
         return None
     if output.shape == target.shape:

@@ -62,7 +62,8 @@ class Objective:
         The loss is a scalar: the mean over the rows of weight x loss, or 0 for a batch without rows. :class:`ClassMean`
         defines its own mean.
 
-        :raises ModelError: the loss returns no valid tensor, or rows, model and labels do not match.
+        :raises ModelError: the loss returns no valid tensor, or depends on a parameter that is not the module's; or
+            rows, model and labels do not match.
         """
         with self.autocast():
             output = self.output(module, batch)
@@ -154,7 +155,7 @@ def _nothing(output: Any) -> torch.Tensor:
 
 
 def _check_parameters(node: Any, module: torch.nn.Module) -> None:
-    """Check that the loss depends only on the module's trainable parameters.
+    """Check that every trainable parameter on which the loss depends belongs to the module.
 
     :param node: autograd node of the loss.
     :raises ModelError: the loss depends on another torch.nn.Parameter.

@@ -75,7 +75,12 @@ object FetchBench {
   /** Addresses of a rank: of Spark's block transfer, of its chunks, and of its memory for each size. */
   private final case class Server(plain: PlainServer, chunks: ChunkPeer, memory: IndexedSeq[String])
 
-  /** Receiver that sends messages back unchanged, or keeps them, and serves blocks. */
+  /**
+   * Receiver that serves blocks, and echoes messages or keeps them.
+   *
+   * @param back true to echo messages; false to keep notices and drop other messages
+   * @param windows bytes of the fixed windows to compare; the adaptive window is added
+   */
   private final class Echo(back: Boolean, windows: Seq[Long]) extends PeerMessageReceiver {
     val kept = new LinkedBlockingQueue[Notice]
     @volatile var network: ChunkNetwork = _

@@ -21,7 +21,11 @@ private[bigdl] final class Overlap {
   /** Add times of transfers. */
   def communicated(spans: Seq[Span]): Unit = communicating = union(communicating ++ spans)
 
-  /** Count the time before `time`. Everything that happened in it must have been added. */
+  /**
+   * Add the time before `time` to [[parts]]. All computing and all transfers before `time` must have been added.
+   *
+   * @param time nanoseconds, as in the spans
+   */
   def settle(time: Long): Unit = {
     val (own, others) = (until(time, computing), until(time, communicating))
     val both = common(own, others)

@@ -75,6 +75,8 @@ private[flow] final class UplinkWindow extends ProbingWindow {
 
 private[flow] object UplinkWindow {
 
-  /** Multiple of the path's latency. With 1, a window below the rate of a long path would stay below it. */
+  /**
+   * Factor of the path's latency in the window. With 1, a window that is too small for a long path would never grow.
+   */
   private val PathShare = 1.5
 }

@@ -37,7 +37,10 @@ private[comm] object Policy {
   /** The paper's Algorithm 2. */
   case object Greedy2 extends Policy("greedy2")
 
-  /** The better plan of the two algorithms, as in the paper. For both directions together, see [[Planner.together]]. */
+  /**
+   * The better plan of [[Greedy1]] and [[Greedy2]], as in the paper. [[Planner.together]] plans pulls and pushes at
+   * once.
+   */
   case object IBatch extends Policy("ibatch")
 
   /** Plan of [[IBatch]], with each batch requested after the one before has arrived: see [[Profile.inTurn]]. */

@@ -24,7 +24,7 @@ private[ps] object ServedBlocks {
   /**
    * Priority of a block.
    *
-   * @param turn of the peer that asks for it, as in [[sparkdl.comm.flow.Wanted]]
+   * @param turn position among equally urgent blocks, by the peer that asks; see [[sparkdl.comm.flow.Wanted]]
    */
   final case class Served(urgency: Urgency, turn: ChunkPeer => Int)
 

@@ -4,7 +4,7 @@ import java.io.File
 
 import org.apache.hadoop.conf.Configuration
 
-/** Machine of the Spark executor that the plugin runs in. */
+/** Local directory and Hadoop conf of the Spark executor that the plugin runs in. */
 trait ExecutorEnvironment {
 
   /** First of the executor's block directories. Python workers find them in SPARK_LOCAL_DIRS. */
