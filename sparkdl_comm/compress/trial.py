@@ -64,9 +64,9 @@ class Trial:
         self._all.append(seconds)
 
     def measured(self) -> dict[str, float]:
-        """Return this rank's median seconds by kind, and ``lost``: the time that the trial cost, in steps.
+        """Return this rank's median seconds of a ``dense`` and a ``sparse`` step, and ``lost``, the cost of the trial.
 
-        That is the extra time of the trial's steps, divided by the mean time of the steps before it.
+        ``lost``: extra time of the trial's steps, divided by the mean time of the steps before it.
         """
         lost = sum(self._all) / fmean(self._between) - len(self._all) if self._between else 0.0
         return {**{kind: median(taken) for kind, taken in self._taken.items()}, "lost": lost}

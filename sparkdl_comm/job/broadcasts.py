@@ -46,8 +46,7 @@ class ModuleBroadcasts:
     """Broadcasts of modules, one per module as long as it does not change.
 
     Spark removes the blocks of a broadcast when the module and all plans that use it are gone. The next call of
-    :meth:`of` or
-    :meth:`sweep` removes its file.
+    :meth:`of` or :meth:`sweep` removes its file.
     """
 
     def __init__(self) -> None:

@@ -51,7 +51,7 @@ class Succession:
         group: CollectiveGroup,
         timeout: float,
     ) -> None:
-        """``group``: collectives of all ranks that move optimizer state."""
+        """:param group: collectives over all ranks, which move optimizer state from one strategy to the next."""
         self._attempt, self._gang, self._model, self._make_optimizer = attempt, gang, model, make_optimizer
         self._group, self._timeout = group, timeout
         self.optimizer = StandIn()

@@ -164,6 +164,9 @@ private[comm] object AdaptiveBuckets {
   /** Multiple of `profileIterations` after which a planned profile is measured again. */
   private val LookAgain = 10
 
-  /** Number of equal parts. They cost few messages, and the first and the last one, which cannot overlap, are small. */
+  /**
+   * Number of parts of the trial's [[Policy.Parts]]. They cost few messages, and the first and the last part, which
+   * cannot overlap, are small.
+   */
   private val Few = 24
 }
