@@ -75,7 +75,7 @@ def measure(gang: Gang, place: Place, conf: CommConf, asked: dict[str, Any]) -> 
         group = CollectiveGroup(gang, asked["plan"] or "ring", conf)
     sums: CompressedSum | None = None
     if asked["algorithm"] == "hitopk":
-        sums = HiTopK(sparsifier, whole, RankGroup.of_all(gang), conf, torch.device("cpu"))
+        sums = HiTopK(sparsifier, whole, RankGroup.of_gang(gang), conf, torch.device("cpu"))
     elif not asked["plan"]:
         assert group is not None
         sums = NaiveAllGather(sparsifier, whole, group, gang.world)

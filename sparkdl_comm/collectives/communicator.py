@@ -13,7 +13,7 @@ import torch.distributed as dist
 from sparkdl_comm.collectives.algorithms import ALGORITHMS
 from sparkdl_comm.collectives.engine.torch_p2p import process_group_of
 from sparkdl_comm.collectives.group import AUTO, CollectiveGroup, topology_of
-from sparkdl_comm.collectives.handle import EngineWork, Handle, typed
+from sparkdl_comm.collectives.handle import EngineWork, Handle, translate_torch_errors
 from sparkdl_comm.collectives.plan import Operation
 from sparkdl_comm.collectives.rank_group import RankGroup
 from sparkdl_comm.conf import CommConf
@@ -30,7 +30,7 @@ class Closable(Protocol):
 T = TypeVar("T")
 C = TypeVar("C", bound=Closable)
 
-_OPERATIONS = {"sum": dist.ReduceOp.SUM, "min": dist.ReduceOp.MIN, "max": dist.ReduceOp.MAX}
+_REDUCE_OPS = {"sum": dist.ReduceOp.SUM, "min": dist.ReduceOp.MIN, "max": dist.ReduceOp.MAX}
 _current: Communicator | None = None
 
 
@@ -48,16 +48,16 @@ class Communicator:
     def __init__(self, gang: Gang, device: torch.device, conf: CommConf, ranks: RankGroup | None = None) -> None:
         """Create a Communicator. Internal: user code calls :meth:`current`."""
         self._gang = gang
-        self._ranks = ranks = ranks or RankGroup.of_all(gang)
-        self._parts: list[Communicator] = []
+        self._ranks = ranks = ranks or RankGroup.of_gang(gang)
+        self._splits: list[Communicator] = []
         self._process_group: dist.ProcessGroup | None = None
         #: This group's rank numbers in the order of torch's process group, which sorts them by rank in the gang.
         self._torch_order = [ranks.ranks.index(rank) for rank in sorted(ranks.ranks)]
         self._conf = conf
         self._timeout = conf.timeout
         self._groups: dict[str, CollectiveGroup] = {}
-        self._made: dict[str, Closable] = {}
-        self._awaited: list[str] = []
+        self._objects: dict[str, Closable] = {}
+        self._awaited_names: list[str] = []
         self.rank = ranks.rank
         self.world = ranks.world
         self.device = device
@@ -93,8 +93,8 @@ class Communicator:
         ranks = self._ranks.split(color, key, self._timeout)
         if ranks is None:
             return None
-        self._parts.append(Communicator(self._gang, self.device, self._conf, ranks))
-        return self._parts[-1]
+        self._splits.append(Communicator(self._gang, self.device, self._conf, ranks))
+        return self._splits[-1]
 
     def collectives(self, algorithm: str) -> CollectiveGroup:
         """Return this package's collectives by ``algorithm``, or by the cheapest one for each size (``auto``).
@@ -107,32 +107,32 @@ class Communicator:
             self._groups[algorithm] = CollectiveGroup(self._gang, algorithm, self._conf, self.device, self._ranks)
         return self._groups[algorithm]
 
-    def once(self, name: str, make: Callable[[RankGroup, CommConf, torch.device], C], awaited: bool = False) -> C:
+    def once(self, name: str, make: Callable[[RankGroup, CommConf, torch.device], C], is_awaited: bool = False) -> C:
         """Return the object called ``name``. The first call creates it with ``make``, so all ranks must make that call.
 
         The object is closed with this Communicator.
 
-        :param awaited: close the object as soon as the user's function has returned: other ranks wait for that before
+        :param is_awaited: close the object as soon as the user's function has returned: other ranks wait for that before
             they end.
         """
-        if name not in self._made:
-            self._made[name] = make(self._ranks, self._conf, self.device)
-            if awaited:
-                self._awaited.append(name)
-        return cast(C, self._made[name])
+        if name not in self._objects:
+            self._objects[name] = make(self._ranks, self._conf, self.device)
+            if is_awaited:
+                self._awaited_names.append(name)
+        return cast(C, self._objects[name])
 
-    def leave(self) -> None:
-        """Close the ``awaited`` objects of :meth:`once`, before this rank waits for other ranks. Internal."""
-        while self._awaited:
-            self._made.pop(self._awaited.pop()).close()
-        for part in self._parts:
-            part.leave()
+    def close_awaited(self) -> None:
+        """Close the ``is_awaited`` objects of :meth:`once`, before this rank waits for other ranks. Internal."""
+        while self._awaited_names:
+            self._objects.pop(self._awaited_names.pop()).close()
+        for part in self._splits:
+            part.close_awaited()
 
     def close(self) -> None:
         """Close all groups, all objects of :meth:`once`, and the Communicators split from this one. Internal."""
-        for made in self._made.values():
-            made.close()
-        for part in self._parts:
+        for object_ in self._objects.values():
+            object_.close()
+        for part in self._splits:
             part.close()
         for group in self._groups.values():
             group.close()
@@ -140,7 +140,7 @@ class Communicator:
     @property
     def has_communicated(self) -> bool:
         """True if this rank has used :meth:`once`, :meth:`split` or this package's collectives."""
-        return bool(self._groups or self._made or self._parts)
+        return bool(self._groups or self._objects or self._splits)
 
     @property
     def local_rank(self) -> int:
@@ -152,11 +152,11 @@ class Communicator:
         return self.all_reduce_async(tensor, op).wait()
 
     def all_reduce_async(self, tensor: torch.Tensor, op: str = "sum") -> Handle[torch.Tensor]:
-        group = self._own("all_reduce", tensor)
-        if group is not None and op in _OPERATIONS:
+        group = self._group_for("all_reduce", tensor)
+        if group is not None and op in _REDUCE_OPS:
             return self._start("all-reduce", tensor, lambda: EngineWork(group.start("all_reduce", tensor, op)))
         return self._start(
-            "all-reduce", tensor, lambda: dist.all_reduce(tensor, _operation(op), self._torch(), async_op=True)
+            "all-reduce", tensor, lambda: dist.all_reduce(tensor, _reduce_op(op), self._torch_group(), async_op=True)
         )
 
     def broadcast(self, tensor: torch.Tensor, root: int = 0) -> torch.Tensor:
@@ -166,11 +166,13 @@ class Communicator:
     def broadcast_async(self, tensor: torch.Tensor, root: int = 0) -> Handle[torch.Tensor]:
         if not 0 <= root < self.world:
             raise InputError(f"broadcast from root={root}: there are ranks 0 to {self.world - 1}")
-        group = self._own("broadcast", tensor)
+        group = self._group_for("broadcast", tensor)
         if group is not None:
             return self._start("broadcast", tensor, lambda: EngineWork(group.start("broadcast", tensor, root=root)))
         source = self._ranks.ranks[root]
-        return self._start("broadcast", tensor, lambda: dist.broadcast(tensor, source, self._torch(), async_op=True))
+        return self._start(
+            "broadcast", tensor, lambda: dist.broadcast(tensor, source, self._torch_group(), async_op=True)
+        )
 
     def all_gather(self, tensor: torch.Tensor) -> torch.Tensor:
         """Return the tensors of all ranks as a new tensor ``[world, *tensor.shape]``."""
@@ -178,12 +180,12 @@ class Communicator:
 
     def all_gather_async(self, tensor: torch.Tensor) -> Handle[torch.Tensor]:
         result = tensor.new_empty((self.world, *tensor.shape))
-        group = self._own("all_gather", tensor)
+        group = self._group_for("all_gather", tensor)
         if group is not None:
             return self._start("all-gather", result, lambda: EngineWork(group.all_gather(tensor, result)))
         rows = [result[rank] for rank in self._torch_order]
         return self._start(
-            "all-gather", result, lambda: dist.all_gather(rows, tensor.contiguous(), self._torch(), async_op=True)
+            "all-gather", result, lambda: dist.all_gather(rows, tensor.contiguous(), self._torch_group(), async_op=True)
         )
 
     def reduce_scatter(self, tensor: torch.Tensor, op: str = "sum") -> torch.Tensor:
@@ -199,15 +201,15 @@ class Communicator:
                 f"reduce_scatter of shape {list(tensor.shape)}: the first dimension must be {self.world}, one row per rank"
             )
         result = tensor.new_empty(tensor.shape[1:])
-        group = self._own("reduce_scatter", tensor)
-        if group is not None and op in _OPERATIONS:
+        group = self._group_for("reduce_scatter", tensor)
+        if group is not None and op in _REDUCE_OPS:
             return self._start("reduce-scatter", result, lambda: EngineWork(group.reduce_scatter(tensor, result, op)))
         ordered = tensor[self._torch_order] if self._ranks.name else tensor
         return self._start(
             "reduce-scatter",
             result,
             lambda: dist.reduce_scatter_tensor(  # gloo accepts flat tensors only
-                result.view(-1), ordered.reshape(-1), _operation(op), self._torch(), async_op=True
+                result.view(-1), ordered.reshape(-1), _reduce_op(op), self._torch_group(), async_op=True
             ),
         )
 
@@ -216,7 +218,7 @@ class Communicator:
         self.barrier_async().wait()
 
     def barrier_async(self) -> Handle[None]:
-        return self._start("barrier", None, lambda: dist.barrier(self._torch(), async_op=True))
+        return self._start("barrier", None, lambda: dist.barrier(self._torch_group(), async_op=True))
 
     def in_step(self, batches: Iterable[T]) -> Iterator[T]:
         """Yield from ``batches`` as long as *every* rank has another batch, at the cost of a small all-reduce each.
@@ -224,15 +226,15 @@ class Communicator:
         Partitions differ in length. Without this, ranks with more batches would wait for the others in vain.
         """
         for batch in batches:
-            if not self._all_have_one(True):
+            if not self._all_ranks_have_batch(True):
                 return
             yield batch
-        self._all_have_one(False)
+        self._all_ranks_have_batch(False)
 
-    def _all_have_one(self, mine: bool) -> bool:
-        return bool(self.all_reduce(torch.tensor(int(mine), device=self.device), "min").item())
+    def _all_ranks_have_batch(self, has_batch: bool) -> bool:
+        return bool(self.all_reduce(torch.tensor(int(has_batch), device=self.device), "min").item())
 
-    def _own(self, operation: Operation, tensor: torch.Tensor) -> CollectiveGroup | None:
+    def _group_for(self, operation: Operation, tensor: torch.Tensor) -> CollectiveGroup | None:
         """Return the group that runs the operation; None to use torch.distributed.
 
         All ranks get the same answer, because their tensors have the same shape and dtype.
@@ -242,7 +244,7 @@ class Communicator:
         if tensor.is_complex() or tensor.dtype is torch.bool:
             return None
         group = self.collectives(self._algorithm)
-        return group if group.does(operation) else None
+        return group if group.supports(operation) else None
 
     @functools.cached_property
     def _algorithm(self) -> str | None:
@@ -256,20 +258,20 @@ class Communicator:
             return None if ALGORITHMS[algorithm].unfit(topology) else algorithm
         return algorithm if algorithm in (*ALGORITHMS, AUTO) else None
 
-    def _torch(self) -> dist.ProcessGroup | None:
+    def _torch_group(self) -> dist.ProcessGroup | None:
         """Return torch's process group of these ranks, created on first use; None for the default group."""
         if self._ranks.name and self._process_group is None:
             self._process_group = process_group_of(self._ranks.ranks, self._timeout)
         return self._process_group
 
-    def _start(self, what: str, result: T, start: Callable[[], Any]) -> Handle[T]:
-        with typed(what, self._gang, self._timeout):
+    def _start(self, name: str, result: T, start: Callable[[], Any]) -> Handle[T]:
+        with translate_torch_errors(name, self._gang, self._timeout):
             work = start()
-        return Handle(what, self._gang, self._timeout, work, result)
+        return Handle(name, self._gang, self._timeout, work, result)
 
 
 @contextmanager
-def installed(communicator: Communicator) -> Iterator[Communicator]:
+def install(communicator: Communicator) -> Iterator[Communicator]:
     """Make :meth:`Communicator.current` return ``communicator`` within the context; close it at the end."""
     global _current
     _current = communicator
@@ -280,7 +282,7 @@ def installed(communicator: Communicator) -> Iterator[Communicator]:
         communicator.close()
 
 
-def _operation(name: str) -> Any:
-    if name not in _OPERATIONS:
-        raise InputError(f"op={name!r}: there are {', '.join(_OPERATIONS)}")
-    return _OPERATIONS[name]
+def _reduce_op(name: str) -> Any:
+    if name not in _REDUCE_OPS:
+        raise InputError(f"op={name!r}: there are {', '.join(_REDUCE_OPS)}")
+    return _REDUCE_OPS[name]

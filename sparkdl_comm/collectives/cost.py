@@ -58,55 +58,56 @@ class Cost:
         return max(1, round(math.sqrt(nbytes * self.alpha / (depth * max(self.betas)))))
 
 
-def critical_path(done: Sequence[Transfer], topology: Topology, itemsize: int, cost: Cost) -> float:
+def critical_path(plan_transfers: Sequence[Transfer], topology: Topology, itemsize: int, cost: Cost) -> float:
     """Return the seconds until the last transfer of a plan completes, if ranks send over each NIC in program order.
 
-    :param done: :func:`~sparkdl_comm.collectives.transfers.transfers` of the plan.
+    :param plan_transfers: :func:`~sparkdl_comm.collectives.transfers.transfers` of the plan.
     :param itemsize: bytes per element.
     :raises PlanError: in that order, ranks would wait for each other.
     """
-    links = [_link(transfer, topology) for transfer in done]
-    ports = [_ports(transfer, link, topology) for transfer, link in zip(done, links, strict=True)]
-    followers: list[list[int]] = [[] for _ in done]
-    left = [len(transfer.after) for transfer in done]
-    for number, transfer in enumerate(done):
+    links = [_link(transfer, topology) for transfer in plan_transfers]
+    ports = [_ports(transfer, link, topology) for transfer, link in zip(plan_transfers, links, strict=True)]
+    followers: list[list[int]] = [[] for _ in plan_transfers]
+    pending = [len(transfer.after) for transfer in plan_transfers]
+    for number, transfer in enumerate(plan_transfers):
         for other in transfer.after:
             followers[other].append(number)
-    behind: dict[int, int] = {}  # transfer -> the same rank's next transfer over the same NIC
-    latest: dict[tuple[int, int], int] = {}
-    for number in sorted(range(len(done)), key=lambda number: done[number].turn):
-        sender = done[number].source, links[number]
-        if sender in latest:
-            behind[latest[sender]] = number
-            left[number] += 1
-        latest[sender] = number
+    next_of_sender: dict[int, int] = {}  # transfer -> the same rank's next transfer over the same NIC
+    last_of_sender: dict[tuple[int, int], int] = {}
+    for number in sorted(range(len(plan_transfers)), key=lambda number: plan_transfers[number].turn):
+        sender = plan_transfers[number].source, links[number]
+        if sender in last_of_sender:
+            next_of_sender[last_of_sender[sender]] = number
+            pending[number] += 1
+        last_of_sender[sender] = number
 
-    possible = [0.0] * len(done)
+    earliest_start = [0.0] * len(plan_transfers)
     busy: dict[Port, float] = {}  # time at which the port becomes free
-    queue = [(0.0, number) for number, count in enumerate(left) if not count]
+    queue = [(0.0, number) for number, count in enumerate(pending) if not count]
     last, count = 0.0, 0
     while queue:
         begin, number = heapq.heappop(queue)
-        transfer, link = done[number], links[number]
-        idle = max(busy.get(port, 0.0) for port in ports[number])
-        if idle > begin:
-            heapq.heappush(queue, (idle, number))
+        transfer, link = plan_transfers[number], links[number]
+        free_at = max(busy.get(port, 0.0) for port in ports[number])
+        if free_at > begin:
+            heapq.heappush(queue, (free_at, number))
             continue
         nbytes = transfer.elements * itemsize
         arrived = begin + cost.alpha + nbytes * (cost.local if link == _LOCAL else cost.betas[link])
         complete = arrived + (nbytes * cost.gamma if transfer.receive.kind is Kind.COMBINE else 0.0)
         busy |= dict.fromkeys(ports[number], arrived)
         last, count = max(last, complete), count + 1
-        freed = [(follower, complete) for follower in followers[number]]
-        freed += [(behind[number], arrived)] if number in behind else []
-        for follower, when in freed:
-            possible[follower] = max(possible[follower], when)
-            left[follower] -= 1
-            if not left[follower]:
-                heapq.heappush(queue, (possible[follower], follower))
-    if count < len(done):
+        released = [(follower, complete) for follower in followers[number]]
+        released += [(next_of_sender[number], arrived)] if number in next_of_sender else []
+        for follower, when in released:
+            earliest_start[follower] = max(earliest_start[follower], when)
+            pending[follower] -= 1
+            if not pending[follower]:
+                heapq.heappush(queue, (earliest_start[follower], follower))
+    if count < len(plan_transfers):
         raise PlanError(
-            f"{len(done) - count} of {len(done)} transfers wait for each other if ranks send in program order"
+            f"{len(plan_transfers) - count} of {len(plan_transfers)} transfers wait for each other if ranks send in"
+            " program order"
         )
     return last
 
@@ -129,28 +130,28 @@ def _ports(transfer: Transfer, link: int, topology: Topology) -> tuple[Port, Por
     return (source, link, True), (target, link, False)
 
 
-def _log(world: int) -> int:
+def _ceil_log2(world: int) -> int:
     return math.ceil(math.log2(world))
 
 
 def _be_broadcast(p: int, n: float, b: float, alpha: float, beta: float, gamma: float) -> float:
-    return (_log(p) + p - 1) * alpha + 2 * (p - 1) / p * n * beta
+    return (_ceil_log2(p) + p - 1) * alpha + 2 * (p - 1) / p * n * beta
 
 
 def _be_reduce(p: int, n: float, b: float, alpha: float, beta: float, gamma: float) -> float:
-    return 2 * _log(p) * alpha + 2 * (p - 1) / p * n * beta + (p - 1) / p * n * gamma
+    return 2 * _ceil_log2(p) * alpha + 2 * (p - 1) / p * n * beta + (p - 1) / p * n * gamma
 
 
 def _mst_broadcast(p: int, n: float, b: float, alpha: float, beta: float, gamma: float) -> float:
-    return _log(p) * (alpha + n * beta)
+    return _ceil_log2(p) * (alpha + n * beta)
 
 
 def _mst_reduce(p: int, n: float, b: float, alpha: float, beta: float, gamma: float) -> float:
-    return _log(p) * (alpha + n * beta + n * gamma)
+    return _ceil_log2(p) * (alpha + n * beta + n * gamma)
 
 
 def _mst_all_reduce(p: int, n: float, b: float, alpha: float, beta: float, gamma: float) -> float:
-    return _log(p) * (2 * alpha + 2 * n * beta + n * gamma)
+    return _ceil_log2(p) * (2 * alpha + 2 * n * beta + n * gamma)
 
 
 def _lp_broadcast(p: int, n: float, b: float, alpha: float, beta: float, gamma: float) -> float:

@@ -25,31 +25,34 @@ def arrange(members: Sequence[Member], text: str = "") -> tuple[Topology, list[i
         BCube.
     """
     rails = len(members[0].rails)
-    short = [member.rank for member in members if len(member.rails) != rails]
-    if short:
+    mismatched = [member.rank for member in members if len(member.rails) != rails]
+    if mismatched:
         raise ConfError(
-            f"ranks {short} do not have the {rails} rails that rank 0 has. Set {RAILS_KEY} so that all ranks have equally many"
+            f"ranks {mismatched} do not have the {rails} rails that rank 0 has. Set {RAILS_KEY} so that all"
+            " ranks have equally many"
         )
-    known = given(text, len(members), rails) if text else None
+    configured = parse_configured(text, len(members), rails) if text else None
     networks = [[member.rails[rail].network for member in members] for rail in range(rails)]
-    if rails > 1 and (known is None or any(len(set(row)) > 1 for row in networks)):
-        radices, order = _cube(networks)
-        if known is None:
+    if rails > 1 and (configured is None or any(len(set(row)) > 1 for row in networks)):
+        radices, order = _find_bcube(networks)
+        if configured is None:
             return Topology.parse("bcube:" + "x".join(map(str, radices))), order
-        if known.radices != radices:
-            raise ConfError(f"{TOPOLOGY_KEY}={text}, but the rails' networks form a BCube of {_times(radices)} hosts")
-        return known, order
+        if configured.radices != radices:
+            raise ConfError(
+                f"{TOPOLOGY_KEY}={text}, but the rails' networks form a BCube of {_join_radices(radices)} hosts"
+            )
+        return configured, order
     hosts = [member.rails[0].address for member in members]
     order = sorted(range(len(members)), key=lambda rank: (hosts.index(hosts[rank]), rank))
     counts = {hosts.count(host) for host in hosts}
-    if known is not None:
-        return known, order if counts == {known.slots} else list(range(len(members)))
+    if configured is not None:
+        return configured, order if counts == {configured.slots} else list(range(len(members)))
     if len(set(hosts)) > 1 and len(counts) == 1 and counts != {1}:
         return Topology.parse(f"hosts:{len(set(hosts))}x{counts.pop()}"), order
     return Topology.parse(f"star:{len(members)}"), list(range(len(members)))
 
 
-def shapes(world: int) -> list[str]:
+def list_shapes(world: int) -> list[str]:
     """Return the topologies with several rails that have ``world`` ranks, those with equal radices first."""
     found = []
     for k in range(2, math.floor(math.log2(min(world, MAX_HOSTS))) + 1):
@@ -60,14 +63,14 @@ def shapes(world: int) -> list[str]:
     return found + [f"bcube:{a}x{b}" for a, b in pairs]
 
 
-def given(text: str, world: int, rails: int) -> Topology:
+def parse_configured(text: str, world: int, rails: int) -> Topology:
     """Return the topology that the user configured.
 
     :raises ConfError: it does not have ``world`` ranks with ``rails`` NICs each.
     """
     topology = Topology.parse(text)
     if topology.world != world:
-        possible = ", ".join([f"star:{world}", *shapes(world)])
+        possible = ", ".join([f"star:{world}", *list_shapes(world)])
         raise ConfError(f"{TOPOLOGY_KEY}={topology} has {topology.world} ranks, not {world}; {world} fit {possible}")
     if topology.rails != rails:
         raise ConfError(
@@ -76,7 +79,7 @@ def given(text: str, world: int, rails: int) -> Topology:
     return topology
 
 
-def _cube(networks: Sequence[Sequence[str]]) -> tuple[tuple[int, ...], list[int]]:
+def _find_bcube(networks: Sequence[Sequence[str]]) -> tuple[tuple[int, ...], list[int]]:
     """Return the radices of the BCube in which rail r of member m is on ``networks[r][m]``, and the order of members.
 
     Two members have the same digit l exactly if they reach each other over the other rails. So the members that those
@@ -85,7 +88,7 @@ def _cube(networks: Sequence[Sequence[str]]) -> tuple[tuple[int, ...], list[int]
     world = len(networks[0])
     digits = []
     for level in range(len(networks)):
-        groups = _connected([row for rail, row in enumerate(networks) if rail != level], world)
+        groups = _group_connected([row for rail, row in enumerate(networks) if rail != level], world)
         digits.append([sorted(set(groups)).index(group) for group in groups])
     radices = tuple(max(row) + 1 for row in digits)
     strides = [math.prod(radices[:level]) for level in range(len(radices))]
@@ -100,14 +103,14 @@ def _cube(networks: Sequence[Sequence[str]]) -> tuple[tuple[int, ...], list[int]
         or any(len(set(row)) != count for row, count in zip(networks, segments, strict=True))
     ):
         seen = "; ".join(f"rail {rail}: {', '.join(sorted(set(row)))}" for rail, row in enumerate(networks))
-        possible = ", ".join(shapes(world)) or "none"
+        possible = ", ".join(list_shapes(world)) or "none"
         raise ConfError(
             f"the networks of {world} ranks form no BCube ({seen}). Set {RAILS_KEY}. Shapes for {world} ranks: {possible}"
         )
     return radices, sorted(range(world), key=places.__getitem__)
 
 
-def _connected(rows: Sequence[Sequence[str]], world: int) -> list[int]:
+def _group_connected(rows: Sequence[Sequence[str]], world: int) -> list[int]:
     """Return for each member the lowest-numbered member that it reaches over these rails."""
     group = list(range(world))
     for row, (one, other) in itertools.product(rows, itertools.combinations(range(world), 2)):
@@ -117,5 +120,5 @@ def _connected(rows: Sequence[Sequence[str]], world: int) -> list[int]:
     return group
 
 
-def _times(radices: Sequence[int]) -> str:
+def _join_radices(radices: Sequence[int]) -> str:
     return "x".join(map(str, radices))

@@ -13,10 +13,10 @@ import torch
 from sparkdl_comm.collectives.algorithms import ALGORITHMS, make_plan
 from sparkdl_comm.collectives.cost import Cost
 from sparkdl_comm.collectives.discover import arrange
-from sparkdl_comm.collectives.engine.base import Engine, Prepared, Work
+from sparkdl_comm.collectives.engine.base import Engine, PreparedPlan, Work
 from sparkdl_comm.collectives.engine.choose import make_engine
-from sparkdl_comm.collectives.measure import cost_measured_again, known_or_measured_cost
-from sparkdl_comm.collectives.parts import Parts
+from sparkdl_comm.collectives.measure import get_or_measure_cost, remeasure_cost
+from sparkdl_comm.collectives.part_layout import PartLayout
 from sparkdl_comm.collectives.plan import Kind, Operation, Plan
 from sparkdl_comm.collectives.rank_group import RankGroup
 from sparkdl_comm.collectives.select import collective_for, fitting, ranking
@@ -32,7 +32,7 @@ CPU = torch.device("cpu")
 _log = logging.getLogger(__name__)
 
 
-class Finishing:
+class PostprocessedWork:
     """Collective under way, with work left to do when it is complete."""
 
     def __init__(self, work: Work, finish: Callable[[], None]) -> None:
@@ -83,32 +83,32 @@ class CollectiveGroup:
     def __init__(
         self, gang: Gang, algorithm: str, conf: CommConf, device: torch.device = CPU, ranks: RankGroup | None = None
     ) -> None:
-        self._ranks = ranks = ranks or RankGroup.of_all(gang)
+        self._ranks = ranks = ranks or RankGroup.of_gang(gang)
         topology, self._order, rails = topology_of(ranks, conf.topology)
         check_fits(algorithm, topology)
         self.topology = topology
         self.algorithm = algorithm
         self._block, self._timeout = conf.block, conf.timeout
         self._prepared: dict[tuple[Operation, int, int, int], Any] = {}
-        self._chosen: dict[tuple[Operation, int, int], str] = {}
-        self._parts: dict[tuple[Operation, int, int], Parts] = {}
+        self._cheapest_by_size: dict[tuple[Operation, int, int], str] = {}
+        self._layouts: dict[tuple[Operation, int, int], PartLayout] = {}
         #: This rank's number in the plans.
         self.place = self._order.index(ranks.rank)
         places = [ranks.ranks[rank] for rank in self._order]
         self._engine: Engine[Any] = make_engine(gang, algorithm + ranks.name, places, rails, device, conf.timeout)
         try:
-            self._meet(conf)
+            self._check_agreement(conf)
             #: Costs from the topology's rates if it has any, else measured.
             self.cost = (
                 Cost.of(topology)
                 if topology.rates
-                else known_or_measured_cost(self._engine, topology, ranks.members, self._gather)
+                else get_or_measure_cost(self._engine, topology, ranks.members, self._gather)
             )
         except BaseException:
             self._engine.close()
             raise
 
-    def prepare(self, operation: Operation, count: int, dtype: torch.dtype, root: int = 0) -> Prepared:
+    def prepare(self, operation: Operation, count: int, dtype: torch.dtype, root: int = 0) -> PreparedPlan:
         """Return the prepared plan of a collective of ``count`` elements. The first call makes the plan and connects."""
         key = (operation, count, dtype.itemsize, root)
         if key not in self._prepared:
@@ -123,31 +123,33 @@ class CollectiveGroup:
         """
         return self._engine.start(self.prepare(operation, tensor.numel(), tensor.dtype, root), tensor, op)
 
-    def all_gather(self, part: torch.Tensor, result: torch.Tensor) -> Finishing:
+    def all_gather(self, part: torch.Tensor, result: torch.Tensor) -> PostprocessedWork:
         """Begin to gather each rank's ``part`` into ``result``: contiguous, ``[world, *part.shape]``."""
-        parts, mine = self._parts_for("all_gather", part), self._ranks.rank
-        vector = result.view(-1) if parts.is_plain else part.new_zeros(parts.size)
-        parts.put(vector, mine, part.reshape(-1))
+        layout, mine = self._layout_for("all_gather", part), self._ranks.rank
+        vector = result.view(-1) if layout.is_in_rank_order else part.new_zeros(layout.size)
+        layout.put(vector, mine, part.reshape(-1))
 
         def finish() -> None:
-            if not parts.is_plain:
+            if not layout.is_in_rank_order:
                 for rank, row in enumerate(result):
-                    parts.get(vector, rank, row.view(-1))
+                    layout.get(vector, rank, row.view(-1))
 
-        return Finishing(self.start("all_gather", vector), finish)
+        return PostprocessedWork(self.start("all_gather", vector), finish)
 
-    def reduce_scatter(self, tensor: torch.Tensor, result: torch.Tensor, op: str = "sum") -> Finishing:
+    def reduce_scatter(self, tensor: torch.Tensor, result: torch.Tensor, op: str = "sum") -> PostprocessedWork:
         """Begin to combine the ranks' ``tensor``, ``[world, *result.shape]``, and put this rank's row into ``result``.
 
         ``result`` must be contiguous.
         """
-        parts, mine = self._parts_for("reduce_scatter", result), self._ranks.rank
-        vector = tensor.new_zeros(parts.size)
+        layout, mine = self._layout_for("reduce_scatter", result), self._ranks.rank
+        vector = tensor.new_zeros(layout.size)
         for rank, row in enumerate(tensor):
-            parts.put(vector, rank, row.reshape(-1))
-        return Finishing(self.start("reduce_scatter", vector, op), lambda: parts.get(vector, mine, result.view(-1)))
+            layout.put(vector, rank, row.reshape(-1))
+        return PostprocessedWork(
+            self.start("reduce_scatter", vector, op), lambda: layout.get(vector, mine, result.view(-1))
+        )
 
-    def arriving(self, operation: Operation, count: int, dtype: torch.dtype, root: int = 0) -> tuple[int, int]:
+    def arriving_bytes(self, operation: Operation, count: int, dtype: torch.dtype, root: int = 0) -> tuple[int, int]:
         """Return the bytes that a collective sends to this rank: (bytes to combine with its own, bytes to store as they
         are).
         """
@@ -157,7 +159,7 @@ class CollectiveGroup:
                 nbytes[step.kind] += dtype.itemsize * (step.stop - step.start)
         return nbytes[Kind.COMBINE], nbytes[Kind.RECEIVE]
 
-    def does(self, operation: Operation) -> bool:
+    def supports(self, operation: Operation) -> bool:
         """Return whether :meth:`start` supports the operation."""
         return any(self.algorithm in (AUTO, algorithm.name) for algorithm in fitting(operation, self.topology))
 
@@ -166,7 +168,7 @@ class CollectiveGroup:
 
         Groups that are created later use the result, unless the topology has rates.
         """
-        return cost_measured_again(self._engine, self.topology, self._ranks.members, self._gather)
+        return remeasure_cost(self._engine, self.topology, self._ranks.members, self._gather)
 
     def close(self) -> None:
         """Close the connections. Collectives under way fail."""
@@ -174,39 +176,39 @@ class CollectiveGroup:
 
     def _plan(self, operation: Operation, count: int, itemsize: int, root: int) -> Plan:
         """Return the plan of a collective. ``root`` is numbered within the group."""
-        name = self._cheapest(operation, count, itemsize) if self.algorithm == AUTO else self.algorithm
+        name = self._select_cheapest(operation, count, itemsize) if self.algorithm == AUTO else self.algorithm
         collective = collective_for(name, operation, self.topology, count, itemsize, self.cost, self._block)
         return make_plan(name, replace(collective, root=self._order.index(root)))
 
-    def _parts_for(self, operation: Operation, part: torch.Tensor) -> Parts:
+    def _layout_for(self, operation: Operation, part: torch.Tensor) -> PartLayout:
         """Return the layout of a vector with one part of this size for each rank."""
         key = operation, part.numel(), part.element_size()
-        if key not in self._parts:
+        if key not in self._layouts:
 
             def make(count: int) -> Plan:
                 return self._plan(operation, count, part.element_size(), 0)
 
-            self._parts[key] = Parts(make, part.numel(), self._order)
-        return self._parts[key]
+            self._layouts[key] = PartLayout(make, part.numel(), self._order)
+        return self._layouts[key]
 
-    def _cheapest(self, operation: Operation, count: int, itemsize: int) -> str:
+    def _select_cheapest(self, operation: Operation, count: int, itemsize: int) -> str:
         """Return the cheapest algorithm for ``count`` rounded up to a power of two.
 
         The result is cached, because predicting all algorithms takes longer than running some of them.
         """
         key = operation, 1 << max(0, count - 1).bit_length(), itemsize
-        if key not in self._chosen:
+        if key not in self._cheapest_by_size:
             ranked = ranking(operation, self.topology, *key[1:], self.cost)
-            self._chosen[key] = ranked[0].algorithm
+            self._cheapest_by_size[key] = ranked[0].algorithm
             if self._ranks.rank == 0:
                 predicted = ", ".join(f"{found.algorithm} {found.seconds:.4g} s" for found in ranked)
                 _log.info("%s up to %d bytes: predicted %s. Using the first.", operation, key[1] * itemsize, predicted)
-        return self._chosen[key]
+        return self._cheapest_by_size[key]
 
     def _gather(self, mine: bytes) -> list[bytes]:
         return self._ranks.all_gather(mine, self._timeout)
 
-    def _meet(self, conf: CommConf) -> None:
+    def _check_agreement(self, conf: CommConf) -> None:
         """Wait until all ranks accept connections, and check that they agree on how to communicate.
 
         :raises GangError: a rank has other settings.

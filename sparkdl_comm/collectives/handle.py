@@ -8,7 +8,7 @@ from contextlib import contextmanager
 from typing import Any, Generic, TypeVar
 
 from sparkdl_comm.collectives.engine.base import Work
-from sparkdl_comm.collectives.group import Finishing
+from sparkdl_comm.collectives.group import PostprocessedWork
 from sparkdl_comm.errors import DeadlineError
 from sparkdl_comm.gang.control import VERDICT_SECONDS
 from sparkdl_comm.gang.frames import TIMEOUT_KEY
@@ -21,9 +21,9 @@ T = TypeVar("T")
 class Handle(Generic[T]):
     """Collective under way, with its result. Do not touch its tensors until :meth:`wait` returns."""
 
-    def __init__(self, what: str, gang: Gang, timeout: float, work: Any, result: T) -> None:
+    def __init__(self, name: str, gang: Gang, timeout: float, work: Any, result: T) -> None:
         """Create a handle. Internal: methods of Communicator return it."""
-        self._what, self._gang, self._timeout, self._work, self._result = what, gang, timeout, work, result
+        self._name, self._gang, self._timeout, self._work, self._result = name, gang, timeout, work, result
 
     def wait(self, timeout: float | None = None) -> T:
         """Wait at most ``timeout`` seconds and return the result. None stands for ``spark.sparkdl.comm.timeout``.
@@ -32,7 +32,7 @@ class Handle(Generic[T]):
         :raises SparkdlCommError: the gang's failure, if a rank failed meanwhile.
         """
         seconds = self._timeout if timeout is None else timeout
-        with typed(self._what, self._gang, seconds):
+        with translate_torch_errors(self._name, self._gang, seconds):
             self._work.wait(datetime.timedelta(seconds=seconds))
         return self._result
 
@@ -40,7 +40,7 @@ class Handle(Generic[T]):
 class EngineWork:
     """Adapter that gives a collective of this package the interface of torch.distributed's Work."""
 
-    def __init__(self, job: Work | Finishing) -> None:
+    def __init__(self, job: Work | PostprocessedWork) -> None:
         self._job = job
 
     def wait(self, timeout: datetime.timedelta) -> None:
@@ -48,7 +48,7 @@ class EngineWork:
 
 
 @contextmanager
-def typed(what: str, gang: Gang, seconds: float) -> Iterator[None]:
+def translate_torch_errors(name: str, gang: Gang, seconds: float) -> Iterator[None]:
     """Turn torch's errors into this package's: the gang's failure if there is one, else DeadlineError for a time-out."""
     try:
         yield
@@ -57,7 +57,7 @@ def typed(what: str, gang: Gang, seconds: float) -> Iterator[None]:
         if not peer_late(exc):
             raise
         raise DeadlineError(
-            f"rank {gang.rank} waited {seconds:g} s for the others in {what}; set {TIMEOUT_KEY}",
+            f"rank {gang.rank} waited {seconds:g} s for the others in {name}; set {TIMEOUT_KEY}",
             rank=gang.rank,
-            phase=what,
+            phase=name,
         ) from exc

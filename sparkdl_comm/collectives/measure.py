@@ -24,35 +24,35 @@ from sparkdl_comm.topology import Topology
 #: Number of runs of each probe. The fastest run counts, since disturbances only make a probe slower.
 _REPEATS = 3
 #: Bytes of the largest probe, and seconds that a probe must take to stand out from noise.
-_MOST_BYTES, _LONG_ENOUGH = 4 << 20, 0.02
+_MAX_PROBE_BYTES, _MIN_PROBE_SECONDS = 4 << 20, 0.02
 
 #: Function that sends bytes to all ranks and returns the bytes of each rank, by rank.
 Gather = Callable[[bytes], list[bytes]]
 
 
 #: Costs by topology, device type, and the NIC addresses of each rank.
-_known: dict[tuple[Any, ...], Cost] = {}
+_cost_cache: dict[tuple[Any, ...], Cost] = {}
 
 
-def known_or_measured_cost(engine: Engine[Any], topology: Topology, members: Sequence[Member], gather: Gather) -> Cost:
+def get_or_measure_cost(engine: Engine[Any], topology: Topology, members: Sequence[Member], gather: Gather) -> Cost:
     """Return the costs that some rank knows from an earlier gang of the same hosts. Without them, measure the costs.
 
     All ranks must call it.
     """
     key = _key(engine, topology, members)
-    mine = asdict(_known[key]) if key in _known else None
-    told = [json.loads(theirs) for theirs in gather(json.dumps(mine).encode())]
-    first = next((theirs for theirs in told if theirs is not None), None)
+    mine = asdict(_cost_cache[key]) if key in _cost_cache else None
+    messages = [json.loads(theirs) for theirs in gather(json.dumps(mine).encode())]
+    first = next((theirs for theirs in messages if theirs is not None), None)
     if first is None:
-        _known[key] = measured_cost(engine, topology, gather)
+        _cost_cache[key] = measure_cost(engine, topology, gather)
     else:
-        _known[key] = Cost(**{**first, "betas": tuple(first["betas"])})
-    return _known[key]
+        _cost_cache[key] = Cost(**{**first, "betas": tuple(first["betas"])})
+    return _cost_cache[key]
 
 
-def cost_measured_again(engine: Engine[Any], topology: Topology, members: Sequence[Member], gather: Gather) -> Cost:
-    """Return :func:`measured_cost` and cache it for the next gang of the same hosts."""
-    found = _known[_key(engine, topology, members)] = measured_cost(engine, topology, gather)
+def remeasure_cost(engine: Engine[Any], topology: Topology, members: Sequence[Member], gather: Gather) -> Cost:
+    """Return :func:`measure_cost` and cache it for the next gang of the same hosts."""
+    found = _cost_cache[_key(engine, topology, members)] = measure_cost(engine, topology, gather)
     return found
 
 
@@ -60,7 +60,7 @@ def _key(engine: Engine[Any], topology: Topology, members: Sequence[Member]) -> 
     return str(topology), engine.device.type, tuple(tuple(rail.address for rail in m.rails) for m in members)
 
 
-def measured_cost(engine: Engine[Any], topology: Topology, gather: Gather) -> Cost:
+def measure_cost(engine: Engine[Any], topology: Topology, gather: Gather) -> Cost:
     """Measure the costs and return them: for each one, the worst that any rank found. All ranks return the same.
 
     alpha is the time of a message of 1 byte from host to host. beta is the time of one more byte in a large message,
@@ -69,18 +69,18 @@ def measured_cost(engine: Engine[Any], topology: Topology, gather: Gather) -> Co
     """
     alphas, betas = [], []
     for rail in range(topology.rails):
-        alpha = _worst(gather, min(_exchange(engine, topology, rail, 1, gather) for _ in range(_REPEATS)))
+        alpha = _max_over_ranks(gather, min(_time_exchange(engine, topology, rail, 1, gather) for _ in range(_REPEATS)))
         nbytes, seconds = 64 << 10, 0.0
-        while seconds < _LONG_ENOUGH and nbytes < _MOST_BYTES:
+        while seconds < _MIN_PROBE_SECONDS and nbytes < _MAX_PROBE_BYTES:
             nbytes *= 4
-            taken = min(_exchange(engine, topology, rail, nbytes, gather) for _ in range(_REPEATS))
-            seconds = _worst(gather, taken)
+            seconds_taken = min(_time_exchange(engine, topology, rail, nbytes, gather) for _ in range(_REPEATS))
+            seconds = _max_over_ranks(gather, seconds_taken)
         alphas.append(alpha)
         betas.append(max(seconds - alpha, alpha) / nbytes)
-    return Cost(tuple(betas), alpha=max(alphas), gamma=_worst(gather, _adding()))
+    return Cost(tuple(betas), alpha=max(alphas), gamma=_max_over_ranks(gather, _time_addition()))
 
 
-def probe(topology: Topology, rail: int, count: int) -> Plan:
+def make_probe(topology: Topology, rail: int, count: int) -> Plan:
     """Return a plan in which the first rank of every host sends ``count`` elements to the next host on the rail.
 
     It receives as many from the previous host. Other ranks stay idle: ranks of a host share its NIC, and the cost model
@@ -100,8 +100,8 @@ def probe(topology: Topology, rail: int, count: int) -> Plan:
     return Plan(f"probe of rail {rail}", Collective("all_gather", topology, count), program)
 
 
-def _exchange(engine: Engine[Any], topology: Topology, rail: int, nbytes: int, gather: Gather) -> float:
-    prepared = engine.prepare(probe(topology, rail, nbytes))
+def _time_exchange(engine: Engine[Any], topology: Topology, rail: int, nbytes: int, gather: Gather) -> float:
+    prepared = engine.prepare(make_probe(topology, rail, nbytes))
     vector = torch.zeros(nbytes, dtype=torch.uint8, device=engine.device)
     gather(b"")  # a barrier: all ranks begin at the same time
     begin = time.perf_counter()
@@ -109,15 +109,15 @@ def _exchange(engine: Engine[Any], topology: Topology, rail: int, nbytes: int, g
     return time.perf_counter() - begin
 
 
-def _adding() -> float:
+def _time_addition() -> float:
     mine, theirs = np.zeros(1 << 18, np.float32), np.ones(1 << 18, np.float32)
-    taken = []
+    seconds_taken = []
     for _ in range(_REPEATS):
         begin = time.perf_counter()
         np.add(mine, theirs, out=mine)
-        taken.append(time.perf_counter() - begin)
-    return min(taken) / mine.nbytes
+        seconds_taken.append(time.perf_counter() - begin)
+    return min(seconds_taken) / mine.nbytes
 
 
-def _worst(gather: Gather, mine: float) -> float:
+def _max_over_ranks(gather: Gather, mine: float) -> float:
     return max(json.loads(theirs) for theirs in gather(json.dumps(mine).encode()))

@@ -91,7 +91,7 @@ class Collective:
         if self.count < 0 or self.block < 1 or not 0 <= self.root < self.topology.world:
             raise InputError(
                 f"{self.operation} of {self.count} elements in blocks of {self.block} at root {self.root}: the count must"
-                f" be at least 0, the block at least 1, and the root one of ranks 0 to {self.topology.world - 1}"
+                f" be at least 0, the block at least 1, and the root from 0 to {self.topology.world - 1}"
             )
 
     @property

@@ -27,7 +27,7 @@ class RankGroup:
         self._store = gang.store(f"group {name}") if name else None
 
     @classmethod
-    def of_all(cls, gang: Gang) -> RankGroup:
+    def of_gang(cls, gang: Gang) -> RankGroup:
         return cls(gang, range(gang.world), "")
 
     def split(self, color: int | None, key: int, timeout: float) -> RankGroup | None:
@@ -42,10 +42,10 @@ class RankGroup:
         if type(color) not in (int, type(None)) or type(key) is not int:
             raise InputError(f"split(color={color!r}, key={key!r}): both must be integers. color=None joins no group")
         number, self._splits = self._splits, self._splits + 1
-        told = [json.loads(theirs) for theirs in self.all_gather(json.dumps([color, key]).encode(), timeout)]
+        messages = [json.loads(theirs) for theirs in self.all_gather(json.dumps([color, key]).encode(), timeout)]
         if color is None:
             return None
-        members = sorted((theirs[1], rank) for rank, theirs in enumerate(told) if theirs[0] == color)
+        members = sorted((theirs[1], rank) for rank, theirs in enumerate(messages) if theirs[0] == color)
         return RankGroup(self.gang, [self.ranks[rank] for _, rank in members], f"{self.name}/{number}:{color}")
 
     def all_gather(self, value: bytes, timeout: float) -> list[bytes]:

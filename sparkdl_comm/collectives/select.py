@@ -52,25 +52,25 @@ def predict(
     collective = collective_for(name, operation, topology, count, itemsize, cost, block)
     plan = make_plan(name, collective)
     cut = collective.block * itemsize if ALGORITHMS[name].depth(topology) else 0
-    middle = topology.hosts[len(topology.hosts) // 2]
-    steps = [step for rank in middle.ranks for step in plan.program(rank).steps]
+    sample_host = topology.hosts[len(topology.hosts) // 2]
+    steps = [step for rank in sample_host.ranks for step in plan.program(rank).steps]
     if len(steps) * len(topology.hosts) > MAX_STEPS:
         # One host stands for all: only hosts at the ends of a chain differ.
-        away = [step for step in steps if step.kind is Kind.SEND and step.peer not in middle.ranks]
-        by_rail = [[step for step in away if step.rail == rail] for rail in range(topology.rails)]
+        remote_sends = [step for step in steps if step.kind is Kind.SEND and step.peer not in sample_host.ranks]
+        by_rail = [[step for step in remote_sends if step.rail == rail] for rail in range(topology.rails)]
         rail_bytes = tuple(sum(step.stop - step.start for step in sent) * itemsize for sent in by_rail)
         links = zip(by_rail, rail_bytes, cost.betas, strict=True)
         busiest = [len(sent) * cost.alpha + nbytes * beta for sent, nbytes, beta in links]
-        inside = [step for step in steps if step.kind is Kind.SEND and step.peer in middle.ranks]
-        busiest += [sum(cost.alpha + (s.stop - s.start) * itemsize * cost.local for s in inside) / topology.slots]
+        local_sends = [step for step in steps if step.kind is Kind.SEND and step.peer in sample_host.ranks]
+        busiest += [sum(cost.alpha + (s.stop - s.start) * itemsize * cost.local for s in local_sends) / topology.slots]
         return Prediction(name, max(busiest), rail_bytes, cut, bound=True)
-    done = transfers(plan)
-    sent = sent_elements(t for t in done if topology.host_of(t.source) is not topology.host_of(t.target))
+    plan_transfers = transfers(plan)
+    sent = sent_elements(t for t in plan_transfers if topology.host_of(t.source) is not topology.host_of(t.target))
     rail_bytes = tuple(
         max(sum(sent.get((rank, rail), 0) for rank in host.ranks) for host in topology.hosts) * itemsize
         for rail in range(topology.rails)
     )
-    return Prediction(name, critical_path(done, topology, itemsize, cost), rail_bytes, cut)
+    return Prediction(name, critical_path(plan_transfers, topology, itemsize, cost), rail_bytes, cut)
 
 
 def fitting(operation: Operation, topology: Topology) -> list[Algorithm]:

@@ -36,17 +36,17 @@ def sub_topology(topology: Topology, ranks: Sequence[int]) -> SubTopology:
     order = sorted(range(len(ranks)), key=ranks.__getitem__)
     if len(ranks) == topology.world:
         return SubTopology(topology, order, tuple(range(topology.rails)))
-    of_hosts = [topology.host_of(ranks[index]).index for index in order]
-    hosts = sorted(set(of_hosts))
+    host_indices = [topology.host_of(ranks[index]).index for index in order]
+    hosts = sorted(set(host_indices))
     digits = [sorted(set(row)) for row in zip(*map(topology.digits, hosts), strict=True)]
     rails = tuple(rail for rail, different in enumerate(digits) if len(different) > 1) or (0,)
-    found = [topology.host_at(address).index for address in itertools.product(*digits)]
-    if sorted(found) != hosts:
+    grid_hosts = [topology.host_at(address).index for address in itertools.product(*digits)]
+    if sorted(grid_hosts) != hosts:
         raise ConfError(
             f"ranks {sorted(ranks)} of {topology} are on hosts {hosts}, and some of these hosts share no switch. Choose hosts"
-            f" that differ in one digit only, or that form a smaller BCube, such as all of {sorted(found)}"
+            f" that differ in one digit only, or that form a smaller BCube, such as all of {sorted(grid_hosts)}"
         )
-    counts = {of_hosts.count(host) for host in hosts}
+    counts = {host_indices.count(host) for host in hosts}
     slots = counts.pop() if len(counts) == 1 else 1
     if slots > 1:
         text = f"hosts:{len(hosts)}x{slots}"

@@ -23,7 +23,7 @@ from sparkdl_comm.errors import DeadlineError, GangError
 from sparkdl_comm.gang.gang import Gang
 from sparkdl_comm.gang.handshake import SECRET_BYTES
 
-_joined: dict[dist.ProcessGroup, Communicator] = {}
+_communicators: dict[dist.ProcessGroup, Communicator] = {}
 
 
 def communicator(settings: Mapping[str, str] | None, device: torch.device) -> Communicator:
@@ -40,19 +40,19 @@ def communicator(settings: Mapping[str, str] | None, device: torch.device) -> Co
             "there is no Communicator here: run the function with CommDistributor, or call"
             " torch.distributed.init_process_group"
         )
-    if group not in _joined:
+    if group not in _communicators:
         conf = CommConf.from_mapping(settings or {})
         gang = _join(conf)
-        made = _joined[group] = Communicator(gang, device, conf)
+        created = _communicators[group] = Communicator(gang, device, conf)
         # The process runs nothing but the function, and ends with it.
         atexit.register(gang.close)
-        atexit.register(made.close)
-    return _joined[group]
+        atexit.register(created.close)
+    return _communicators[group]
 
 
 def _join(conf: CommConf) -> Gang:
     rank, world = dist.get_rank(), dist.get_world_size()
-    store = dist.PrefixStore(f"sparkdl-comm-{len(_joined)}", dist.distributed_c10d._get_default_store())
+    store = dist.PrefixStore(f"sparkdl-comm-{len(_communicators)}", dist.distributed_c10d._get_default_store())
     store.set_timeout(datetime.timedelta(seconds=conf.timeout))
     if rank == 0:
         store.set("secret", os.urandom(SECRET_BYTES).hex())

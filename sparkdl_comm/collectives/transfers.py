@@ -49,11 +49,11 @@ def transfers(plan: Plan) -> list[Transfer]:
     programs = [plan.program(rank) for rank in range(world)]
     for rank, program in enumerate(programs):
         _check_ranges(plan, rank, program.steps, plan.collective.count + program.scratch)
-    meeting, pairs, waits = _matched(plan, [program.steps for program in programs])
+    transfer_numbers, pairs, waits = _match_steps(plan, [program.steps for program in programs])
     for rank, program in enumerate(programs):
-        for index, before in enumerate(dependencies(program)):
-            waits[meeting[rank, index]].update(meeting[rank, other] for other in before)
-    return _sorted(plan, pairs, waits)
+        for index, predecessors in enumerate(dependencies(program)):
+            waits[transfer_numbers[rank, index]].update(transfer_numbers[rank, other] for other in predecessors)
+    return _sort(plan, pairs, waits)
 
 
 def run(plan: Plan, memory: Sequence[Any], combine: Callable[[Any, Any], Any]) -> None:
@@ -67,10 +67,10 @@ def run(plan: Plan, memory: Sequence[Any], combine: Callable[[Any, Any], Any]) -
         target[:] = combine(target, sent) if transfer.receive.kind is Kind.COMBINE else sent
 
 
-def sent_elements(done: Iterable[Transfer]) -> dict[tuple[int, int], int]:
+def sent_elements(plan_transfers: Iterable[Transfer]) -> dict[tuple[int, int], int]:
     """Return (rank, rail) -> number of elements that the rank sends over the rail."""
     found: dict[tuple[int, int], int] = defaultdict(int)
-    for transfer in done:
+    for transfer in plan_transfers:
         found[transfer.source, transfer.rail] += transfer.elements
     return dict(found)
 
@@ -94,7 +94,7 @@ def _reaches(topology: Topology, one: int, other: int, rail: int) -> bool:
 _Pair = tuple[int, int, Step, Step, int]
 
 
-def _matched(
+def _match_steps(
     plan: Plan, programs: Sequence[Sequence[Step]]
 ) -> tuple[dict[tuple[int, int], int], list[_Pair], list[set[int]]]:
     """Match sends and receives.
@@ -109,44 +109,44 @@ def _matched(
                 sends[rank, step.peer, step.rail].append(index)
             else:
                 receives[step.peer, rank, step.rail].append(index)
-    meeting: dict[tuple[int, int], int] = {}
+    transfer_numbers: dict[tuple[int, int], int] = {}
     pairs: list[_Pair] = []
     waits: list[set[int]] = []
     for channel in sends.keys() | receives.keys():
         source, target, rail = channel
         if len(sends[channel]) != len(receives[channel]):
-            said = f"{len(sends[channel])} messages sent, {len(receives[channel])} received"
-            raise PlanError(f"{plan}: rank {source} to rank {target} over rail {rail}: {said}")
-        for number, (out, into) in enumerate(zip(sends[channel], receives[channel], strict=True)):
-            send, receive = programs[source][out], programs[target][into]
+            counts = f"{len(sends[channel])} messages sent, {len(receives[channel])} received"
+            raise PlanError(f"{plan}: rank {source} to rank {target} over rail {rail}: {counts}")
+        for number, (send_index, receive_index) in enumerate(zip(sends[channel], receives[channel], strict=True)):
+            send, receive = programs[source][send_index], programs[target][receive_index]
             if send.stop - send.start != receive.stop - receive.start:
                 raise PlanError(f"{plan}: rank {source} to rank {target}: message {number} is {send}, but {receive}")
-            meeting[source, out] = meeting[target, into] = len(pairs)
+            transfer_numbers[source, send_index] = transfer_numbers[target, receive_index] = len(pairs)
             waits.append({len(pairs) - 1} if number else set())
-            pairs.append((source, target, send, receive, out))
-    return meeting, pairs, waits
+            pairs.append((source, target, send, receive, send_index))
+    return transfer_numbers, pairs, waits
 
 
-def _sorted(plan: Plan, pairs: Sequence[_Pair], waits: Sequence[set[int]]) -> list[Transfer]:
+def _sort(plan: Plan, pairs: Sequence[_Pair], waits: Sequence[set[int]]) -> list[Transfer]:
     followers: list[list[int]] = [[] for _ in pairs]
-    for number, before in enumerate(waits):
-        for other in before:
+    for number, predecessors in enumerate(waits):
+        for other in predecessors:
             followers[other].append(number)
-    left = [len(before) for before in waits]
-    ready = deque(number for number, count in enumerate(left) if not count)
-    place: dict[int, int] = {}
-    done: list[Transfer] = []
+    pending = [len(predecessors) for predecessors in waits]
+    ready = deque(number for number, count in enumerate(pending) if not count)
+    positions: dict[int, int] = {}
+    sorted_transfers: list[Transfer] = []
     while ready:
         number = ready.popleft()
-        place[number] = len(done)
-        done.append(Transfer(*pairs[number], tuple(place[other] for other in waits[number])))
+        positions[number] = len(sorted_transfers)
+        sorted_transfers.append(Transfer(*pairs[number], tuple(positions[other] for other in waits[number])))
         for follower in followers[number]:
-            left[follower] -= 1
-            if not left[follower]:
+            pending[follower] -= 1
+            if not pending[follower]:
                 ready.append(follower)
-    if len(done) < len(pairs):
-        stuck = next(pair for number, pair in enumerate(pairs) if number not in place)
+    if len(sorted_transfers) < len(pairs):
+        stuck = next(pair for number, pair in enumerate(pairs) if number not in positions)
         raise PlanError(
-            f"{plan}: deadlock; one of {len(pairs) - len(done)} transfers that wait for each other: {stuck}"
+            f"{plan}: deadlock; one of {len(pairs) - len(sorted_transfers)} transfers that wait for each other: {stuck}"
         )
-    return done
+    return sorted_transfers

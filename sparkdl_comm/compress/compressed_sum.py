@@ -40,7 +40,7 @@ class CompressedSum(ABC):
         """
 
     @abstractmethod
-    def arriving(self, start: int, stop: int, density: float) -> int:
+    def arriving_bytes(self, start: int, stop: int, density: float) -> int:
         """Return the number of bytes that this rank receives for the sum of elements ``start`` to ``stop``."""
 
     def settle(self, applied: bool) -> None:  # noqa: B027 - most implementations keep no state

@@ -96,7 +96,7 @@ class HiTopK(CompressedSum):
             part = self._of_slot(slot, start, stop)
             self._sparsifier.add_up(part, list(of_all[slot]), density, vector[part.start - start : part.stop - start])
 
-    def arriving(self, start: int, stop: int, density: float) -> int:
+    def arriving_bytes(self, start: int, stop: int, density: float) -> int:
         dense = 4 * (self._slots - 1) * (stop - start) // self._slots
         message = self._message(start, stop, density)
         return dense + (self._hosts - 1) * message + (self._slots - 1) * self._hosts * message

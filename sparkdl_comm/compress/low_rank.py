@@ -102,12 +102,12 @@ class LowRankSum(SumOfWholeRanges):
             vector[stretch] = -0.0
         self.feedback.carry(start, carried, unused)
 
-    def arriving(self, start: int, stop: int, density: float) -> int:
+    def arriving_bytes(self, start: int, stop: int, density: float) -> int:
         matrices, whole = self._cut(part := self.own(start, stop))
         first = sum(m.rows * m.rank for m in matrices) + sum(self._lengths(part, whole)) + len(part.pieces)
         second = sum(m.columns * m.rank for m in matrices)
         counts = filter(None, (first, second))
-        return sum(sum(self._group.arriving("all_reduce", count, torch.float32)) for count in counts)
+        return sum(sum(self._group.arriving_bytes("all_reduce", count, torch.float32)) for count in counts)
 
     def settle(self, applied: bool) -> None:
         if applied:

@@ -38,7 +38,7 @@ class NaiveAllGather(SumOfWholeRanges):
         work.wait()
         self._sparsifier.add_up(part, list(gathered), density, vector)
 
-    def arriving(self, start: int, stop: int, density: float) -> int:
+    def arriving_bytes(self, start: int, stop: int, density: float) -> int:
         return (self._world - 1) * self._sparsifier.format(self.own(start, stop), density).nbytes
 
     def state(self) -> dict[str, Any]:

@@ -34,7 +34,7 @@ def register_as_scheduler(params: FabricParams) -> StandaloneScheduler:
 
 
 def _current_fabric() -> Fabric:
-    return Communicator.current().once("fabric", _make_fabric, awaited=True)
+    return Communicator.current().once("fabric", _make_fabric, is_awaited=True)
 
 
 def _make_fabric(ranks: RankGroup, conf: CommConf, device: torch.device) -> Fabric:

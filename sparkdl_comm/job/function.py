@@ -14,7 +14,7 @@ from pathlib import Path
 import cloudpickle
 import pyarrow as pa
 
-from sparkdl_comm.collectives.communicator import Communicator, installed
+from sparkdl_comm.collectives.communicator import Communicator, install
 from sparkdl_comm.conf import CommConf
 from sparkdl_comm.data.dataset import PartitionDataset
 from sparkdl_comm.gang import values
@@ -76,7 +76,7 @@ def run_function(spec: FunctionSpec, task: RankTask, batches: Iterator[pa.Record
                 gang = task.join_gang({})
                 driver = task.connect_driver(stack)
                 by_torch = stack.enter_context(process_group(gang, device, spec.conf.timeout, spec.local))
-                communicator = stack.enter_context(installed(Communicator(gang, device, spec.conf)))
+                communicator = stack.enter_context(install(Communicator(gang, device, spec.conf)))
                 phase = LOADING
                 # As Spark unpickles its own functions. After the group is made, because the pickle may import a module
                 # that keeps a reference to init_process_group.
@@ -87,7 +87,7 @@ def run_function(spec: FunctionSpec, task: RankTask, batches: Iterator[pa.Record
                 if driver is not None:
                     driver.send_tensors(values.pack(result))
                 is_alone = gang.world > 1 and not communicator.has_communicated and not by_torch()
-                communicator.leave()
+                communicator.close_awaited()
                 task.outlast(spec.conf.timeout)
                 return ALONE if is_alone else ""
             except (Exception, SystemExit) as exc:

@@ -19,7 +19,7 @@ import torch
 import torch.distributed as dist
 
 from sparkdl_comm.collectives.algorithms import ALGORITHMS
-from sparkdl_comm.collectives.discover import given
+from sparkdl_comm.collectives.discover import parse_configured
 from sparkdl_comm.collectives.group import AUTO, CollectiveGroup, check_fits
 from sparkdl_comm.collectives.plan import Operation
 from sparkdl_comm.compress.compressed_sum import CompressedSum
@@ -62,7 +62,7 @@ class CollectiveStrategy(Strategy):
     @classmethod
     def check(cls, conf: CommConf, world: int) -> None:
         if conf.topology:
-            check_fits(cls.algorithm, given(conf.topology, world, len(conf.rails) or 1))
+            check_fits(cls.algorithm, parse_configured(conf.topology, world, len(conf.rails) or 1))
 
     def abort(self) -> None:
         """Do nothing: the group watches the gang's failures itself."""

@@ -66,7 +66,7 @@ class CompressedExchange(CollectiveExchange):
             return self._kept(own, super().start(start, stop))
         stages = self._compressed.stages(start, self._vector[start:stop], self._density, self._scale)
         staged = self._stages.start(stages, last=(start, stop) == self._last)
-        self._watch.bytes["push"] += self._compressed.arriving(start, stop, self._density)
+        self._watch.bytes["push"] += self._compressed.arriving_bytes(start, stop, self._density)
 
         def wait() -> None:
             with self._typed():

@@ -124,7 +124,7 @@ class CollectiveExchange(BucketExchange):
     def _arriving(self, count: int, root: int) -> dict[str, int]:
         """Return the bytes that this rank will receive: "push" are added to its own, "pull" are final."""
         if (count, root) not in self._counted:
-            combined, complete = self._group.arriving(self._operation, count, self._vector.dtype, root)
+            combined, complete = self._group.arriving_bytes(self._operation, count, self._vector.dtype, root)
             self._counted[count, root] = {"push": combined, "pull": complete}
         return self._counted[count, root]
 

@@ -192,7 +192,10 @@ def test_explain_says_where_hitopk_cannot_be(capsys):
         (["--topology", "star:3"], "star:3 has no rates"),
         (["--topology", "star:3", "--rate", "1gbit", "--bytes", "many"], "size 'many'"),
         (["--topology", "star:3", "--rate", "1gbit", "--operation", "scan"], "there are all_reduce"),
-        (["--topology", "star:3", "--rate", "1gbit", "--density", "0"], "--density 0.0: must be more than 0 and at most 1"),
+        (
+            ["--topology", "star:3", "--rate", "1gbit", "--density", "0"],
+            "--density 0.0: must be more than 0 and at most 1",
+        ),
         (
             ["--topology", "star:3", "--rate", "1gbit", "--density", "0.1", "--operation", "reduce"],
             "--density needs --operation all_reduce, not reduce",

@@ -10,7 +10,7 @@ from hypothesis import strategies as st
 from sparkdl_comm.collectives import measure
 from sparkdl_comm.collectives.algorithms import ALGORITHMS
 from sparkdl_comm.collectives.group import CollectiveGroup
-from sparkdl_comm.collectives.measure import measured_cost, probe
+from sparkdl_comm.collectives.measure import make_probe, measure_cost
 from sparkdl_comm.collectives.transfers import transfers
 from sparkdl_comm.topology import Topology
 from tests.unit.collective_helpers import conf, in_groups, on_all, vector
@@ -145,7 +145,7 @@ def test_links_of_unknown_rate_are_measured_once(monkeypatch):
 
     def counting(*args):
         measured.append(args)
-        return measured_cost(*args)
+        return measure_cost(*args)
 
     def work(gang):
         group = CollectiveGroup(gang, "auto", conf())
@@ -154,8 +154,8 @@ def test_links_of_unknown_rate_are_measured_once(monkeypatch):
         group.close()
         return cost
 
-    monkeypatch.setattr(measure, "measured_cost", counting)
-    monkeypatch.setattr(measure, "_known", {})
+    monkeypatch.setattr(measure, "measure_cost", counting)
+    monkeypatch.setattr(measure, "_cost_cache", {})
     with gang_of(3) as gangs:
         costs = on_all(gangs, work)
     assert len(measured) == 3
@@ -173,6 +173,6 @@ def test_links_of_unknown_rate_are_measured_once(monkeypatch):
 def test_the_probes_of_links_meet(text):
     topology = Topology.parse(text)
     for rail in range(topology.rails):
-        found = transfers(probe(topology, rail, 8))
+        found = transfers(make_probe(topology, rail, 8))
         assert len(found) == (len(topology.hosts) if topology.radices[rail] > 1 else 0)
         assert len({t.target for t in found}) == len(found)

@@ -282,7 +282,7 @@ def test_hosts_with_different_numbers_of_ranks_are_refused() -> None:
     """As soon as ranks know each other's hosts: the gang has nothing but members yet, through which nothing can travel."""
     rails = [(Rail(f"10.0.0.{host}", "10.0.0.0/24", 1),) for host in (1, 2, 1)]
     gang = SimpleNamespace(rank=0, world=3, members=[SimpleNamespace(rails=each) for each in rails])
-    ranks, conf = RankGroup.of_all(cast("Any", gang)), CommConf.from_mapping({}, strategy="hitopk")
+    ranks, conf = RankGroup.of_gang(cast("Any", gang)), CommConf.from_mapping({}, strategy="hitopk")
     complaint = re.escape("not {'10.0.0.1': 2, '10.0.0.2': 1}. Change num_workers, executors or cores")
     with pytest.raises(ConfError, match=f"the same number of ranks on each host, {complaint}"):
         HiTopK(cast("Any", SimpleNamespace(feedback=None)), cast("Any", None), ranks, conf, torch.device("cpu"))

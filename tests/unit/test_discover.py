@@ -6,7 +6,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from sparkdl_comm.collectives.discover import arrange, shapes
+from sparkdl_comm.collectives.discover import arrange, list_shapes
 from sparkdl_comm.errors import ConfError
 from sparkdl_comm.gang.members import Member, Rail
 from sparkdl_comm.topology import Topology
@@ -96,6 +96,6 @@ def test_networks_that_do_not_fit(there, text, complaint):
 
 
 def test_shapes():
-    assert shapes(9) == ["bcube:3,2"]
-    assert shapes(16) == ["bcube:4,2", "bcube:2,4", "bcube:2x8"]
-    assert shapes(7) == []
+    assert list_shapes(9) == ["bcube:3,2"]
+    assert list_shapes(16) == ["bcube:4,2", "bcube:2,4", "bcube:2x8"]
+    assert list_shapes(7) == []

@@ -20,9 +20,9 @@ from tests.unit.gang_helpers import SECONDS, gang_of
 
 @dataclass(eq=False)
 class Known:
-    """A connection in a known state; ``place`` of its first message."""
+    """A connection in a known state; ``send_order`` of its first message."""
 
-    place: int
+    send_order: int
     wants_to_send: bool = True
     is_full: bool = False
     stalled: bool = False
@@ -40,26 +40,26 @@ def rail_of(*connections: Any) -> Rail:
 def test_the_first_message_that_is_ready_is_sent_alone():
     later, first, not_ready = Known(2), Known(1), Known(0, wants_to_send=False)
     rail = rail_of(later, first, not_ready)
-    assert rail.order(0.0) is first
-    assert rail.first == [first]
+    assert rail.pick_connection(0.0) is first
+    assert rail.candidates == [first]
     first.is_full = True
-    assert rail.order(0.0) is None
-    assert (rail.first, rail.is_held_up) == ([first], True)
+    assert rail.pick_connection(0.0) is None
+    assert (rail.candidates, rail.is_held_up) == ([first], True)
 
 
 def test_who_does_not_take_his_message_does_not_hold_up_the_others():
     first, second, third = Known(1, is_full=True, stalled=True), Known(2), Known(3)
     rail = rail_of(first, second, third)
-    assert rail.order(0.0) is second
+    assert rail.pick_connection(0.0) is second
     # The first one may go on as soon as there is room.
-    assert (rail.first, rail.is_held_up) == ([first, second], False)
+    assert (rail.candidates, rail.is_held_up) == ([first, second], False)
     first.is_full = False
-    assert rail.order(0.0) is first
+    assert rail.pick_connection(0.0) is first
 
 
 def test_nobody_waits_for_the_last():
     rail = rail_of(Known(1, is_full=True))
-    assert rail.order(0.0) is None
+    assert rail.pick_connection(0.0) is None
     assert not rail.is_held_up
 
 

@@ -12,7 +12,7 @@ import torch
 import torch.distributed as dist
 
 from sparkdl_comm.collectives.algorithms import ALGORITHMS, make_plan
-from sparkdl_comm.collectives.engine.torch_p2p import Rounds, TorchEngine, process_group_of
+from sparkdl_comm.collectives.engine.torch_p2p import TorchEngine, TorchPlan, process_group_of
 from sparkdl_comm.collectives.plan import Collective
 from sparkdl_comm.collectives.torch_gang import communicator
 from sparkdl_comm.errors import InputError
@@ -161,7 +161,7 @@ def test_plans_and_communicators_of_a_part_of_the_ranks(results):
 
 def test_a_ring_takes_as_many_rounds_as_steps():
     plan = make_plan("ring", Collective("all_reduce", Topology.parse("star:4"), 40))
-    rounds = Rounds.of(plan, 0)
+    rounds = TorchPlan.of(plan, 0)
     assert [len(steps) for steps in rounds.steps] == [2] * 6
 
 

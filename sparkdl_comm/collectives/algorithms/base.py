@@ -12,15 +12,15 @@ from sparkdl_comm.topology import Topology
 SCATTERED: tuple[Operation, ...] = ("all_reduce", "reduce_scatter", "all_gather")
 
 
-def anywhere(topology: Topology) -> str:
+def always_eligible(topology: Topology) -> str:
     return ""
 
 
-def one_rail(topology: Topology) -> str:
+def needs_one_rail(topology: Topology) -> str:
     return "" if topology.rails == 1 else f"its partners share no switch on {topology.text}"
 
 
-def no_blocks(topology: Topology) -> float:
+def no_pipeline(topology: Topology) -> float:
     return 0.0
 
 
@@ -36,5 +36,5 @@ class Algorithm:
     name: str
     plan: Callable[[Collective], Plan]
     operations: tuple[Operation, ...]
-    unfit: Callable[[Topology], str] = anywhere
-    depth: Callable[[Topology], float] = no_blocks
+    unfit: Callable[[Topology], str] = always_eligible
+    depth: Callable[[Topology], float] = no_pipeline

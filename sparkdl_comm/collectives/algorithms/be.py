@@ -28,7 +28,7 @@ from __future__ import annotations
 import math
 from collections.abc import Iterator
 
-from sparkdl_comm.collectives.algorithms.base import Algorithm, one_rail
+from sparkdl_comm.collectives.algorithms.base import Algorithm, needs_one_rail
 from sparkdl_comm.collectives.algorithms.mst import halvings
 from sparkdl_comm.collectives.plan import (
     OPERATIONS,
@@ -45,9 +45,9 @@ from sparkdl_comm.topology import Topology
 
 
 def plan(collective: Collective) -> Plan:
-    rounds = [_Parts(collective, start, stop) for start, stop in collective.rounds(least=collective.world)]
+    rounds = [_RoundParts(collective, start, stop) for start, stop in collective.rounds(least=collective.world)]
 
-    def stages(parts: _Parts, rank: int) -> list[list[Step]]:
+    def stages(parts: _RoundParts, rank: int) -> list[list[Step]]:
         return {
             "all_reduce": lambda: parts.reduce_scatter(rank) + parts.all_gather(rank),
             "reduce_scatter": lambda: parts.reduce_scatter(rank),
@@ -65,7 +65,7 @@ def plan(collective: Collective) -> Plan:
     return Plan("be", collective, program, lambda rank: [parts.own(rank) for parts in rounds])
 
 
-class _Parts:
+class _RoundParts:
     """Range ``start`` to ``stop``, cut into parts: part i belongs to rank i."""
 
     def __init__(self, collective: Collective, start: int, stop: int) -> None:
@@ -77,17 +77,23 @@ class _Parts:
 
     def reduce_scatter(self, rank: int) -> list[list[Step]]:
         stages = []
-        for skip, width in self._skips():
-            to, source = (rank + skip) % self._world, (rank - skip) % self._world
-            sends, combines = self._steps(Kind.SEND, to, to, width), self._steps(Kind.COMBINE, source, rank, width)
+        for distance, width in self._distances():
+            target, source = (rank + distance) % self._world, (rank - distance) % self._world
+            sends, combines = (
+                self._steps(Kind.SEND, target, target, width),
+                self._steps(Kind.COMBINE, source, rank, width),
+            )
             stages.append(sends + combines)
         return stages
 
     def all_gather(self, rank: int) -> list[list[Step]]:
         stages = []
-        for skip, width in reversed(list(self._skips())):
-            to, source = (rank - skip) % self._world, (rank + skip) % self._world
-            sends, receives = self._steps(Kind.SEND, to, rank, width), self._steps(Kind.RECEIVE, source, source, width)
+        for distance, width in reversed(list(self._distances())):
+            target, source = (rank - distance) % self._world, (rank + distance) % self._world
+            sends, receives = (
+                self._steps(Kind.SEND, target, rank, width),
+                self._steps(Kind.RECEIVE, source, source, width),
+            )
             stages.append(sends + receives)
         return stages
 
@@ -102,16 +108,16 @@ class _Parts:
 
     def gather(self, rank: int) -> list[Step]:
         """Return the rank's steps that bring the parts from their ranks to the root."""
-        turned = {Kind.SEND: Kind.RECEIVE, Kind.RECEIVE: Kind.SEND}
-        return [step._replace(kind=turned[step.kind]) for step in reversed(self.scatter(rank))]
+        reversed_kind = {Kind.SEND: Kind.RECEIVE, Kind.RECEIVE: Kind.SEND}
+        return [step._replace(kind=reversed_kind[step.kind]) for step in reversed(self.scatter(rank))]
 
-    def _skips(self) -> Iterator[tuple[int, int]]:
+    def _distances(self) -> Iterator[tuple[int, int]]:
         """Yield for each step of a reduce-scatter the distance to the receiver, in ranks, and the number of parts sent."""
-        left = self._world
-        while left > 1:
-            skip = (left + 1) // 2
-            yield skip, left - skip
-            left = skip
+        remaining = self._world
+        while remaining > 1:
+            distance = (remaining + 1) // 2
+            yield distance, remaining - distance
+            remaining = distance
 
     def _steps(self, kind: Kind, peer: int, first: int, parts: int) -> list[Step]:
         """Return the steps for ``parts`` parts from part ``first`` on; part 0 follows the last part."""
@@ -128,4 +134,4 @@ def _depth(topology: Topology) -> float:
     return 1 / (2 * math.ceil(math.log2(topology.world))) if topology.world > 1 else 0.0
 
 
-ALGORITHM = Algorithm("be", plan, OPERATIONS, one_rail, _depth)
+ALGORITHM = Algorithm("be", plan, OPERATIONS, needs_one_rail, _depth)

@@ -26,7 +26,7 @@ from itertools import combinations
 import numpy as np
 
 from sparkdl_comm.collectives.algorithms.base import SCATTERED, Algorithm
-from sparkdl_comm.collectives.algorithms.levels import Exchange, Level, levels_of
+from sparkdl_comm.collectives.algorithms.levels import Exchange, Level, make_levels
 from sparkdl_comm.collectives.plan import Collective, Plan, Program, Step, drop_empty_steps, pipelined
 from sparkdl_comm.topology import Topology
 
@@ -36,7 +36,7 @@ _GRAIN = 65536
 
 def plan(collective: Collective) -> Plan:
     topology = collective.topology
-    levels = levels_of(topology.radices, range(topology.rails))
+    levels = make_levels(topology.radices, range(topology.rails))
     shares = thread_shares(topology)
     rounds = [(0, collective.count)] if is_even(topology) else collective.rounds()
 
@@ -49,8 +49,8 @@ def plan(collective: Collective) -> Plan:
         """Return a round's stages. In each stage, every thread is at another level."""
         of_threads = []
         for exchange in threads(rank, begin, end):
-            aggregation = exchange.aggregation() if collective.operation != "all_gather" else []
-            broadcasting = exchange.broadcasting() if collective.operation != "reduce_scatter" else []
+            aggregation = exchange.aggregate() if collective.operation != "all_gather" else []
+            broadcasting = exchange.broadcast() if collective.operation != "reduce_scatter" else []
             of_threads.append([*aggregation, *broadcasting])
         return [[step for steps in stage for step in steps] for stage in zip(*of_threads, strict=True)]
 
@@ -78,16 +78,16 @@ def thread_shares(topology: Topology) -> list[Fraction]:
     if is_even(topology):
         return [Fraction(1, k)] * k
     rates = np.array(topology.rates or (1,) * k, float)
-    loads = _loads(levels_of(topology.radices, range(k))) / rates[:, None]
-    best, chosen = np.inf, np.zeros(k)
+    loads = _loads(make_levels(topology.radices, range(k))) / rates[:, None]
+    best_time, best_shares = np.inf, np.zeros(k)
     for used in range(1, k + 1):
         for threads in combinations(range(k), used):
             for rails in combinations(range(k), used):
-                shares = _balanced(loads, threads, rails)
-                if shares is not None and (loads @ shares).max() < best - 1e-9 / rates.max():
-                    best, chosen = (loads @ shares).max(), shares
-    grains = [round(share * _GRAIN) for share in chosen]
-    grains[int(chosen.argmax())] += _GRAIN - sum(grains)
+                shares = _balance_shares(loads, threads, rails)
+                if shares is not None and (loads @ shares).max() < best_time - 1e-9 / rates.max():
+                    best_time, best_shares = (loads @ shares).max(), shares
+    grains = [round(share * _GRAIN) for share in best_shares]
+    grains[int(best_shares.argmax())] += _GRAIN - sum(grains)
     return [Fraction(grain, _GRAIN) for grain in grains]
 
 
@@ -96,14 +96,14 @@ def _loads(levels: list[Level]) -> np.ndarray:
     k = len(levels)
     loads = np.zeros((k, k))
     for thread in range(k):
-        left = 1.0
+        remaining = 1.0
         for level in levels[thread:] + levels[:thread]:
-            loads[level.rail, thread] += left * (level.radix - 1) / level.radix
-            left /= level.radix
+            loads[level.rail, thread] += remaining * (level.radix - 1) / level.radix
+            remaining /= level.radix
     return loads
 
 
-def _balanced(loads: np.ndarray, threads: tuple[int, ...], rails: tuple[int, ...]) -> np.ndarray | None:
+def _balance_shares(loads: np.ndarray, threads: tuple[int, ...], rails: tuple[int, ...]) -> np.ndarray | None:
     """Return shares of these threads with which these rails take equally long; None if that needs a negative share."""
     used = len(threads)
     system = np.ones((used + 1, used + 1))
@@ -119,7 +119,7 @@ def _balanced(loads: np.ndarray, threads: tuple[int, ...], rails: tuple[int, ...
     return shares if solution.min() >= 0 else None
 
 
-def _one_rank_per_host(topology: Topology) -> str:
+def _needs_one_rank_per_host(topology: Topology) -> str:
     return "" if topology.slots == 1 else f"it takes one rank per host, but {topology.text} has {topology.slots}"
 
 
@@ -129,4 +129,4 @@ def _depth(topology: Topology) -> float:
     return 0.0 if is_even(topology) else 1 / messages
 
 
-ALGORITHM = Algorithm("bml", plan, SCATTERED, _one_rank_per_host, _depth)
+ALGORITHM = Algorithm("bml", plan, SCATTERED, _needs_one_rank_per_host, _depth)

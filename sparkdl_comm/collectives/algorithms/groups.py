@@ -14,8 +14,10 @@ def rail_between(topology: Topology, one: int, other: int) -> int:
 
     :raises PlanError: no rail connects them directly.
     """
-    here, there = (topology.digits(topology.host_of(rank).index) for rank in (one, other))
-    different = [rail for rail, (mine, theirs) in enumerate(zip(here, there, strict=True)) if mine != theirs]
+    digits, other_digits = (topology.digits(topology.host_of(rank).index) for rank in (one, other))
+    different = [
+        rail for rail, (digit, other_digit) in enumerate(zip(digits, other_digits, strict=True)) if digit != other_digit
+    ]
     if len(different) > 1:
         raise PlanError(f"ranks {one} and {other} of {topology} share no switch")
     return different[0] if different else 0
@@ -33,8 +35,8 @@ class Ring:
         self._position = members.index(rank)
         self._successor = members[(self._position + 1) % self._parts]
         self._predecessor = members[self._position - 1]
-        self._to = rail_between(topology, rank, self._successor)
-        self._from = rail_between(topology, rank, self._predecessor)
+        self._rail_to_successor = rail_between(topology, rank, self._successor)
+        self._rail_from_predecessor = rail_between(topology, rank, self._predecessor)
 
     def part(self, index: int) -> tuple[int, int]:
         """Return the range of part ``index``, taken modulo the number of members."""
@@ -57,7 +59,7 @@ class Ring:
     def _round(self, kind: Kind, first: int) -> list[Step]:
         steps = []
         for turn in range(self._parts - 1):
-            leaving = self._position + first - turn
-            steps.append(Step(Kind.SEND, self._successor, self._to, *self.part(leaving)))
-            steps.append(Step(kind, self._predecessor, self._from, *self.part(leaving - 1)))
+            sent_part = self._position + first - turn
+            steps.append(Step(Kind.SEND, self._successor, self._rail_to_successor, *self.part(sent_part)))
+            steps.append(Step(kind, self._predecessor, self._rail_from_predecessor, *self.part(sent_part - 1)))
         return steps

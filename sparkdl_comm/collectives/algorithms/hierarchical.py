@@ -14,7 +14,7 @@ The BML paper compares BML with it on a Fat-Tree (Fig. 5, see ``bml.py``).
 from __future__ import annotations
 
 from sparkdl_comm.collectives.algorithms.base import SCATTERED, Algorithm
-from sparkdl_comm.collectives.algorithms.levels import Exchange, levels_of
+from sparkdl_comm.collectives.algorithms.levels import Exchange, make_levels
 from sparkdl_comm.collectives.plan import Collective, Plan, Program, drop_empty_steps
 from sparkdl_comm.topology import Topology
 
@@ -31,7 +31,7 @@ def group_radices(topology: Topology) -> tuple[int, ...]:
 
 def plan(collective: Collective) -> Plan:
     radices = group_radices(collective.topology)
-    levels = levels_of(radices, [0] * len(radices))
+    levels = make_levels(radices, [0] * len(radices))
 
     def exchange(rank: int) -> Exchange:
         return Exchange(rank, levels, 0, collective.count)
@@ -39,18 +39,18 @@ def plan(collective: Collective) -> Plan:
     def program(rank: int) -> Program:
         stages = []
         if collective.operation != "all_gather":
-            stages += exchange(rank).aggregation()
+            stages += exchange(rank).aggregate()
         if collective.operation != "reduce_scatter":
-            stages += exchange(rank).broadcasting()
+            stages += exchange(rank).broadcast()
         return Program(drop_empty_steps([step for steps in stages for step in steps]))
 
     return Plan("hierarchical", collective, program, lambda rank: [exchange(rank).own])
 
 
-def _groups(topology: Topology) -> str:
+def _needs_groups(topology: Topology) -> str:
     if topology.rails == 1 and len(group_radices(topology)) > 1:
         return ""
     return f"{topology.text} has no groups of ranks behind one NIC each. Use a Fat-Tree or hosts:MxS"
 
 
-ALGORITHM = Algorithm("hierarchical", plan, SCATTERED, _groups)
+ALGORITHM = Algorithm("hierarchical", plan, SCATTERED, _needs_groups)

@@ -36,7 +36,7 @@ class Level(NamedTuple):
         return rank + (digit - self.digit(rank)) * self.stride
 
 
-def levels_of(radices: Sequence[int], rails: Sequence[int]) -> list[Level]:
+def make_levels(radices: Sequence[int], rails: Sequence[int]) -> list[Level]:
     """Return the levels of ranks that are numbered by their addresses; level 0 has the lowest digit."""
     strides = [math.prod(radices[:number]) for number in range(len(radices))]
     return [Level(*level) for level in zip(radices, strides, rails, strict=True)]
@@ -57,11 +57,11 @@ class Exchange:
             first = lowest + level.digit(self._rank) * width
         return self._range(first, 1)
 
-    def aggregation(self) -> list[list[Step]]:
+    def aggregate(self) -> list[list[Step]]:
         """Return the steps of each level."""
         return [self._exchange(Kind.COMBINE, *stage) for stage in self._path()]
 
-    def broadcasting(self) -> list[list[Step]]:
+    def broadcast(self) -> list[list[Step]]:
         """Return the steps of each level, last level first."""
         return [self._exchange(Kind.RECEIVE, *stage) for stage in reversed(self._path())]
 

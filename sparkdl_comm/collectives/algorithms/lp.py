@@ -45,19 +45,21 @@ from sparkdl_comm.topology import Topology
 
 
 def plan(collective: Collective) -> Plan:
-    return (_of_all if collective.operation in ("reduce_scatter", "all_gather") else _of_one)(collective)
+    return (
+        _plan_pipeline_per_rank if collective.operation in ("reduce_scatter", "all_gather") else _plan_one_pipeline
+    )(collective)
 
 
-def _of_one(collective: Collective) -> Plan:
+def _plan_one_pipeline(collective: Collective) -> Plan:
     """Return the plan of one pipeline, or of one there and back."""
-    chain, block, count = _chain(collective), collective.block, collective.count
+    chain, block, count = _make_chain(collective), collective.block, collective.count
     blocks = [(start, min(start + block, count)) for start in range(0, count, block)]
 
     def program(rank: int) -> Program:
         place, end = chain.index(rank), len(chain) - 1
         is_first_of_a_loop = place == 0 and collective.operation == "all_reduce"
         # (turn at which block 0 passes, kind of step, peer's place in the chain); block j passes j turns later.
-        passing = [(place - 1, _incoming(collective), place - 1), (place, Kind.SEND, place + 1)]
+        passing = [(place - 1, _receive_kind(collective), place - 1), (place, Kind.SEND, place + 1)]
         if collective.operation == "all_reduce":
             passing += [(2 * end - place - 1, Kind.RECEIVE, place + 1), (2 * end - place, Kind.SEND, place - 1)]
         timed = []
@@ -72,7 +74,7 @@ def _of_one(collective: Collective) -> Plan:
     return Plan("lp", collective, program)
 
 
-def _of_all(collective: Collective) -> Plan:
+def _plan_pipeline_per_rank(collective: Collective) -> Plan:
     """Return the plan with a pipeline for each rank's part."""
     cycle = collective.topology.cycle()
 
@@ -81,23 +83,25 @@ def _of_all(collective: Collective) -> Plan:
 
     def steps(rank: int) -> Iterator[Step]:
         turns = ring(rank).reduce_scatter() if collective.operation == "reduce_scatter" else ring(rank).all_gather()
-        for leaving, coming in zip(turns[::2], turns[1::2], strict=True):
-            for both in zip_longest(_in_blocks(leaving, collective.block), _in_blocks(coming, collective.block)):
-                yield from filter(None, both)
+        for send, receive in zip(turns[::2], turns[1::2], strict=True):
+            for pair in zip_longest(
+                _split_into_blocks(send, collective.block), _split_into_blocks(receive, collective.block)
+            ):
+                yield from filter(None, pair)
 
     return Plan("lp", collective, lambda rank: Program(tuple(steps(rank))), lambda rank: [ring(rank).own])
 
 
-def _in_blocks(step: Step, block: int) -> Iterator[Step]:
+def _split_into_blocks(step: Step, block: int) -> Iterator[Step]:
     for start in range(step.start, step.stop, block):
         yield step._replace(start=start, stop=min(start + block, step.stop))
 
 
-def _incoming(collective: Collective) -> Kind:
+def _receive_kind(collective: Collective) -> Kind:
     return Kind.RECEIVE if collective.operation == "broadcast" else Kind.COMBINE
 
 
-def _chain(collective: Collective) -> list[int]:
+def _make_chain(collective: Collective) -> list[int]:
     """Return the ranks in the order of the chain. A reduce ends at the root, and a broadcast begins there."""
     cycle = collective.topology.cycle()
     if collective.operation == "all_reduce":

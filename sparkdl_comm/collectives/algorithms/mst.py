@@ -16,7 +16,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 
-from sparkdl_comm.collectives.algorithms.base import Algorithm, one_rail
+from sparkdl_comm.collectives.algorithms.base import Algorithm, needs_one_rail
 from sparkdl_comm.collectives.plan import Collective, Kind, Plan, Program, Step, drop_empty_steps
 
 
@@ -47,12 +47,12 @@ def plan(collective: Collective) -> Plan:
         for first, _, _, peer in halvings(place, world):
             kind = Kind.SEND if place == first else Kind.RECEIVE
             down.append(Step(kind, (peer + root) % world, 0, 0, count))
-        turned = {Kind.SEND: Kind.COMBINE, Kind.RECEIVE: Kind.SEND}
-        up = [step._replace(kind=turned[step.kind]) for step in reversed(down)]
+        reversed_kind = {Kind.SEND: Kind.COMBINE, Kind.RECEIVE: Kind.SEND}
+        up = [step._replace(kind=reversed_kind[step.kind]) for step in reversed(down)]
         steps = {"broadcast": down, "reduce": up, "all_reduce": up + down}[collective.operation]
         return Program(drop_empty_steps(steps))
 
     return Plan("mst", collective, program)
 
 
-ALGORITHM = Algorithm("mst", plan, ("all_reduce", "broadcast", "reduce"), one_rail)
+ALGORITHM = Algorithm("mst", plan, ("all_reduce", "broadcast", "reduce"), needs_one_rail)

@@ -20,7 +20,7 @@ import math
 from collections.abc import Callable, Iterator
 
 from sparkdl_comm.collectives.algorithms.base import SCATTERED, Algorithm
-from sparkdl_comm.collectives.algorithms.levels import Level, levels_of
+from sparkdl_comm.collectives.algorithms.levels import Level, make_levels
 from sparkdl_comm.collectives.plan import Collective, Kind, Plan, Program, Step, cut, drop_empty_steps, pipelined
 from sparkdl_comm.topology import Topology
 
@@ -33,18 +33,18 @@ _Range = tuple[int, int]
 def plan(collective: Collective) -> Plan:
     topology, count = collective.topology, collective.count
     levels = (
-        levels_of(topology.radices, range(topology.rails)) if topology.slots == 1 else [Level(topology.world, 1, 0)]
+        make_levels(topology.radices, range(topology.rails)) if topology.slots == 1 else [Level(topology.world, 1, 0)]
     )
     rounds = [_shares(start, stop, len(levels)) for start, stop in collective.rounds(topology.world * len(levels))]
 
     def stages(relay: _Relay, shares: list[_Range]) -> list[list[Step]]:
         """Return a round's stages, with the steps of all threads."""
         found = []
-        for kind, part_of, without in (
+        for kind, part_of, skipped_operation in (
             (Kind.COMBINE, _target, "all_gather"),
             (Kind.RECEIVE, _origin, "reduce_scatter"),
         ):
-            if collective.operation == without:
+            if collective.operation == skipped_operation:
                 continue
             threads = [relay.route(kind, part_of, levels[t:] + levels[:t], share) for t, share in enumerate(shares)]
             found += [[step for steps in stage for step in steps] for stage in zip(*threads, strict=True)]
@@ -82,15 +82,15 @@ class _Relay:
         self.scratch = 0
 
     def route(
-        self, arrival: Kind, part_of: Callable[[_Message], int], levels: list[Level], share: tuple[int, int]
+        self, arrival_kind: Kind, part_of: Callable[[_Message], int], levels: list[Level], share: tuple[int, int]
     ) -> list[list[Step]]:
         """Return the steps over each of ``levels``, in their order.
 
-        :param arrival: kind of step by which the target receives a message.
+        :param arrival_kind: kind of step by which the target receives a message.
         :param part_of: function that returns the index of a message's part of the range ``share``.
         """
         world = _world(levels)
-        kept: dict[_Message, tuple[int, int]] = {}
+        stored_ranges: dict[_Message, tuple[int, int]] = {}
         stages = []
         for number, level in enumerate(levels):
             own = level.digit(self._rank)
@@ -98,20 +98,20 @@ class _Relay:
             for turn in range(1, level.radix):
                 to = level.peer(self._rank, (own + turn) % level.radix)
                 source = level.peer(self._rank, (own - turn) % level.radix)
-                for message in _passing(levels, number, self._rank, to):
+                for message in _messages_between(levels, number, self._rank, to):
                     part = _part(share, world, part_of(message))
-                    steps.append(Step(Kind.SEND, to, level.rail, *kept.get(message, part)))
-                for message in _passing(levels, number, source, self._rank):
+                    steps.append(Step(Kind.SEND, to, level.rail, *stored_ranges.get(message, part)))
+                for message in _messages_between(levels, number, source, self._rank):
                     part = _part(share, world, part_of(message))
                     if message[1] == self._rank:
-                        steps.append(Step(arrival, source, level.rail, *part))
+                        steps.append(Step(arrival_kind, source, level.rail, *part))
                     else:
-                        kept[message] = self._room(part[1] - part[0])
-                        steps.append(Step(Kind.RECEIVE, source, level.rail, *kept[message]))
+                        stored_ranges[message] = self._allocate_scratch(part[1] - part[0])
+                        steps.append(Step(Kind.RECEIVE, source, level.rail, *stored_ranges[message]))
             stages.append(steps)
         return stages
 
-    def _room(self, count: int) -> tuple[int, int]:
+    def _allocate_scratch(self, count: int) -> tuple[int, int]:
         begin = self._count + self.scratch
         self.scratch += count
         return begin, begin + count
@@ -121,18 +121,18 @@ def _part(share: tuple[int, int], world: int, index: int) -> tuple[int, int]:
     return cut(*share, world, index), cut(*share, world, index + 1)
 
 
-def _passing(levels: list[Level], number: int, here: int, there: int) -> Iterator[_Message]:
-    """Yield the messages that ``here`` sends to ``there`` over level ``number``.
+def _messages_between(levels: list[Level], number: int, sender: int, receiver: int) -> Iterator[_Message]:
+    """Yield the messages that ``sender`` sends to ``receiver`` over level ``number``.
 
-    Their sources differ from ``here`` at most in the levels before, and their targets from ``there`` at most in the
+    Their sources differ from ``sender`` at most in the levels before, and their targets from ``receiver`` at most in the
     levels after.
     """
-    for origin in _differing(here, levels[:number]):
-        for target in _differing(there, levels[number + 1 :]):
+    for origin in _ranks_differing_in(sender, levels[:number]):
+        for target in _ranks_differing_in(receiver, levels[number + 1 :]):
             yield origin, target
 
 
-def _differing(rank: int, levels: list[Level]) -> Iterator[int]:
+def _ranks_differing_in(rank: int, levels: list[Level]) -> Iterator[int]:
     """Yield all ranks whose address is that of ``rank`` except for the digits of ``levels``."""
     for digits in itertools.product(*(range(level.radix) for level in levels)):
         other = rank

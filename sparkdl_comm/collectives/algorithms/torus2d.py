@@ -54,10 +54,10 @@ def plan(collective: Collective) -> Plan:
     return Plan("torus2d", collective, program, lambda rank: [rings(rank)[1].own])
 
 
-def _two_rails(topology: Topology) -> str:
+def _needs_two_rails(topology: Topology) -> str:
     return (
         "" if topology.rails <= 2 else f"{topology.text} has {topology.rails} rails, but the torus has two dimensions"
     )
 
 
-ALGORITHM = Algorithm("torus2d", plan, SCATTERED, _two_rails)
+ALGORITHM = Algorithm("torus2d", plan, SCATTERED, _needs_two_rails)

@@ -38,7 +38,7 @@ from collections.abc import Iterator, Sequence
 from itertools import pairwise
 from typing import NamedTuple
 
-from sparkdl_comm.collectives.algorithms.base import Algorithm, one_rail
+from sparkdl_comm.collectives.algorithms.base import Algorithm, needs_one_rail
 from sparkdl_comm.collectives.plan import Collective, Kind, Plan, Program, Step, cut
 from sparkdl_comm.topology import Topology
 
@@ -64,7 +64,7 @@ def plan(collective: Collective) -> Plan:
         edges_of[edge.parent].append(edge)
         edges_of[edge.child].append(edge)
 
-    def half(rank: int, is_up: bool) -> list[Step]:
+    def half_steps(rank: int, is_up: bool) -> list[Step]:
         """Return the rank's steps of a reduce (``is_up``) or of a broadcast."""
         timed = []
         for edge in edges_of[rank]:
@@ -74,17 +74,17 @@ def plan(collective: Collective) -> Plan:
                 timed.append((begin + 2 * number, kind is not Kind.SEND, edge, Step(kind, peer, 0, *bounds)))
         return [step for *_, step in sorted(timed)]
 
-    def away(rank: int) -> Iterator[int]:
+    def remote_neighbors(rank: int) -> Iterator[int]:
         """Yield the rank's neighbors in the trees that are on other hosts."""
         host = collective.topology.host_of(rank)
         for edge in edges_of[rank]:
             yield from {edge.parent, edge.child}.difference(host.ranks)
 
     def program(rank: int) -> Program:
-        steps = half(rank, is_up=True) if collective.operation != "broadcast" else []
+        steps = half_steps(rank, is_up=True) if collective.operation != "broadcast" else []
         if collective.operation != "reduce":
-            steps += half(rank, is_up=False)
-        return Program(tuple(steps), lead=_LEAD, in_turn=frozenset(away(rank)))
+            steps += half_steps(rank, is_up=False)
+        return Program(tuple(steps), lead=_LEAD, in_turn=frozenset(remote_neighbors(rank)))
 
     return Plan("tree", collective, program)
 
@@ -112,14 +112,14 @@ def _edges(topology: Topology, root: int, tree: int) -> list[Edge]:
         heads = heads[::-1] if len(heads) % 2 == 0 else heads[-1:] + heads[:-1]
     numbered = [root, *heads]
     downwards = sorted(range(1, len(numbered)), key=lambda number: -(number & -number))
-    edges = [Edge(tree, numbered[above(number, len(heads))], numbered[number]) for number in downwards]
+    edges = [Edge(tree, numbered[parent_of(number, len(heads))], numbered[number]) for number in downwards]
     for head in numbered:
         chain = [head, *topology.local_ranks(head)]
         edges += [Edge(tree, *pair) for pair in pairwise(chain)]
     return edges
 
 
-def above(number: int, count: int) -> int:
+def parent_of(number: int, count: int) -> int:
     """Return the parent of ``number`` in a tree of the numbers 1 to ``count``; 0 for the top of the tree.
 
     Numbers in a left subtree are smaller than its parent.
@@ -137,18 +137,21 @@ def _parities(topology: Topology, edges: Sequence[Edge]) -> dict[Edge, int]:
     at most two edges at their sender, and at most two at their receiver. So they form paths and cycles of even length.
     """
     between = [edge for edge in edges if topology.host_of(edge.parent) is not topology.host_of(edge.child)]
-    meeting = defaultdict(list)
+    adjacent_edges = defaultdict(list)
     for edge in between:
-        meeting["from", edge.parent].append(edge)
-        meeting["to", edge.child].append(edge)
+        adjacent_edges["from", edge.parent].append(edge)
+        adjacent_edges["to", edge.child].append(edge)
     found: dict[Edge, int] = {}
     for begin in between:
-        todo = [(begin, 0)]
-        while todo:
-            edge, parity = todo.pop()
+        stack = [(begin, 0)]
+        while stack:
+            edge, parity = stack.pop()
             if edge not in found:
                 found[edge] = parity
-                todo += [(other, 1 - parity) for other in meeting["from", edge.parent] + meeting["to", edge.child]]
+                stack += [
+                    (other, 1 - parity)
+                    for other in adjacent_edges["from", edge.parent] + adjacent_edges["to", edge.child]
+                ]
     return found
 
 
@@ -170,4 +173,4 @@ def _depth(topology: Topology) -> float:
     return max(first_steps(topology, 0).values(), default=0)
 
 
-ALGORITHM = Algorithm("tree", plan, ("all_reduce", "broadcast", "reduce"), one_rail, _depth)
+ALGORITHM = Algorithm("tree", plan, ("all_reduce", "broadcast", "reduce"), needs_one_rail, _depth)

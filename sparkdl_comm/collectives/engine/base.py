@@ -57,14 +57,14 @@ class Work(Protocol):
         """
 
 
-class Prepared(Protocol):
+class PreparedPlan(Protocol):
     """Plan that one rank can run any number of times."""
 
     @property
     def plan(self) -> Plan: ...
 
 
-P = TypeVar("P", bound=Prepared)
+P = TypeVar("P", bound=PreparedPlan)
 
 
 class Engine(Protocol[P]):

@@ -15,14 +15,14 @@ from sparkdl_comm.errors import GangError
 from sparkdl_comm.gang.frames import unacknowledged
 
 #: Bytes to receive before they are combined: few enough to stay in the cache, enough to make system calls cheap.
-_CHUNK = 256 * 1024
+_CHUNK_BYTES = 256 * 1024
 #: Bytes that one connection may receive before another one has its turn.
-_TURN = 1024 * 1024
+_MAX_BYTES_PER_TURN = 1024 * 1024
 #: Stands for a number of bytes that the kernel has not been asked for.
-_UNKNOWN = -1
+_UNKNOWN_BYTES = -1
 #: Unsent bytes that the kernel may hold. With more, the end of a message would share the NIC with the next messages, and
 #: urgent messages would queue behind it. With much less, the NIC would wait for this process.
-_UNSENT = 64 * 1024
+_MAX_UNSENT_BYTES = 64 * 1024
 
 Message = tuple[Job, int]
 
@@ -32,18 +32,18 @@ class Connection:
 
     def __init__(self, channel: Channel, sock: socket.socket) -> None:
         self.channel, self.sock = channel, sock
-        sock.setsockopt(socket.IPPROTO_TCP, socket.TCP_NOTSENT_LOWAT, _UNSENT)
-        self.moved = 0  # bytes sent and received, headers too
+        sock.setsockopt(socket.IPPROTO_TCP, socket.TCP_NOTSENT_LOWAT, _MAX_UNSENT_BYTES)
+        self.moved_bytes = 0  # bytes sent and received, headers too
         self._out: deque[Message] = deque()
         self._in: deque[Message] = deque()
         self._sending: list[memoryview] = []  # unsent rest of the first message
         self.is_full = False  # the kernel takes no more bytes; the engine resets this when there is room
-        self._held, self._since = 0, 0.0  # unacknowledged bytes at the last check, and the time of their last change
-        self._head = memoryview(bytearray(HEADER.size))
-        self._headed = 0  # received bytes of the first message's header
-        self._got = 0  # bytes of the first message that are stored or combined
+        self._unacknowledged_bytes, self._unchanged_since = 0, 0.0  # at the last check
+        self._header = memoryview(bytearray(HEADER.size))
+        self._header_bytes = 0  # received bytes of the first message's header
+        self._content_bytes = 0  # bytes of the first message that are stored or combined
         self._chunk = bytearray(0)
-        self._filled = 0  # bytes in the chunk that are not combined yet
+        self._chunk_bytes = 0  # bytes in the chunk that are not combined yet
 
     def add(self, job: Job, index: int) -> None:
         """Queue step ``index`` of a job, behind all steps that were added before."""
@@ -55,26 +55,26 @@ class Connection:
         return bool(self._out) and self._out[0][0].is_ready(self._out[0][1])
 
     @property
-    def place(self) -> tuple[bool, int, int]:
+    def send_order(self) -> tuple[bool, int, int]:
         """Sort key of the first message to send: a message under way is first, then program order decides."""
         job, index = self._out[0]
         return not self._sending, job.number, index
 
-    def is_stalled(self, now: float, patience: float) -> bool:
-        """Return whether the peer has taken nothing for ``patience`` seconds. Call it repeatedly while the connection
+    def is_stalled(self, now: float, patience_seconds: float) -> bool:
+        """Return whether the peer has taken nothing for ``patience_seconds`` seconds. Call it repeatedly while the connection
         is full.
         """
-        held = unacknowledged(self.sock)
-        if held != self._held:
-            self._held, self._since = held, now
-        return now - self._since >= patience
+        unacknowledged_bytes = unacknowledged(self.sock)
+        if unacknowledged_bytes != self._unacknowledged_bytes:
+            self._unacknowledged_bytes, self._unchanged_since = unacknowledged_bytes, now
+        return now - self._unchanged_since >= patience_seconds
 
     @property
     def wants_to_receive(self) -> bool:
         return bool(self._in) and self._in[0][0].is_ready(self._in[0][1])
 
     @property
-    def awaited(self) -> set[Job]:
+    def jobs_to_receive(self) -> set[Job]:
         """Jobs with messages that this connection still has to receive."""
         return {job for job, _ in self._in}
 
@@ -92,10 +92,10 @@ class Connection:
             sent = self.sock.sendmsg(self._sending)
         except (BlockingIOError, InterruptedError):
             self.is_full = True
-            self._held, self._since = _UNKNOWN, now
+            self._unacknowledged_bytes, self._unchanged_since = _UNKNOWN_BYTES, now
             return
-        self.moved += sent
-        self._sending = _rest(self._sending, sent)
+        self.moved_bytes += sent
+        self._sending = _drop_sent(self._sending, sent)
         if not self._sending:
             self._out.popleft()
             yield job, index
@@ -106,66 +106,69 @@ class Connection:
         :raises OSError: the peer is gone.
         :raises GangError: the message is not the expected one.
         """
-        limit = self.moved + _TURN
+        limit = self.moved_bytes + _MAX_BYTES_PER_TURN
         more = True
-        while more and self.moved < limit and self.wants_to_receive:
+        while more and self.moved_bytes < limit and self.wants_to_receive:
             job, index = self._in[0]
             try:
                 more = self._receive_some(job, index)
             except (BlockingIOError, InterruptedError):
                 return
             step = job.prepared.steps[index]
-            if self._headed == HEADER.size and self._got == (step.stop - step.start) * job.memory.itemsize:
+            if (
+                self._header_bytes == HEADER.size
+                and self._content_bytes == (step.stop - step.start) * job.memory.itemsize
+            ):
                 self._in.popleft()
-                self._headed = self._got = 0
+                self._header_bytes = self._content_bytes = 0
                 yield job, index
 
     def _receive_some(self, job: Job, index: int) -> bool:
         """Receive into the available room. Return False if it was not filled, so nothing more is there for now."""
-        if self._headed < HEADER.size:
-            self._headed += self._read(self._head[self._headed :])
-            if self._headed == HEADER.size:
+        if self._header_bytes < HEADER.size:
+            self._header_bytes += self._read(self._header[self._header_bytes :])
+            if self._header_bytes == HEADER.size:
                 self._check(job, index)
-            return self._headed == HEADER.size
+            return self._header_bytes == HEADER.size
         step, memory = job.prepared.steps[index], job.memory
         if step.kind is Kind.RECEIVE:
-            room = memory.bytes(step.start, step.stop)[self._got :]
+            room = memory.bytes(step.start, step.stop)[self._content_bytes :]
             got = self._read(room)
-            self._got += got
+            self._content_bytes += got
             return got == len(room)
-        left = (step.stop - step.start) * memory.itemsize - self._got - self._filled
+        left = (step.stop - step.start) * memory.itemsize - self._content_bytes - self._chunk_bytes
         if not self._chunk:
-            self._chunk = bytearray(_CHUNK)
-        room = memoryview(self._chunk)[self._filled : min(_CHUNK, self._filled + left)]
+            self._chunk = bytearray(_CHUNK_BYTES)
+        room = memoryview(self._chunk)[self._chunk_bytes : min(_CHUNK_BYTES, self._chunk_bytes + left)]
         got = self._read(room)
-        self._filled += got
-        whole = self._filled - self._filled % memory.itemsize
-        memory.combine(step.start + self._got // memory.itemsize, self._chunk, whole)
-        self._got += whole
-        self._filled -= whole
-        if self._filled:
-            self._chunk[: self._filled] = self._chunk[whole : whole + self._filled]
+        self._chunk_bytes += got
+        whole = self._chunk_bytes - self._chunk_bytes % memory.itemsize
+        memory.combine(step.start + self._content_bytes // memory.itemsize, self._chunk, whole)
+        self._content_bytes += whole
+        self._chunk_bytes -= whole
+        if self._chunk_bytes:
+            self._chunk[: self._chunk_bytes] = self._chunk[whole : whole + self._chunk_bytes]
         return got == len(room)
 
     def _read(self, view: memoryview) -> int:
         got = self.sock.recv_into(view)
         if not got:
             raise ConnectionResetError("the peer closed the connection")
-        self.moved += got
+        self.moved_bytes += got
         return got
 
     def _check(self, job: Job, index: int) -> None:
-        wanted, found = HEADER.unpack(job.header(index)), HEADER.unpack(self._head)
-        if wanted != found:
+        expected, found = HEADER.unpack(job.header(index)), HEADER.unpack(self._header)
+        if expected != found:
             peer, rail = self.channel
             raise GangError(
-                f"rank {job.prepared.rank} expected {wanted[2]} bytes of {job.name} from rank {peer} over rail {rail}, but"
+                f"rank {job.prepared.rank} expected {expected[2]} bytes of {job.name} from rank {peer} over rail {rail}, but"
                 f" got {found[2]} bytes of collective number {found[0]}. All ranks must call the same collectives in the"
                 " same order, with tensors of the same length and dtype"
             )
 
 
-def _rest(buffers: list[memoryview], sent: int) -> list[memoryview]:
+def _drop_sent(buffers: list[memoryview], sent: int) -> list[memoryview]:
     """Return the buffers without their first ``sent`` bytes."""
     rest = []
     for buffer in buffers:

@@ -23,7 +23,7 @@ HEADER = struct.Struct("!IIQ")
 
 
 @dataclass(frozen=True)
-class Prepared:
+class SocketPlan:
     """Plan that rank ``rank`` can run any number of times.
 
     ``waits``: number of steps that each step waits for. ``followers``: the steps that wait for each step.
@@ -37,14 +37,14 @@ class Prepared:
     followers: tuple[tuple[int, ...], ...]
 
     @classmethod
-    def of(cls, plan: Plan, rank: int) -> Prepared:
+    def of(cls, plan: Plan, rank: int) -> SocketPlan:
         program = plan.program(rank)
-        before = dependencies(program)
-        followers: list[list[int]] = [[] for _ in before]
-        for index, others in enumerate(before):
+        predecessors = dependencies(program)
+        followers: list[list[int]] = [[] for _ in predecessors]
+        for index, others in enumerate(predecessors):
             for other in others:
                 followers[other].append(index)
-        waits = tuple(map(len, before))
+        waits = tuple(map(len, predecessors))
         return cls(plan, rank, program.steps, program.scratch, waits, tuple(map(tuple, followers)))
 
     @property
@@ -60,7 +60,7 @@ class Job:
     """
 
     def __init__(
-        self, number: int, prepared: Prepared, tensor: torch.Tensor, op: str, cancel: Callable[[Job], None]
+        self, number: int, prepared: SocketPlan, tensor: torch.Tensor, op: str, cancel: Callable[[Job], None]
     ) -> None:
         self.number = number
         self.prepared = prepared
@@ -70,7 +70,7 @@ class Job:
         self.name = f"{plan} of {tensor.dtype}, {op} (collective number {number})"
         self._identity = zlib.crc32(f"{plan} root {plan.collective.root} {tensor.dtype} {op}".encode())
         self._waits = list(prepared.waits)
-        self._open = len(prepared.steps)
+        self._steps_left = len(prepared.steps)
         self._done = threading.Event()
         self._lock = threading.Lock()
         self._callback: Callable[[Job], object] | None = None
@@ -86,7 +86,7 @@ class Job:
 
     def complete(self, index: int) -> Iterable[int]:
         """Mark step ``index`` as complete and return the steps that have become ready."""
-        self._open -= 1
+        self._steps_left -= 1
         ready = []
         for follower in self.prepared.followers[index]:
             self._waits[follower] -= 1
@@ -96,7 +96,7 @@ class Job:
 
     @property
     def is_complete(self) -> bool:
-        return self._open == 0
+        return self._steps_left == 0
 
     def end(self, error: SparkdlCommError | None = None) -> None:
         """End the collective and wake the threads that wait for it."""

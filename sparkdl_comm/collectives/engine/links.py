@@ -27,10 +27,10 @@ class Links:
         self._gang, self._name, self._order, self._timeout = gang, name, order, timeout
         self._place, self._rails = order.index(gang.rank), rails
         self._changed = threading.Condition()
-        self._came: dict[Channel, socket.socket] = {}
+        self._arrived: dict[Channel, socket.socket] = {}
         self._closed = False
         for rail in range(len(rails)):
-            gang.serve(self._kind(rail), self._guest(rail))
+            gang.serve(self._service_name(rail), self._arrival_handler(rail))
         gang.on_failure(lambda _: self._wake())
 
     def connect(self, channels: Iterable[Channel]) -> dict[Channel, socket.socket]:
@@ -41,7 +41,7 @@ class Links:
         """
         found: dict[Channel, socket.socket] = {}
         try:
-            self._find(list(channels), found)
+            self._collect_sockets(list(channels), found)
         except BaseException:
             for sock in found.values():
                 sock.close()
@@ -52,48 +52,50 @@ class Links:
         """Close the sockets that arrived and were not asked for, and all that arrive later."""
         with self._changed:
             self._closed = True
-            for sock in self._came.values():
+            for sock in self._arrived.values():
                 sock.close()
-            self._came.clear()
+            self._arrived.clear()
 
-    def _find(self, wanted: list[Channel], found: dict[Channel, socket.socket]) -> None:
+    def _collect_sockets(self, wanted: list[Channel], found: dict[Channel, socket.socket]) -> None:
         """Put the sockets of the channels ``wanted`` into ``found``, one by one."""
         deadline = time.monotonic() + self._timeout
         for peer, rail in wanted:
             if self._place < peer:
-                found[peer, rail] = self._gang.dial(self._order[peer], self._kind(rail), deadline, self._rails[rail])
+                found[peer, rail] = self._gang.dial(
+                    self._order[peer], self._service_name(rail), deadline, self._rails[rail]
+                )
         awaited = set(wanted) - found.keys()
         with self._changed:
             self._changed.wait_for(
-                lambda: awaited <= self._came.keys() or self._gang.failure() is not None,
+                lambda: awaited <= self._arrived.keys() or self._gang.failure() is not None,
                 max(0.0, deadline - time.monotonic()),
             )
             self._gang.check()
-            if not awaited <= self._came.keys():
-                peer, rail = min(awaited - self._came.keys())
+            if not awaited <= self._arrived.keys():
+                peer, rail = min(awaited - self._arrived.keys())
                 raise DeadlineError(
                     f"rank {self._order[peer]} did not connect to rank {self._gang.rank} over rail {rail} within"
                     f" {self._timeout:g} s; set {TIMEOUT_KEY}",
                     rank=self._order[peer],
                 )
-            found |= {channel: self._came.pop(channel) for channel in awaited}
+            found |= {channel: self._arrived.pop(channel) for channel in awaited}
 
-    def _guest(self, rail: int) -> Callable[[socket.socket, int], None]:
-        def came(sock: socket.socket, rank: int) -> None:
+    def _arrival_handler(self, rail: int) -> Callable[[socket.socket, int], None]:
+        def on_arrival(sock: socket.socket, rank: int) -> None:
             channel = self._order.index(rank), rail
             with self._changed:
-                if self._closed or channel in self._came:
+                if self._closed or channel in self._arrived:
                     hang_up(sock)
                     sock.close()
                     return
-                self._came[channel] = sock
+                self._arrived[channel] = sock
                 self._changed.notify_all()
 
-        return came
+        return on_arrival
 
     def _wake(self) -> None:
         with self._changed:
             self._changed.notify_all()
 
-    def _kind(self, rail: int) -> str:
+    def _service_name(self, rail: int) -> str:
         return f"collective {self._name} on rail {rail}"

@@ -11,10 +11,10 @@ import torch
 from sparkdl_comm.errors import InputError
 
 #: Number of elements up to which torch adds without threads; see ATen's GRAIN_SIZE.
-_SERIAL = 32767
+_SERIAL_ELEMENTS = 32767
 
 #: Op -> functions of numpy and torch that combine two ranges. "mean" is a sum, divided at the end.
-_COMBINES: dict[str, tuple[Callable[..., Any], Callable[..., Any]]] = {
+_COMBINE_FUNCTIONS: dict[str, tuple[Callable[..., Any], Callable[..., Any]]] = {
     "sum": (np.add, torch.add),
     "mean": (np.add, torch.add),
     "min": (np.minimum, torch.minimum),
@@ -34,8 +34,8 @@ class Memory:
     def __init__(self, tensor: torch.Tensor, scratch: int, op: str) -> None:
         if tensor.device.type != "cpu" or not tensor.is_contiguous():
             raise InputError(f"collectives over sockets need contiguous tensors on the CPU, not one on {tensor.device}")
-        if op not in _COMBINES:
-            raise InputError(f"op={op!r}: there are {', '.join(_COMBINES)}")
+        if op not in _COMBINE_FUNCTIONS:
+            raise InputError(f"op={op!r}: there are {', '.join(_COMBINE_FUNCTIONS)}")
         if tensor.is_complex() or tensor.dtype is torch.bool or (op == "mean" and not tensor.is_floating_point()):
             raise InputError(f"op={op!r} of {tensor.dtype}: real numbers only, and a mean of floating point only")
         self.itemsize = tensor.element_size()
@@ -43,14 +43,14 @@ class Memory:
         self._count = tensor.numel()
         parts = tensor.detach().view(-1), torch.empty(scratch, dtype=tensor.dtype)
         self._bytes = [part.view(torch.uint8).numpy().data for part in parts]
-        by_numpy, by_torch = _COMBINES[op]
-        self._mean = op == "mean"
+        by_numpy, by_torch = _COMBINE_FUNCTIONS[op]
+        self._is_mean = op == "mean"
         # numpy adds in the calling thread, but does not support bfloat16, and is slow with float16.
-        self._in_torch = tensor.dtype in (torch.float16, torch.bfloat16)
-        self._parts: list[Any] = list(parts) if self._in_torch else [part.numpy() for part in parts]
+        self._uses_torch = tensor.dtype in (torch.float16, torch.bfloat16)
+        self._parts: list[Any] = list(parts) if self._uses_torch else [part.numpy() for part in parts]
         self._dtype = tensor.dtype
-        self._numpy_dtype = None if self._in_torch else self._parts[0].dtype
-        self._combine = by_torch if self._in_torch else by_numpy
+        self._numpy_dtype = None if self._uses_torch else self._parts[0].dtype
+        self._combine = by_torch if self._uses_torch else by_numpy
 
     def bytes(self, start: int, stop: int) -> memoryview:
         """Return the memory of the elements from ``start`` to ``stop``. The range must not cross from the tensor into
@@ -64,14 +64,14 @@ class Memory:
         part, offset = (0, 0) if start < self._count else (1, self._count)
         count = size // self.itemsize
         target = self._parts[part][start - offset : start - offset + count]
-        if not self._in_torch:
+        if not self._uses_torch:
             self._combine(target, np.frombuffer(data, self._numpy_dtype, count), out=target)
             return
         source = torch.frombuffer(data, dtype=self._dtype, count=count)
-        for mine, theirs in zip(target.split(_SERIAL), source.split(_SERIAL), strict=True):
+        for mine, theirs in zip(target.split(_SERIAL_ELEMENTS), source.split(_SERIAL_ELEMENTS), strict=True):
             self._combine(mine, theirs, out=mine)
 
     def finish(self, world: int) -> None:
         """Complete the collective: divide the sum by ``world`` if ``op`` is mean."""
-        if self._mean:
+        if self._is_mean:
             self._tensor.div_(world)

@@ -16,7 +16,7 @@ from sparkdl_comm.collectives.engine.connection import Connection
 
 #: Seconds without progress after which the next message is sent. Longer than the round trip of a packet through full
 #: queues.
-PATIENCE = 0.1
+PATIENCE_SECONDS = 0.1
 
 
 class Rail:
@@ -24,22 +24,22 @@ class Rail:
 
     def __init__(self) -> None:
         self.connections: list[Connection] = []
-        #: Connections that may send now, or when the kernel takes more bytes. :meth:`order` updates them.
-        self.first: list[Connection] = []
-        #: True if more ready connections wait behind the last one of :attr:`first`, whose send buffer is full.
+        #: Connections that may send now, or when the kernel takes more bytes. :meth:`pick_connection` updates them.
+        self.candidates: list[Connection] = []
+        #: True if more ready connections wait behind the last one of :attr:`candidates`, whose send buffer is full.
         self.is_held_up = False
 
-    def order(self, now: float) -> Connection | None:
-        """Update :attr:`first`, and return the connection to send over now; None if there is none."""
-        ready = sorted((c for c in self.connections if c.wants_to_send), key=attrgetter("place"))
-        self.first = []
+    def pick_connection(self, now: float) -> Connection | None:
+        """Update :attr:`candidates`, and return the connection to send over now; None if there is none."""
+        ready = sorted((c for c in self.connections if c.wants_to_send), key=attrgetter("send_order"))
+        self.candidates = []
         for connection in ready:
-            self.first.append(connection)
-            last = len(self.first) == len(ready)
+            self.candidates.append(connection)
+            last = len(self.candidates) == len(ready)
             if not connection.is_full:
                 self.is_held_up = False
                 return connection
-            if last or not connection.is_stalled(now, PATIENCE):
+            if last or not connection.is_stalled(now, PATIENCE_SECONDS):
                 break
-        self.is_held_up = len(self.first) < len(ready)
+        self.is_held_up = len(self.candidates) < len(ready)
         return None

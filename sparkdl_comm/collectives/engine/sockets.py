@@ -22,9 +22,9 @@ from collections.abc import Callable, Iterable, Mapping
 import torch
 
 from sparkdl_comm.collectives.engine.connection import Connection, Message
-from sparkdl_comm.collectives.engine.job import Channel, Job, Prepared
+from sparkdl_comm.collectives.engine.job import Channel, Job, SocketPlan
 from sparkdl_comm.collectives.engine.links import Links
-from sparkdl_comm.collectives.engine.rail import PATIENCE, Rail
+from sparkdl_comm.collectives.engine.rail import PATIENCE_SECONDS, Rail
 from sparkdl_comm.collectives.plan import Kind, Plan
 from sparkdl_comm.errors import DeadlineError, GangError, InputError, RankLostError, SparkdlCommError
 from sparkdl_comm.gang.frames import TIMEOUT_KEY, Clock
@@ -33,7 +33,7 @@ from sparkdl_comm.gang.posted_work import PostedWork
 #: Seconds between wake-ups of the thread while no collective is under way.
 _IDLE_SECONDS = 60.0
 #: Bytes to send over all connections together before receiving again.
-_TURN = 1024 * 1024
+_MAX_BYTES_PER_TURN = 1024 * 1024
 
 _log = logging.getLogger(__name__)
 
@@ -51,51 +51,51 @@ class SocketEngine:
     def __init__(self, rank: int, links: Links, timeout: float, clock: Clock = time.monotonic) -> None:
         self.rank = rank
         self._links, self._timeout, self._clock = links, timeout, clock
-        self._numbers = 0
+        self._next_number = 0
         self._connecting = threading.Lock()
         self._starting = threading.Lock()  # collectives begin in the order of their numbers, or not at all
         self._connections: dict[Channel, Connection] = {}
         self._rails: dict[int, Rail] = {}  # only the engine's thread uses it
         self._jobs: list[Job] = []  # under way, in order of their numbers; only the engine's thread uses it
-        self._moved = 0.0  # time when bytes moved last, or when there was nothing to move
+        self._last_progress = 0.0  # time when bytes moved last, or when there was nothing to move
         self._posted = PostedWork()
-        self._broken: SparkdlCommError | None = None
+        self._error: SparkdlCommError | None = None
         self._selector = selectors.DefaultSelector()
         self._selector.register(self._posted.wake, selectors.EVENT_READ)
         self._registered: dict[Connection, int] = {}
         self._thread = threading.Thread(target=self._run, name=f"sparkdl-collectives-{rank}", daemon=True)
         self._thread.start()
 
-    def prepare(self, plan: Plan) -> Prepared:
-        prepared = Prepared.of(plan, self.rank)
+    def prepare(self, plan: Plan) -> SocketPlan:
+        prepared = SocketPlan.of(plan, self.rank)
         with self._connecting:
             missing = prepared.channels - self._connections.keys()
-            found = self._links.connect(sorted(missing)) if missing else {}
-            made = {channel: Connection(channel, sock) for channel, sock in found.items()}
+            sockets_by_channel = self._links.connect(sorted(missing)) if missing else {}
+            connections = {channel: Connection(channel, sock) for channel, sock in sockets_by_channel.items()}
             with self._starting:
-                broken = self._broken  # a broken engine would never close the new connections
-                if broken is None:
-                    self._connections |= made
-            if broken is not None:
-                for sock in found.values():
+                error = self._error  # a broken engine would never close the new connections
+                if error is None:
+                    self._connections |= connections
+            if error is not None:
+                for sock in sockets_by_channel.values():
                     sock.close()
-                raise broken
-            self._posted.post(lambda: self._admit(made))
+                raise error
+            self._posted.post(lambda: self._add_connections(connections))
         return prepared
 
-    def start(self, prepared: Prepared, tensor: torch.Tensor, op: str = "sum") -> Job:
+    def start(self, prepared: SocketPlan, tensor: torch.Tensor, op: str = "sum") -> Job:
         if tensor.numel() != prepared.plan.collective.count:
             raise InputError(f"{prepared.plan}: the tensor has {tensor.numel()} elements")
         with self._starting:
-            if self._broken is not None:
-                raise self._broken
-            job = Job(self._numbers, prepared, tensor, op, self._cancel)
-            self._numbers += 1
+            if self._error is not None:
+                raise self._error
+            job = Job(self._next_number, prepared, tensor, op, self._cancel)
+            self._next_number += 1
             self._posted.post(lambda: self._begin(job))
         return job
 
     def abort(self, error: SparkdlCommError) -> None:
-        self._posted.post(lambda: self._break(error))
+        self._posted.post(lambda: self._fail(error))
 
     def close(self) -> None:
         self.abort(GangError(f"rank {self.rank} closed its collectives"))
@@ -110,7 +110,7 @@ class SocketEngine:
     def _cancel(self, job: Job) -> None:
         def cancel() -> None:
             if job in self._jobs:
-                self._break(GangError(f"rank {self.rank} cancelled {job.name}"))
+                self._fail(GangError(f"rank {self.rank} cancelled {job.name}"))
 
         self._posted.post(cancel)
 
@@ -118,43 +118,43 @@ class SocketEngine:
 
     def _run(self) -> None:
         try:
-            while self._broken is None:
+            while self._error is None:
                 held_up = [rail for rail in self._rails.values() if rail.is_held_up]
-                for key, events in self._selector.select(self._patience(bool(held_up))):
+                for key, events in self._selector.select(self._seconds_to_wait(bool(held_up))):
                     if key.data is None:
                         self._posted.drain()
                     else:
-                        self._serve(key.data, events)
+                        self._handle_events(key.data, events)
                 self._posted.run()
                 if held_up:
                     self._send(held_up)
                 self._check_deadline()
         except Exception as exc:  # noqa: BLE001 - threads that wait for a collective must get an error
             _log.exception("the collectives' thread of rank %d failed", self.rank)
-            self._break(GangError(f"the collectives' thread of rank {self.rank} failed: {exc!r}"))
+            self._fail(GangError(f"the collectives' thread of rank {self.rank} failed: {exc!r}"))
         finally:
-            self._break(GangError(f"rank {self.rank} closed its collectives"))
+            self._fail(GangError(f"rank {self.rank} closed its collectives"))
             self._posted.run()
             self._selector.close()
             self._posted.close()
 
-    def _patience(self, held_up: bool) -> float:
+    def _seconds_to_wait(self, held_up: bool) -> float:
         """Return the seconds until the thread must act even without an event. ``held_up``: a rail is held up."""
         if not self._jobs:
             return _IDLE_SECONDS
-        left = max(0.0, self._moved + self._timeout - self._clock())
-        return min(left, PATIENCE / 4) if held_up else left
+        left = max(0.0, self._last_progress + self._timeout - self._clock())
+        return min(left, PATIENCE_SECONDS / 4) if held_up else left
 
-    def _admit(self, connections: Mapping[Channel, Connection]) -> None:
+    def _add_connections(self, connections: Mapping[Channel, Connection]) -> None:
         for (_, rail), connection in connections.items():
             self._rails.setdefault(rail, Rail()).connections.append(connection)
 
     def _begin(self, job: Job) -> None:
-        if self._broken is not None:
-            job.end(self._broken)
+        if self._error is not None:
+            job.end(self._error)
             return
         if not self._jobs:
-            self._moved = self._clock()
+            self._last_progress = self._clock()
         self._jobs.append(job)
         for index, step in enumerate(job.prepared.steps):
             self._connections[step.peer, step.rail].add(job, index)
@@ -163,33 +163,33 @@ class SocketEngine:
         self._send(self._rails.values())
         self._end_if_complete(job)
 
-    def _serve(self, connection: Connection, events: int) -> None:
+    def _handle_events(self, connection: Connection, events: int) -> None:
         """Send and receive over the connection, then send the messages that this made ready over other connections."""
         touched = set()
         if events & selectors.EVENT_WRITE:
             connection.is_full = False
             touched.add(self._rails[connection.channel[1]])
         if events & selectors.EVENT_READ:
-            touched |= self._take(connection, connection.receive)
+            touched |= self._move_bytes(connection, connection.receive)
         if touched:
             self._send(touched)
 
     def _send(self, rails: Iterable[Rail]) -> None:
         """Send over each of the rails, and over every rail on which that makes messages ready."""
-        todo = deque(rails)
+        queue = deque(rails)
         sent = 0
-        while todo and self._broken is None:
-            rail, now = todo.popleft(), self._clock()
-            before = rail.first
-            connection = rail.order(now)
-            if connection is not None and sent < _TURN:
-                sent -= connection.moved
-                todo += self._take(connection, functools.partial(connection.send, now)) | {rail}
-                sent += connection.moved
-            for changed in {*before, *rail.first}:
+        while queue and self._error is None:
+            rail, now = queue.popleft(), self._clock()
+            before = rail.candidates
+            connection = rail.pick_connection(now)
+            if connection is not None and sent < _MAX_BYTES_PER_TURN:
+                sent -= connection.moved_bytes
+                queue += self._move_bytes(connection, functools.partial(connection.send, now)) | {rail}
+                sent += connection.moved_bytes
+            for changed in {*before, *rail.candidates}:
                 self._watch(changed)
 
-    def _take(self, connection: Connection, steps: Callable[[], Iterable[Message]]) -> set[Rail]:
+    def _move_bytes(self, connection: Connection, steps: Callable[[], Iterable[Message]]) -> set[Rail]:
         """Send or receive over the connection, and start what the completed messages allow.
 
         A failure ends the engine.
@@ -197,17 +197,17 @@ class SocketEngine:
         :param steps: sends or receives, and returns the completed messages.
         :return: rails on which more messages can be sent now.
         """
-        before = connection.moved
+        before = connection.moved_bytes
         try:
             done = list(steps())
         except SparkdlCommError as exc:
-            self._break(exc)
+            self._fail(exc)
             return set()
         except OSError as exc:
-            self._break(self._lost(connection, exc))
+            self._fail(self._peer_lost(connection, exc))
             return set()
-        if connection.moved > before:
-            self._moved = self._clock()
+        if connection.moved_bytes > before:
+            self._last_progress = self._clock()
         touched = set()
         for job, index in done:
             for follower in job.complete(index):
@@ -222,10 +222,10 @@ class SocketEngine:
 
     def _watch(self, connection: Connection) -> None:
         """Register the events that the connection waits for with the selector. Do nothing if a failure has closed it."""
-        if self._broken is not None:
+        if self._error is not None:
             return
         wanted = selectors.EVENT_READ if connection.wants_to_receive else 0
-        wanted |= selectors.EVENT_WRITE if connection in self._rails[connection.channel[1]].first else 0
+        wanted |= selectors.EVENT_WRITE if connection in self._rails[connection.channel[1]].candidates else 0
         before = self._registered.get(connection, 0)
         if wanted == before:
             return
@@ -243,12 +243,12 @@ class SocketEngine:
             job.end()
 
     def _check_deadline(self) -> None:
-        if not self._jobs or self._clock() < self._moved + self._timeout:
+        if not self._jobs or self._clock() < self._last_progress + self._timeout:
             return
         job = self._jobs[0]
-        waiting = sorted(c.channel for c in self._connections.values() if job in c.awaited)
+        waiting = sorted(c.channel for c in self._connections.values() if job in c.jobs_to_receive)
         peers = ", ".join(f"rank {peer} over rail {rail}" for peer, rail in waiting) or "room to send"
-        self._break(
+        self._fail(
             DeadlineError(
                 f"rank {self.rank}: {job.name} stood still for {self._timeout:g} s, waiting for {peers}. Increase"
                 f" {TIMEOUT_KEY} if a rank needs longer than that for a step",
@@ -256,7 +256,7 @@ class SocketEngine:
             )
         )
 
-    def _lost(self, connection: Connection, exc: OSError) -> RankLostError:
+    def _peer_lost(self, connection: Connection, exc: OSError) -> RankLostError:
         peer, rail = connection.channel
         names = ", ".join(job.name for job in self._jobs)
         error = RankLostError(
@@ -267,15 +267,15 @@ class SocketEngine:
         error.__cause__ = exc
         return error
 
-    def _break(self, error: SparkdlCommError) -> None:
+    def _fail(self, error: SparkdlCommError) -> None:
         """Fail the engine with ``error``, unless it has failed before: end all collectives and close all connections.
 
         Peers notice the failure when their connections close.
         """
         with self._starting:
-            if self._broken is not None:
+            if self._error is not None:
                 return
-            self._broken = error
+            self._error = error
         for job in self._jobs:
             job.end(error)
         self._jobs.clear()

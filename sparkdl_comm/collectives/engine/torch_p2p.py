@@ -20,7 +20,7 @@ from sparkdl_comm.collectives.plan import Kind, Plan, Step
 from sparkdl_comm.collectives.transfers import transfers
 from sparkdl_comm.errors import InputError, SparkdlCommError
 
-_COMBINES: dict[str, Callable[..., Any]] = {
+_COMBINE_FUNCTIONS: dict[str, Callable[..., Any]] = {
     "sum": torch.add,
     "mean": torch.add,
     "min": torch.minimum,
@@ -29,7 +29,7 @@ _COMBINES: dict[str, Callable[..., Any]] = {
 
 
 @dataclass(frozen=True)
-class Rounds:
+class TorchPlan:
     """Plan that one rank can run: its steps in each round, in an order that all ranks agree on."""
 
     plan: Plan
@@ -37,7 +37,7 @@ class Rounds:
     scratch: int
 
     @classmethod
-    def of(cls, plan: Plan, rank: int) -> Rounds:
+    def of(cls, plan: Plan, rank: int) -> TorchPlan:
         number: list[int] = []
         rounds: list[list[Step]] = []
         for transfer in transfers(plan):
@@ -51,7 +51,7 @@ class Rounds:
         return cls(plan, tuple(map(tuple, filter(None, rounds))), plan.program(rank).scratch)
 
 
-class Enqueued:
+class EnqueuedWork:
     """:class:`~sparkdl_comm.collectives.engine.base.Work` of this engine: a collective that was handed to the backend.
 
     It is complete or, with NCCL, will be complete before any later work in the CUDA stream.
@@ -69,7 +69,7 @@ class Enqueued:
             torch.cuda.current_stream(self._tensor.device).synchronize()
         return self._tensor
 
-    def then(self, callback: Callable[[Enqueued], object]) -> None:
+    def then(self, callback: Callable[[EnqueuedWork], object]) -> None:
         callback(self)
 
     def cancel(self) -> None:
@@ -91,10 +91,10 @@ class TorchEngine:
         self.rank, self.device = rank, device
         self._order, self._group = order, group
 
-    def prepare(self, plan: Plan) -> Rounds:
-        return Rounds.of(plan, self.rank)
+    def prepare(self, plan: Plan) -> TorchPlan:
+        return TorchPlan.of(plan, self.rank)
 
-    def start(self, prepared: Rounds, tensor: torch.Tensor, op: str = "sum") -> Enqueued:
+    def start(self, prepared: TorchPlan, tensor: torch.Tensor, op: str = "sum") -> EnqueuedWork:
         """Run a collective on ``tensor``, like :meth:`Engine.start`, but hand all of it to the backend before
         returning.
 
@@ -105,14 +105,14 @@ class TorchEngine:
                 f"{prepared.plan}: the tensor must be contiguous and have that many elements. Its shape is"
                 f" {list(tensor.shape)}"
             )
-        if op not in _COMBINES:
-            raise InputError(f"op={op!r}: there are {', '.join(_COMBINES)}")
+        if op not in _COMBINE_FUNCTIONS:
+            raise InputError(f"op={op!r}: there are {', '.join(_COMBINE_FUNCTIONS)}")
         parts = tensor.detach().view(-1), tensor.new_empty(prepared.scratch)
         for steps in prepared.steps:
-            self._round(steps, parts, _COMBINES[op])
+            self._run_round(steps, parts, _COMBINE_FUNCTIONS[op])
         if op == "mean":
             tensor.div_(prepared.plan.collective.world)
-        return Enqueued(tensor)
+        return EnqueuedWork(tensor)
 
     def abort(self, error: SparkdlCommError) -> None:
         """Do nothing: the default group's connections break with the gang, or its timeout ends the wait."""
@@ -123,7 +123,7 @@ class TorchEngine:
             dist.destroy_process_group(self._group)
         self._group = None
 
-    def _round(
+    def _run_round(
         self, steps: Sequence[Step], parts: tuple[torch.Tensor, torch.Tensor], combine: Callable[..., Any]
     ) -> None:
         operations, combines = [], []
@@ -140,8 +140,8 @@ class TorchEngine:
             operations.append(dist.P2POp(call, memory, self._order[step.peer], self._group, tag))
         for work in dist.batch_isend_irecv(operations):
             work.wait()
-        for target, arrived in combines:
-            combine(target, arrived, out=target)
+        for target, received in combines:
+            combine(target, received, out=target)
 
     def _view(self, step: Step, parts: tuple[torch.Tensor, torch.Tensor]) -> torch.Tensor:
         tensor, scratch = parts

@@ -15,7 +15,7 @@ import torch
 from sparkdl_comm.collectives.plan import Plan
 
 
-class Parts:
+class PartLayout:
     """Positions of the parts of a gang's ranks in a vector of :attr:`size` elements.
 
     :param make: function that returns the plan for a vector of the given number of elements.
@@ -24,37 +24,39 @@ class Parts:
     """
 
     def __init__(self, make: Callable[[int], Plan], count: int, order: Sequence[int]) -> None:
-        self.size, short = 0, count
-        while short > 0 or not self.size:
-            self.size += max(1, short) * len(order)
+        self.size, missing = 0, count
+        while missing > 0 or not self.size:
+            self.size += max(1, missing) * len(order)
             plan = make(self.size)
-            owned = [plan.owned(place) for place in range(len(order))]
-            short = count - min(sum(stop - start for start, stop in ranges) for ranges in owned)
-        self._ranges = {rank: list(_first(ranges, count)) for rank, ranges in zip(order, owned, strict=True)}
+            owned_ranges = [plan.owned(place) for place in range(len(order))]
+            missing = count - min(sum(stop - start for start, stop in ranges) for ranges in owned_ranges)
+        self._ranges = {
+            rank: list(_first_elements(ranges, count)) for rank, ranges in zip(order, owned_ranges, strict=True)
+        }
         #: True if the vector consists of the parts in the order of the ranks, and of nothing else.
-        self.is_plain = self.size == count * len(order) and all(
+        self.is_in_rank_order = self.size == count * len(order) and all(
             self._ranges[rank] == [(rank * count, (rank + 1) * count)] for rank in order
         )
 
     def put(self, vector: torch.Tensor, rank: int, part: torch.Tensor) -> None:
         """Copy the part of ``rank`` into the vector. Both are flat."""
-        for here, start, stop in self._pieces(rank):
-            vector[start:stop] = part[here : here + stop - start]
+        for offset, start, stop in self._pieces(rank):
+            vector[start:stop] = part[offset : offset + stop - start]
 
     def get(self, vector: torch.Tensor, rank: int, part: torch.Tensor) -> None:
         """Copy the part of ``rank`` from the vector into ``part``. Both are flat."""
-        for here, start, stop in self._pieces(rank):
-            part[here : here + stop - start] = vector[start:stop]
+        for offset, start, stop in self._pieces(rank):
+            part[offset : offset + stop - start] = vector[start:stop]
 
     def _pieces(self, rank: int) -> Iterator[tuple[int, int, int]]:
         """Yield the pieces of a part as (offset in the part, start in the vector, stop in the vector)."""
-        here = 0
+        offset = 0
         for start, stop in self._ranges[rank]:
-            yield here, start, stop
-            here += stop - start
+            yield offset, start, stop
+            offset += stop - start
 
 
-def _first(ranges: Sequence[tuple[int, int]], count: int) -> Iterator[tuple[int, int]]:
+def _first_elements(ranges: Sequence[tuple[int, int]], count: int) -> Iterator[tuple[int, int]]:
     """Yield the ranges of the first ``count`` elements of ``ranges``."""
     for start, stop in ranges:
         stop = min(stop, start + count)
