@@ -32,7 +32,7 @@ from sparkdl_comm.collectives.group import AUTO
 from sparkdl_comm.collectives.rank_group import RankGroup
 from sparkdl_comm.collectives.torch_gang import communicator
 from sparkdl_comm.compress.ddp_sums import DdpSums
-from sparkdl_comm.compress.stages import Staged
+from sparkdl_comm.compress.stages import StagedExchange
 from sparkdl_comm.conf import DEFAULT_COMPRESSION, PREFIX, CommConf, Compression
 from sparkdl_comm.errors import ConfError, InputError
 
@@ -88,7 +88,7 @@ def sparse_hook(name: str, operator: str | None = None) -> Hook:
     """
 
     def make(ranks: RankGroup, conf: CommConf, device: torch.device) -> DdpSums:
-        return DdpSums(ranks, conf, device, _compression(name, operator, conf), hierarchical=operator is None)
+        return DdpSums(ranks, conf, device, _compression(name, operator, conf), is_hierarchical=operator is None)
 
     def hook(state: Any, bucket: dist.GradBucket) -> torch.futures.Future[torch.Tensor]:
         gradients = bucket.buffer()
@@ -98,14 +98,14 @@ def sparse_hook(name: str, operator: str | None = None) -> Hook:
         devices: Any = [gradients.device] if gradients.is_cuda else None
         result: torch.futures.Future[torch.Tensor] = torch.futures.Future(devices=devices)
 
-        def ended(staged: Staged) -> None:
+        def ended(staged: StagedExchange) -> None:
             if staged.error is None:
                 result.set_result(gradients.div_(comm.world))
             else:
                 result.set_exception(staged.error)  # type: ignore[arg-type]  # what torch's own annotation says is wrong
 
-        made_of = tuple(map(id, bucket.parameters()))
-        comm.once(name, make).start(bucket.index(), gradients, made_of, bucket.is_last()).then(ended)
+        parameters_key = tuple(map(id, bucket.parameters()))
+        comm.once(name, make).start(bucket.index(), gradients, parameters_key, bucket.is_last()).then(ended)
         return result
 
     hook.__name__ = hook.__qualname__ = name

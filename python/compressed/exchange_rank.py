@@ -26,9 +26,9 @@ from sparkdl_comm.collectives.group import CollectiveGroup
 from sparkdl_comm.collectives.plan import cut
 from sparkdl_comm.collectives.rank_group import RankGroup
 from sparkdl_comm.compress.compressed_sum import CompressedSum
+from sparkdl_comm.compress.flat_range import FlatRange
 from sparkdl_comm.compress.hitopk import HiTopK
 from sparkdl_comm.compress.naive_all_gather import NaiveAllGather
-from sparkdl_comm.compress.part import Part
 from sparkdl_comm.compress.sparsifier import Sparsifier
 from sparkdl_comm.conf import CommConf, Compression
 from sparkdl_comm.gang.gang import Gang
@@ -49,9 +49,9 @@ class Timed(Sparsifier):
         finally:
             self.selecting += time.perf_counter() - begun
 
-    def add_up(self, *args: Any) -> None:
+    def sum_selections(self, *args: Any) -> None:
         begun = time.perf_counter()
-        super().add_up(*args)
+        super().sum_selections(*args)
         self.adding += time.perf_counter() - begun
 
 
@@ -128,8 +128,8 @@ def by_stages(sums: CompressedSum, sparsifier: Timed, vector: torch.Tensor, dens
     }
 
 
-def whole(start: int, stop: int) -> Part:
-    return Part.of(start, stop, [0])
+def whole(start: int, stop: int) -> FlatRange:
+    return FlatRange.of(start, stop, [0])
 
 
 def gradient(rank: int, asked: dict[str, Any]) -> torch.Tensor:

@@ -91,7 +91,7 @@ def _compared(distribution: str, values: torch.Tensor, k: int, options: Namespac
     largest = torch.topk(values.abs(), k).values
     for one in options.operators:
         repeats = timed[one.name]
-        upper = float(largest[-1]) if one.exact else one.upper(values, k)
+        upper = float(largest[-1]) if one.is_exact else one.upper(values, k)
         above = int(torch.count_nonzero(values.abs() > upper))
         yield Row(
             suite="compress",
@@ -128,7 +128,7 @@ def right(
     if indices[0] < 0 or indices[-1] >= len(values) or not bool((indices.diff() > 0).all()):
         return False
     selected = values[indices].abs()
-    if one.exact and not torch.equal(selected.sort(descending=True).values, largest):
+    if one.is_exact and not torch.equal(selected.sort(descending=True).values, largest):
         return False
     return int(torch.count_nonzero(selected > upper)) == above
 

@@ -10,7 +10,7 @@ import torch
 
 from sparkdl_comm.collectives.group import CollectiveGroup
 from sparkdl_comm.compress.feedback import Feedback
-from sparkdl_comm.compress.part import Part, PartOf
+from sparkdl_comm.compress.flat_range import FlatRange, RangeFactory
 
 
 class CompressedSum(ABC):
@@ -23,17 +23,17 @@ class CompressedSum(ABC):
     feedback: Feedback
 
     @abstractmethod
-    def own(self, start: int, stop: int) -> Part:
+    def own_range(self, start: int, stop: int) -> FlatRange:
         """Return the part of a range that this rank compresses."""
 
     @property
     @abstractmethod
-    def contributors(self) -> int:
+    def contributor_count(self) -> int:
         """Number of ranks that compress the same part."""
 
     @abstractmethod
     def stages(self, start: int, vector: torch.Tensor, density: float, scale: float) -> Iterator[None]:
-        """Run the stages of a sum, for :class:`~sparkdl_comm.compress.stages.Stages`. ``vector`` becomes the sum, in
+        """Run the stages of a sum, for :class:`~sparkdl_comm.compress.stages.StageRunner`. ``vector`` becomes the sum, in
         place.
 
         :param vector: float32 ``[n]``: the range from ``start`` on, multiplied by ``scale``.
@@ -61,19 +61,19 @@ class CompressedSum(ABC):
         """Release the resources that this object created."""
 
 
-class SumOfWholeRanges(CompressedSum):
+class WholeRangeSum(CompressedSum):
     """Compressed sum in which every rank compresses the whole range.
 
     :param group: collectives of all ``world`` ranks. The caller closes it.
     """
 
-    def __init__(self, feedback: Feedback, part_of: PartOf, group: CollectiveGroup, world: int) -> None:
+    def __init__(self, feedback: Feedback, make_range: RangeFactory, group: CollectiveGroup, world: int) -> None:
         self.feedback = feedback
-        self._part_of, self._group, self._world = part_of, group, world
+        self._make_range, self._group, self._world = make_range, group, world
 
-    def own(self, start: int, stop: int) -> Part:
-        return self._part_of(start, stop)
+    def own_range(self, start: int, stop: int) -> FlatRange:
+        return self._make_range(start, stop)
 
     @property
-    def contributors(self) -> int:
+    def contributor_count(self) -> int:
         return self._world

@@ -10,11 +10,11 @@ import torch
 from sparkdl_comm.collectives.group import AUTO, CollectiveGroup
 from sparkdl_comm.collectives.rank_group import RankGroup
 from sparkdl_comm.compress.compressed_sum import CompressedSum
+from sparkdl_comm.compress.flat_range import FlatRange
 from sparkdl_comm.compress.hitopk import HiTopK
 from sparkdl_comm.compress.naive_all_gather import NaiveAllGather
-from sparkdl_comm.compress.part import Part
 from sparkdl_comm.compress.sparsifier import Sparsifier
-from sparkdl_comm.compress.stages import Staged, Stages
+from sparkdl_comm.compress.stages import StagedExchange, StageRunner
 from sparkdl_comm.conf import CommConf, Compression
 
 #: Distance between the starts of buckets in a virtual vector of all buckets. A bucket has fewer elements.
@@ -29,42 +29,42 @@ class DdpSums:
     """
 
     def __init__(
-        self, ranks: RankGroup, conf: CommConf, device: torch.device, compression: Compression, hierarchical: bool
+        self, ranks: RankGroup, conf: CommConf, device: torch.device, compression: Compression, is_hierarchical: bool
     ) -> None:
         self._density = compression.density
         self._sparsifier = Sparsifier.of(compression, conf, ranks.rank)
-        #: Number of a bucket in the step -> (``made_of``, start of the bucket in the virtual vector of all buckets).
-        self._places: dict[int, tuple[Hashable, int]] = {}
-        self._stale: list[int] = []
+        #: Number of a bucket in the step -> (``parameters_key``, start of the bucket in the virtual vector of all buckets).
+        self._bucket_starts: dict[int, tuple[Hashable, int]] = {}
+        self._stale_starts: list[int] = []
         self._numbers = itertools.count()
         self._timeout = conf.timeout
         self._group: CollectiveGroup | None = None
         self._sum: CompressedSum
-        if hierarchical:
-            self._sum = HiTopK(self._sparsifier, _whole, ranks, conf, device)
+        if is_hierarchical:
+            self._sum = HiTopK(self._sparsifier, _whole_range, ranks, conf, device)
         else:
             self._group = CollectiveGroup(ranks.gang, AUTO, conf, device, ranks)
-            self._sum = NaiveAllGather(self._sparsifier, _whole, self._group, ranks.world)
-        self._stages = Stages("sparkdl-comm-compression")
+            self._sum = NaiveAllGather(self._sparsifier, _whole_range, self._group, ranks.world)
+        self._stages = StageRunner("sparkdl-comm-compression")
 
-    def start(self, index: int, gradients: torch.Tensor, made_of: Hashable, last: bool) -> Staged:
+    def start(self, index: int, gradients: torch.Tensor, parameters_key: Hashable, is_last: bool) -> StagedExchange:
         """Begin to replace ``gradients``, float32 ``[n]``, bucket ``index`` of the step, by their sum over the ranks.
 
-        :param made_of: identifies the parameters in the bucket.
-        :param last: True for the last bucket of the step.
+        :param parameters_key: identifies the parameters in the bucket.
+        :param is_last: True for the last bucket of the step.
         """
         feedback = self._sparsifier.feedback
         if index == 0:  # the previous step is complete, so nothing uses the residuals now
             feedback.settle(True)
-            while self._stale:
-                place = self._stale.pop()
-                feedback.forget(place, place + _STRIDE)
-        known, place = self._places.get(index, (None, 0))
-        if known != made_of:
-            self._stale += [place] * (known is not None)
-            place = next(self._numbers) * _STRIDE
-            self._places[index] = made_of, place
-        return self._stages.start(self._sum.stages(place, gradients, self._density, 1.0), last)
+            while self._stale_starts:
+                start = self._stale_starts.pop()
+                feedback.forget(start, start + _STRIDE)
+        known_parameters, start = self._bucket_starts.get(index, (None, 0))
+        if known_parameters != parameters_key:
+            self._stale_starts += [start] * (known_parameters is not None)
+            start = next(self._numbers) * _STRIDE
+            self._bucket_starts[index] = parameters_key, start
+        return self._stages.start(self._sum.stages(start, gradients, self._density, 1.0), is_last)
 
     def close(self) -> None:
         if self._group is not None:
@@ -73,6 +73,6 @@ class DdpSums:
         self._stages.close(self._timeout)
 
 
-def _whole(start: int, stop: int) -> Part:
+def _whole_range(start: int, stop: int) -> FlatRange:
     """Return the range as a part without pieces: DDP does not tell which parameters a step used."""
-    return Part(start, stop, ())
+    return FlatRange(start, stop, ())

@@ -13,11 +13,11 @@ import math
 import torch
 
 #: Fraction of the elements to sample (the paper has 0.1 to 1 %), and the least number of elements to sample.
-SAMPLED = 0.01
-LEAST_SAMPLED = 1024
+SAMPLE_FRACTION = 0.01
+MIN_SAMPLE_ELEMENTS = 1024
 #: Factor for a threshold that too few elements reach, and the number of thresholds to try before all elements count.
-LOWERED = 0.8
-TIMES = 10
+LOWERING_FACTOR = 0.8
+MAX_THRESHOLDS = 10
 
 
 def select(values: torch.Tensor, k: int, generator: torch.Generator | None = None) -> torch.Tensor:
@@ -27,18 +27,18 @@ def select(values: torch.Tensor, k: int, generator: torch.Generator | None = Non
     """
     magnitudes = values.abs()
     count = magnitudes.numel()
-    sampled = min(count, max(LEAST_SAMPLED, math.ceil(SAMPLED * count)))
-    drawn = torch.randint(count, (sampled,), generator=generator).to(values.device)
-    expected = max(1, round(sampled * k / count))
-    threshold = float(torch.topk(magnitudes[drawn], expected).values[-1])
-    for _ in range(TIMES):
+    sample_elements = min(count, max(MIN_SAMPLE_ELEMENTS, math.ceil(SAMPLE_FRACTION * count)))
+    positions = torch.randint(count, (sample_elements,), generator=generator).to(values.device)
+    expected = max(1, round(sample_elements * k / count))
+    threshold = float(torch.topk(magnitudes[positions], expected).values[-1])
+    for _ in range(MAX_THRESHOLDS):
         # Not written with >=, which is false for NaN.
-        reaching = (~(magnitudes < threshold)).nonzero().flatten()
-        if len(reaching) >= k:
+        candidates = (~(magnitudes < threshold)).nonzero().flatten()
+        if len(candidates) >= k:
             break
-        threshold *= LOWERED
+        threshold *= LOWERING_FACTOR
     else:
-        reaching = torch.arange(count, device=values.device)
-    if len(reaching) > k:
-        reaching = reaching[torch.topk(magnitudes[reaching], k, sorted=False).indices]
-    return reaching.sort().values
+        candidates = torch.arange(count, device=values.device)
+    if len(candidates) > k:
+        candidates = candidates[torch.topk(magnitudes[candidates], k, sorted=False).indices]
+    return candidates.sort().values

@@ -25,9 +25,9 @@ import numpy as np
 import torch
 
 #: Elements of a piece: few enough that its magnitudes fit into a cache, enough that threads seldom wait for Python's lock.
-PIECE = 1 << 19
+PIECE_ELEMENTS = 1 << 19
 #: Elements of the sample. A vector with fewer than four times as many is not sampled.
-SAMPLE = 1 << 14
+SAMPLE_ELEMENTS = 1 << 14
 #: Standard deviations from the expected place of the k-th largest magnitude down to the floor.
 DEVIATIONS = 5
 #: Number of upper bits of a magnitude that select a bin of the histogram.
@@ -47,7 +47,7 @@ def select(values: torch.Tensor, k: int) -> torch.Tensor:
     choice among equal magnitudes is its own. GPU kernels that counted the magnitudes' bits took three times as long
     (python/results/compression.md).
     """
-    return torch.from_numpy(_Bits(values).largest(k)) if values.device.type == "cpu" else by_topk(values, k)
+    return torch.from_numpy(_MagnitudeBits(values).largest(k)) if values.device.type == "cpu" else by_topk(values, k)
 
 
 def by_topk(values: torch.Tensor, k: int) -> torch.Tensor:
@@ -60,11 +60,11 @@ def sample_positions(count: int) -> np.ndarray:
 
     Each stretch of the vector has one position, at random, so that a periodic vector does not mislead.
     """
-    drawn = np.random.default_rng(0).random(SAMPLE)
-    return ((np.arange(SAMPLE) + drawn) * (count / SAMPLE)).astype(np.int64)
+    drawn = np.random.default_rng(0).random(SAMPLE_ELEMENTS)
+    return ((np.arange(SAMPLE_ELEMENTS) + drawn) * (count / SAMPLE_ELEMENTS)).astype(np.int64)
 
 
-class _Bits:
+class _MagnitudeBits:
     """Bits of a vector on the CPU, read piece by piece.
 
     As many threads as torch has each read a part of the vector with numpy, which lets other threads run meanwhile.
@@ -85,27 +85,31 @@ class _Bits:
             if len(equal) == missing:
                 return np.sort(np.concatenate([candidates, equal]))
             candidates, magnitudes = self._above(self._counted_floor(k))
-        return _cut(candidates, magnitudes, k)
+        return _keep_largest(candidates, magnitudes, k)
 
     def _floor(self, k: int) -> int:
         """Return a magnitude that more than k elements exceed, judging by the sample; _NO_FLOOR if sampling is no use."""
-        if self._count < 4 * SAMPLE:
+        if self._count < 4 * SAMPLE_ELEMENTS:
             return _NO_FLOOR
         sample = self._bits[sample_positions(self._count)] & self._without_sign
-        expected = SAMPLE * k / self._count
+        expected = SAMPLE_ELEMENTS * k / self._count
         # A small count is not normally distributed: hence DEVIATIONS once more.
         rank = math.ceil(expected + DEVIATIONS * (math.sqrt(expected) + 1))
-        return int(np.partition(sample, SAMPLE - rank)[SAMPLE - rank]) if rank < SAMPLE else _NO_FLOOR
+        return (
+            int(np.partition(sample, SAMPLE_ELEMENTS - rank)[SAMPLE_ELEMENTS - rank])
+            if rank < SAMPLE_ELEMENTS
+            else _NO_FLOOR
+        )
 
     def _above(self, floor: int) -> tuple[np.ndarray, np.ndarray]:
         """Return the indices of the elements whose magnitude is above the floor, and their magnitudes."""
 
         def of_part(first: int, stop: int) -> list[tuple[np.ndarray, np.ndarray]]:
-            mask = np.empty(min(PIECE, stop - first), bool)
+            mask = np.empty(min(PIECE_ELEMENTS, stop - first), bool)
             found = []
             for start, magnitudes in self._pieces(first, stop):
-                here = np.flatnonzero(np.greater(magnitudes, floor, out=mask[: len(magnitudes)]))
-                found.append((here + start, magnitudes[here]))
+                indices = np.flatnonzero(np.greater(magnitudes, floor, out=mask[: len(magnitudes)]))
+                found.append((indices + start, magnitudes[indices]))
             return found
 
         found = self._in_parts(of_part)
@@ -116,9 +120,9 @@ class _Bits:
         found: list[np.ndarray] = []
         missing = limit
         for start, magnitudes in self._pieces(0, self._count):
-            here = np.flatnonzero(magnitudes == magnitude)[:missing]
-            found.append(here + start)
-            missing -= len(here)
+            indices = np.flatnonzero(magnitudes == magnitude)[:missing]
+            found.append(indices + start)
+            missing -= len(indices)
             if not missing:
                 break
         return np.concatenate(found)
@@ -132,23 +136,23 @@ class _Bits:
             return [np.bincount(magnitudes >> shift, minlength=1 << HISTOGRAM_BITS) for _, magnitudes in pieces]
 
         bins = np.sum(self._in_parts(of_part), axis=0)
-        from_the_top = np.cumsum(bins[::-1])
-        bin_of_kth = len(bins) - 1 - int(np.searchsorted(from_the_top, k))
+        counts_from_top = np.cumsum(bins[::-1])
+        bin_of_kth = len(bins) - 1 - int(np.searchsorted(counts_from_top, k))
         return (bin_of_kth << shift) - 1
 
     def _pieces(self, first: int, stop: int) -> Iterator[tuple[int, np.ndarray]]:
         """Yield each piece of a part as (start, magnitudes). The next piece overwrites the memory of the magnitudes."""
-        memory = np.empty(min(PIECE, stop - first), self._bits.dtype)
-        for start in range(first, stop, PIECE):
-            piece = self._bits[start : min(start + PIECE, stop)]
+        memory = np.empty(min(PIECE_ELEMENTS, stop - first), self._bits.dtype)
+        for start in range(first, stop, PIECE_ELEMENTS):
+            piece = self._bits[start : min(start + PIECE_ELEMENTS, stop)]
             yield start, np.bitwise_and(piece, self._without_sign, out=memory[: len(piece)])
 
     def _in_parts(self, work: Callable[[int, int], list[R]]) -> list[R]:
         """Return the concatenated results of ``work(first, stop)`` for all parts, in their order."""
-        pieces = -(-self._count // PIECE)
+        pieces = -(-self._count // PIECE_ELEMENTS)
         # A thread with fewer than two pieces costs more than it saves.
         parts = max(1, min(torch.get_num_threads(), pieces // 2))
-        bounds = [min(number * pieces // parts * PIECE, self._count) for number in range(parts + 1)]
+        bounds = [min(number * pieces // parts * PIECE_ELEMENTS, self._count) for number in range(parts + 1)]
         if parts == 1:
             return work(*bounds)
         # New threads for each call: the threads of a global pool would be missing after a fork.
@@ -157,7 +161,7 @@ class _Bits:
             return sum((other.result() for other in others), work(bounds[0], bounds[1]))
 
 
-def _cut(indices: np.ndarray, magnitudes: np.ndarray, k: int) -> np.ndarray:
+def _keep_largest(indices: np.ndarray, magnitudes: np.ndarray, k: int) -> np.ndarray:
     """Return the indices of the k largest magnitudes, in their order; the first ones of equal magnitudes."""
     if len(indices) == k:
         return indices

@@ -27,13 +27,13 @@ from sparkdl_comm.errors import PersistenceError
 
 
 @dataclass
-class _Part:
+class _Residual:
     """Residual and velocity of one part, each in two buffers: a step writes the next one, and a skipped step keeps the
     old one.
     """
 
-    left: torch.Tensor
-    next_left: torch.Tensor
+    residual: torch.Tensor
+    next_residual: torch.Tensor
     velocity: torch.Tensor | None = None
     next_velocity: torch.Tensor | None = None
     #: True if the residual is zero and there is no velocity.
@@ -41,25 +41,28 @@ class _Part:
     #: Value of :attr:`is_clear` after :meth:`Feedback.settle`, if the step is applied.
     will_be_clear: bool = False
     is_changed: bool = False
-    #: Slices without a gradient on this rank, between :meth:`Feedback.empty` and :meth:`Feedback.summed`.
+    #: Slices without a gradient on this rank, between :meth:`Feedback.flush_into` and :meth:`Feedback.update_velocity`.
     unused: Sequence[slice] = ()
 
 
 class Feedback:
     """Residuals of one rank. The start of a part in the flat vector identifies it.
 
-    The order of the calls, for each part and step: :meth:`add`, perhaps :meth:`take` or :meth:`carry`; or :meth:`empty`
-    and, after the sum, :meth:`summed`. Then :meth:`settle` once.
+    The order of the calls, for each part and step: :meth:`add_residual`, perhaps
+    :meth:`record_sent` or :meth:`record_sent_values`; or :meth:`flush_into` and, after the sum,
+    :meth:`update_velocity`. Then :meth:`settle` once.
 
     :param momentum: factor of momentum correction; 0 for none.
-    :param keeps: False to drop the elements that are not sent.
+    :param keeps_residual: False to drop the elements that are not sent.
     """
 
-    def __init__(self, momentum: float = 0.0, keeps: bool = True) -> None:
-        self._momentum, self._keeps = momentum, keeps
-        self._parts: dict[int, _Part] = {}
+    def __init__(self, momentum: float = 0.0, keeps_residual: bool = True) -> None:
+        self._momentum, self._keeps_residual = momentum, keeps_residual
+        self._parts: dict[int, _Residual] = {}
 
-    def add(self, start: int, gradient: torch.Tensor, scale: float, unused: Sequence[slice] = ()) -> torch.Tensor:
+    def add_residual(
+        self, start: int, gradient: torch.Tensor, scale: float, unused: Sequence[slice] = ()
+    ) -> torch.Tensor:
         """Return the sum of the gradient and the residual, without the scale, for selection.
 
         The result is this object's memory, float32 ``[n]``. It is valid until :meth:`settle`, and callers must not
@@ -71,74 +74,74 @@ class Feedback:
         part = self._part(start, gradient)
         part.is_changed, part.will_be_clear = True, False
         if part.velocity is None:
-            torch.add(part.left, gradient, alpha=1 / scale, out=part.next_left)
+            torch.add(part.residual, gradient, alpha=1 / scale, out=part.next_residual)
         else:
             assert part.next_velocity is not None
             torch.mul(part.velocity, self._momentum, out=part.next_velocity)
             part.next_velocity.add_(gradient, alpha=1 / scale)
-            torch.add(part.left, part.next_velocity, out=part.next_left)
-        for stretch in unused:
-            part.next_left[stretch] = -0.0
-        return part.next_left
+            torch.add(part.residual, part.next_velocity, out=part.next_residual)
+        for piece in unused:
+            part.next_residual[piece] = -0.0
+        return part.next_residual
 
-    def take(
+    def record_sent(
         self, start: int, indices: torch.Tensor, sent: torch.Tensor, scale: float, unused: Sequence[slice] = ()
     ) -> None:
         """Record the elements that are sent.
 
         :param indices: int64 ``[k]``, distinct, within the part.
         :param sent: float32 ``[k]``: their values as other ranks receive them, with the scale.
-        :param unused: as in :meth:`add`.
+        :param unused: as in :meth:`add_residual`.
         """
         part = self._parts[start]
-        if self._keeps:
-            part.next_left[indices] -= sent / scale
+        if self._keeps_residual:
+            part.next_residual[indices] -= sent / scale
         else:
-            part.next_left.zero_()
+            part.next_residual.zero_()
         if part.next_velocity is not None:
             part.next_velocity[indices] = 0.0
-        for stretch in unused:
-            part.next_left[stretch] = part.left[stretch]
+        for piece in unused:
+            part.next_residual[piece] = part.residual[piece]
             if part.velocity is not None and part.next_velocity is not None:
-                part.next_velocity[stretch] = part.velocity[stretch]
+                part.next_velocity[piece] = part.velocity[piece]
 
-    def carry(self, start: int, carried: torch.Tensor, unused: Sequence[slice] = ()) -> None:
-        """Record the values that are sent of the result of :meth:`add`. Momentum is not supported.
+    def record_sent_values(self, start: int, sent: torch.Tensor, unused: Sequence[slice] = ()) -> None:
+        """Record the values that are sent of the result of :meth:`add_residual`. Momentum is not supported.
 
-        :param carried: float32 ``[n]``: the values sent, without the scale.
-        :param unused: as in :meth:`add`.
+        :param sent: float32 ``[n]``: the values sent, without the scale.
+        :param unused: as in :meth:`add_residual`.
         """
         part = self._parts[start]
-        part.next_left -= carried
-        for stretch in unused:
-            part.next_left[stretch] = part.left[stretch]
+        part.next_residual -= sent
+        for piece in unused:
+            part.next_residual[piece] = part.residual[piece]
 
     def is_clear(self, start: int) -> bool:
-        """Return whether nothing is kept for this part, so that :meth:`empty` has nothing to do.
+        """Return whether nothing is kept for this part, so that :meth:`flush_into` has nothing to do.
 
         That saves reading and writing the gradient several times in each step of a dense run.
         """
         return not self._momentum and (start not in self._parts or self._parts[start].is_clear)
 
-    def empty(self, start: int, gradient: torch.Tensor, scale: float, unused: Sequence[slice] = ()) -> None:
+    def flush_into(self, start: int, gradient: torch.Tensor, scale: float, unused: Sequence[slice] = ()) -> None:
         """Add the residual to the gradient, in place, and clear it: all elements are sent.
 
-        With momentum the velocity is sent, too, and a call of :meth:`summed` must follow.
+        With momentum the velocity is sent, too, and a call of :meth:`update_velocity` must follow.
         """
         if self.is_clear(start):
             return
         part = self._part(start, gradient)
         part.is_changed, part.unused = True, unused
-        part.will_be_clear = part.velocity is None and not any(part.left[stretch].any() for stretch in unused)
-        part.next_left.zero_()
+        part.will_be_clear = part.velocity is None and not any(part.residual[piece].any() for piece in unused)
+        part.next_residual.zero_()
         if part.velocity is not None:
             gradient.add_(part.velocity, alpha=scale * self._momentum)
-        gradient.add_(part.left, alpha=scale)
-        for stretch in unused:
-            gradient[stretch] = -0.0
-            part.next_left[stretch] = part.left[stretch]
+        gradient.add_(part.residual, alpha=scale)
+        for piece in unused:
+            gradient[piece] = -0.0
+            part.next_residual[piece] = part.residual[piece]
 
-    def summed(
+    def update_velocity(
         self, start: int, total: torch.Tensor, scale: float, contributors: int, unused: Sequence[slice] = ()
     ) -> None:
         """Update the velocity after a dense step from the sum over all ranks.
@@ -154,11 +157,11 @@ class Feedback:
         if part is None or part.velocity is None or part.next_velocity is None:
             return
         torch.mul(total, 1 / (scale * contributors), out=part.next_velocity)
-        part.next_velocity -= part.left  # sent, too, but no velocity: only the sum of both is known
-        for stretch in part.unused:  # this rank sent nothing here
-            part.next_velocity[stretch] += part.left[stretch] + part.velocity[stretch]
-        for stretch in unused:
-            part.next_velocity[stretch] = part.velocity[stretch]
+        part.next_velocity -= part.residual  # sent, too, but no velocity: only the sum of both is known
+        for piece in part.unused:  # this rank sent nothing here
+            part.next_velocity[piece] += part.residual[piece] + part.velocity[piece]
+        for piece in unused:
+            part.next_velocity[piece] = part.velocity[piece]
 
     def forget(self, start: int, stop: int) -> None:
         """Drop the residuals of the parts that begin in this range."""
@@ -169,7 +172,7 @@ class Feedback:
         """End the step of all parts. ``applied`` is False if it was skipped."""
         for part in self._parts.values():
             if part.is_changed and applied:
-                part.left, part.next_left = part.next_left, part.left
+                part.residual, part.next_residual = part.next_residual, part.residual
                 part.velocity, part.next_velocity = part.next_velocity, part.velocity
                 part.is_clear = part.will_be_clear
             part.is_changed = False
@@ -177,7 +180,7 @@ class Feedback:
     def state(self) -> dict[str, Any]:
         """Return the state for a checkpoint. Tensors are not copied."""
         return {
-            "left": {str(start): part.left for start, part in self._parts.items()},
+            "left": {str(start): part.residual for start, part in self._parts.items()},
             "velocity": {str(s): part.velocity for s, part in self._parts.items() if part.velocity is not None},
         }
 
@@ -191,16 +194,16 @@ class Feedback:
                 "the checkpoint has another spark.sparkdl.comm.compression.momentum. Do not change it"
             )
         self._parts.clear()
-        for start, left in state["left"].items():
-            part = self._part(int(start), left)
-            part.left.copy_(left)
+        for start, saved in state["left"].items():
+            part = self._part(int(start), saved)
+            part.residual.copy_(saved)
             part.is_clear = False
             if part.velocity is not None:
                 part.velocity.copy_(state["velocity"][start])
 
-    def _part(self, start: int, like: torch.Tensor) -> _Part:
+    def _part(self, start: int, like: torch.Tensor) -> _Residual:
         if start not in self._parts:
-            made = self._parts[start] = _Part(torch.zeros_like(like), torch.zeros_like(like))
+            created = self._parts[start] = _Residual(torch.zeros_like(like), torch.zeros_like(like))
             if self._momentum:
-                made.velocity, made.next_velocity = torch.zeros_like(like), torch.zeros_like(like)
+                created.velocity, created.next_velocity = torch.zeros_like(like), torch.zeros_like(like)
         return self._parts[start]

@@ -28,7 +28,7 @@ from sparkdl_comm.collectives.group import AUTO, CollectiveGroup, topology_of
 from sparkdl_comm.collectives.plan import cut
 from sparkdl_comm.collectives.rank_group import RankGroup
 from sparkdl_comm.compress.compressed_sum import CompressedSum
-from sparkdl_comm.compress.part import Part, PartOf
+from sparkdl_comm.compress.flat_range import FlatRange, RangeFactory
 from sparkdl_comm.compress.sparsifier import Sparsifier
 from sparkdl_comm.conf import CommConf
 from sparkdl_comm.errors import ConfError
@@ -41,10 +41,10 @@ class HiTopK(CompressedSum):
     """
 
     def __init__(
-        self, sparsifier: Sparsifier, part_of: PartOf, ranks: RankGroup, conf: CommConf, device: torch.device
+        self, sparsifier: Sparsifier, make_range: RangeFactory, ranks: RankGroup, conf: CommConf, device: torch.device
     ) -> None:
         self.feedback = sparsifier.feedback
-        self._sparsifier, self._part_of = sparsifier, part_of
+        self._sparsifier, self._make_range = sparsifier, make_range
         check_rails(len(ranks.members[0].rails))
         hosts = Counter(member.rails[0].address for member in ranks.members)
         if len(set(hosts.values())) > 1:
@@ -62,43 +62,45 @@ class HiTopK(CompressedSum):
             return self._groups[-1]
 
         try:
-            self._inside = group("ring", ranks.split(host, self._slot, conf.timeout))
-            self._between = group(AUTO, ranks.split(self._slot, host, conf.timeout))
+            self._inside_group = group("ring", ranks.split(host, self._slot, conf.timeout))
+            self._between_group = group(AUTO, ranks.split(self._slot, host, conf.timeout))
         except BaseException:
             self.close()
             raise
 
-    def own(self, start: int, stop: int) -> Part:
-        return self._of_slot(self._slot, start, stop)
+    def own_range(self, start: int, stop: int) -> FlatRange:
+        return self._slot_range(self._slot, start, stop)
 
     @property
-    def contributors(self) -> int:
+    def contributor_count(self) -> int:
         return self._hosts
 
     def stages(self, start: int, vector: torch.Tensor, density: float, scale: float) -> Iterator[None]:
         stop = start + vector.numel()
-        own = self.own(start, stop)
-        work = self._inside.start("reduce_scatter", vector)
+        own = self.own_range(start, stop)
+        work = self._inside_group.start("reduce_scatter", vector)
         yield
         work.wait()
         packed = self._sparsifier.encode(own, vector[own.start - start : own.stop - start], density, scale)
-        message = packed.new_zeros(self._message(start, stop, density))
+        message = packed.new_zeros(self._message_bytes(start, stop, density))
         message[: packed.numel()] = packed
-        of_hosts = message.new_empty((self._hosts, message.numel()))
-        gathering = self._between.all_gather(message, of_hosts)
+        host_messages = message.new_empty((self._hosts, message.numel()))
+        gathering = self._between_group.all_gather(message, host_messages)
         yield
         gathering.wait()
-        of_all = message.new_empty((self._slots, *of_hosts.shape))
-        gathering = self._inside.all_gather(of_hosts, of_all)
+        all_messages = message.new_empty((self._slots, *host_messages.shape))
+        gathering = self._inside_group.all_gather(host_messages, all_messages)
         yield
         gathering.wait()
         for slot in range(self._slots):
-            part = self._of_slot(slot, start, stop)
-            self._sparsifier.add_up(part, list(of_all[slot]), density, vector[part.start - start : part.stop - start])
+            part = self._slot_range(slot, start, stop)
+            self._sparsifier.sum_selections(
+                part, list(all_messages[slot]), density, vector[part.start - start : part.stop - start]
+            )
 
     def arriving_bytes(self, start: int, stop: int, density: float) -> int:
         dense = 4 * (self._slots - 1) * (stop - start) // self._slots
-        message = self._message(start, stop, density)
+        message = self._message_bytes(start, stop, density)
         return dense + (self._hosts - 1) * message + (self._slots - 1) * self._hosts * message
 
     def state(self) -> dict[str, Any]:
@@ -111,18 +113,18 @@ class HiTopK(CompressedSum):
         for group in self._groups:
             group.close()
 
-    def _of_slot(self, slot: int, start: int, stop: int) -> Part:
+    def _slot_range(self, slot: int, start: int, stop: int) -> FlatRange:
         """Return the part that rank ``slot`` of a host's ring owns."""
         first, end = (cut(start, stop, self._slots, place) for place in (slot, slot + 1))
-        return self._part_of(first, end)
+        return self._make_range(first, end)
 
-    def _message(self, start: int, stop: int, density: float) -> int:
+    def _message_bytes(self, start: int, stop: int, density: float) -> int:
         """Return the bytes of the longest message of a rank of the host.
 
         Parts may differ by one element, and in their number of parameters.
         """
-        parts = [self._of_slot(slot, start, stop) for slot in range(self._slots)]
-        return max(1, *(self._sparsifier.format(part, density).nbytes for part in parts))
+        parts = [self._slot_range(slot, start, stop) for slot in range(self._slots)]
+        return max(1, *(self._sparsifier.make_format(part, density).nbytes for part in parts))
 
 
 def check_rails(rails: int) -> None:

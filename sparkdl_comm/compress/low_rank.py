@@ -22,9 +22,9 @@ from typing import Any, NamedTuple
 import torch
 
 from sparkdl_comm.collectives.group import CollectiveGroup
-from sparkdl_comm.compress.compressed_sum import SumOfWholeRanges
+from sparkdl_comm.compress.compressed_sum import WholeRangeSum
 from sparkdl_comm.compress.feedback import Feedback
-from sparkdl_comm.compress.part import Part, PartOf
+from sparkdl_comm.compress.flat_range import FlatRange, RangeFactory
 from sparkdl_comm.errors import PersistenceError
 
 
@@ -42,7 +42,7 @@ class _Matrix(NamedTuple):
     rank: int
 
 
-class LowRankSum(SumOfWholeRanges):
+class LowRankSum(WholeRangeSum):
     """Compressed sum of one rank by PowerSGD.
 
     :param rank: r, at least 1.
@@ -51,37 +51,46 @@ class LowRankSum(SumOfWholeRanges):
     """
 
     def __init__(
-        self, rank: int, shapes: Mapping[int, tuple[int, ...]], part_of: PartOf, group: CollectiveGroup, world: int
+        self,
+        rank: int,
+        shapes: Mapping[int, tuple[int, ...]],
+        make_range: RangeFactory,
+        group: CollectiveGroup,
+        world: int,
     ) -> None:
-        super().__init__(Feedback(), part_of, group, world)
+        super().__init__(Feedback(), make_range, group, world)
         self._rank, self._shapes = rank, shapes
         #: Q of the last applied step, and of the step under way, by the parameter's start in the flat vector.
         self._factors: dict[int, torch.Tensor] = {}
         self._next_factors: dict[int, torch.Tensor] = {}
 
     def stages(self, start: int, vector: torch.Tensor, density: float, scale: float) -> Iterator[None]:
-        part = self.own(start, start + vector.numel())
-        matrices, whole = self._cut(part)
-        used = part.used(vector)
-        unused = part.that(~used)
-        gathered = self.feedback.add(start, vector, scale, unused)
-        of_matrix = [gathered[part.pieces[matrix.piece]].view(matrix.rows, matrix.columns) for matrix in matrices]
+        part = self.own_range(start, start + vector.numel())
+        matrices, whole_pieces = self._split_pieces(part)
+        used = part.find_used(vector)
+        unused = part.select(~used)
+        gathered = self.feedback.add_residual(start, vector, scale, unused)
+        matrix_gradients = [
+            gathered[part.pieces[matrix.piece]].view(matrix.rows, matrix.columns) for matrix in matrices
+        ]
 
         factors = [self._factor(matrix, vector) for matrix in matrices]
-        products = [gradient @ factor for gradient, factor in zip(of_matrix, factors, strict=True)]
+        products = [gradient @ factor for gradient, factor in zip(matrix_gradients, factors, strict=True)]
         first = torch.cat(
             [
                 *(product.view(-1) for product in products),
-                *(gathered[part.pieces[number]] for number in whole),
+                *(gathered[part.pieces[number]] for number in whole_pieces),
                 used.float(),
             ]
         )
         work = self._group.start("all_reduce", first)
         yield
         work.wait()
-        *summed, users = first.split([*map(torch.numel, products), *self._lengths(part, whole), len(part.pieces)])
+        *summed, users = first.split(
+            [*map(torch.numel, products), *self._lengths(part, whole_pieces), len(part.pieces)]
+        )
         left = [orthonormal(one.view(p.shape)) for one, p in zip(summed, products, strict=False)]
-        right = [gradient.T @ one for gradient, one in zip(of_matrix, left, strict=True)]
+        right = [gradient.T @ one for gradient, one in zip(matrix_gradients, left, strict=True)]
         if right:
             second = torch.cat([one.reshape(-1) for one in right])
             work = self._group.start("all_reduce", second)
@@ -89,22 +98,22 @@ class LowRankSum(SumOfWholeRanges):
             work.wait()
             right = [one.view(p.shape) for one, p in zip(second.split([*map(torch.numel, right)]), right, strict=True)]
         total = torch.empty_like(vector)
-        carried = gathered.clone()  # parameters that are sent whole leave no residual
+        sent = gathered.clone()  # parameters that are sent whole leave no residual
         for matrix, one, factor in zip(matrices, left, right, strict=True):
             self._next_factors[matrix.start] = factor
             piece = part.pieces[matrix.piece]
             torch.mm(one, factor.T, out=total[piece].view(matrix.rows, matrix.columns))
-            torch.div(total[piece], users[matrix.piece].clamp(min=1), out=carried[piece])
-        for number, one in zip(whole, summed[len(matrices) :], strict=True):
+            torch.div(total[piece], users[matrix.piece].clamp(min=1), out=sent[piece])
+        for number, one in zip(whole_pieces, summed[len(matrices) :], strict=True):
             total[part.pieces[number]] = one
         torch.mul(total, scale, out=vector).add_(0.0)
-        for stretch in part.that(users == 0):
+        for stretch in part.select(users == 0):
             vector[stretch] = -0.0
-        self.feedback.carry(start, carried, unused)
+        self.feedback.record_sent_values(start, sent, unused)
 
     def arriving_bytes(self, start: int, stop: int, density: float) -> int:
-        matrices, whole = self._cut(part := self.own(start, stop))
-        first = sum(m.rows * m.rank for m in matrices) + sum(self._lengths(part, whole)) + len(part.pieces)
+        matrices, whole_pieces = self._split_pieces(part := self.own_range(start, stop))
+        first = sum(m.rows * m.rank for m in matrices) + sum(self._lengths(part, whole_pieces)) + len(part.pieces)
         second = sum(m.columns * m.rank for m in matrices)
         counts = filter(None, (first, second))
         return sum(sum(self._group.arriving_bytes("all_reduce", count, torch.float32)) for count in counts)
@@ -128,9 +137,9 @@ class LowRankSum(SumOfWholeRanges):
         if any(factor.shape[1] > self._rank for factor in self._factors.values()):
             raise PersistenceError("the checkpoint has another spark.sparkdl.comm.compression. Do not change it")
 
-    def _cut(self, part: Part) -> tuple[list[_Matrix], list[int]]:
+    def _split_pieces(self, part: FlatRange) -> tuple[list[_Matrix], list[int]]:
         """Return the pieces to send as narrow matrices, because these are smaller, and the indices of all other pieces."""
-        matrices, whole = [], []
+        matrices, whole_pieces = [], []
         for number, piece in enumerate(part.pieces):
             start = part.start + piece.start
             shape = self._shapes[start]
@@ -139,10 +148,10 @@ class LowRankSum(SumOfWholeRanges):
             if rank * (rows + columns) < rows * columns:
                 matrices.append(_Matrix(number, start, rows, columns, rank))
             else:
-                whole.append(number)
-        return matrices, whole
+                whole_pieces.append(number)
+        return matrices, whole_pieces
 
-    def _lengths(self, part: Part, numbers: list[int]) -> list[int]:
+    def _lengths(self, part: FlatRange, numbers: list[int]) -> list[int]:
         return [part.pieces[number].stop - part.pieces[number].start for number in numbers]
 
     def _factor(self, matrix: _Matrix, like: torch.Tensor) -> torch.Tensor:
@@ -151,8 +160,8 @@ class LowRankSum(SumOfWholeRanges):
         if known is not None and bool(known.any(dim=0).all()):
             return known
         random = torch.Generator().manual_seed(matrix.start)
-        begun = torch.randn(matrix.columns, matrix.rank, generator=random).to(like.device)
-        return begun if known is None else torch.where(known.any(dim=0), known, begun)
+        random_factor = torch.randn(matrix.columns, matrix.rank, generator=random).to(like.device)
+        return random_factor if known is None else torch.where(known.any(dim=0), known, random_factor)
 
 
 def orthonormal(columns: torch.Tensor) -> torch.Tensor:

@@ -8,12 +8,12 @@ from typing import Any
 import torch
 
 from sparkdl_comm.collectives.group import CollectiveGroup
-from sparkdl_comm.compress.compressed_sum import SumOfWholeRanges
-from sparkdl_comm.compress.part import PartOf
+from sparkdl_comm.compress.compressed_sum import WholeRangeSum
+from sparkdl_comm.compress.flat_range import RangeFactory
 from sparkdl_comm.compress.sparsifier import Sparsifier
 
 
-class NaiveAllGather(SumOfWholeRanges):
+class NaiveAllGather(WholeRangeSum):
     """Compressed sum for which every rank selects from its own gradient, gathers all selections and adds them up.
 
     Steps: those of the all-gather.
@@ -25,21 +25,21 @@ class NaiveAllGather(SumOfWholeRanges):
     :param group: runs the all-gathers.
     """
 
-    def __init__(self, sparsifier: Sparsifier, part_of: PartOf, group: CollectiveGroup, world: int) -> None:
-        super().__init__(sparsifier.feedback, part_of, group, world)
+    def __init__(self, sparsifier: Sparsifier, make_range: RangeFactory, group: CollectiveGroup, world: int) -> None:
+        super().__init__(sparsifier.feedback, make_range, group, world)
         self._sparsifier = sparsifier
 
     def stages(self, start: int, vector: torch.Tensor, density: float, scale: float) -> Iterator[None]:
-        part = self.own(start, start + vector.numel())
+        part = self.own_range(start, start + vector.numel())
         packed = self._sparsifier.encode(part, vector, density, scale)
         gathered = packed.new_empty((self._world, packed.numel()))
         work = self._group.all_gather(packed, gathered)
         yield
         work.wait()
-        self._sparsifier.add_up(part, list(gathered), density, vector)
+        self._sparsifier.sum_selections(part, list(gathered), density, vector)
 
     def arriving_bytes(self, start: int, stop: int, density: float) -> int:
-        return (self._world - 1) * self._sparsifier.format(self.own(start, stop), density).nbytes
+        return (self._world - 1) * self._sparsifier.make_format(self.own_range(start, stop), density).nbytes
 
     def state(self) -> dict[str, Any]:
         return self._sparsifier.state()

@@ -15,18 +15,18 @@ def predict_sparse(topology: Topology, count: int, density: float, cost: Cost) -
 
     ``count``: elements of the vector, sent as float32. ``density``: fraction of them to select.
     """
-    found = [_naive(topology, count, density, cost)]
+    found = [_predict_naive(topology, count, density, cost)]
     if topology.rails == 1:
-        found.append(_hierarchical(topology, count, density, cost))
+        found.append(_predict_hierarchical(topology, count, density, cost))
     return sorted(found, key=lambda prediction: prediction.seconds)
 
 
-def _naive(topology: Topology, count: int, density: float, cost: Cost) -> Prediction:
+def _predict_naive(topology: Topology, count: int, density: float, cost: Cost) -> Prediction:
     best = ranking("all_gather", topology, topology.world * SparseFormat.of_density(count, density).nbytes, 1, cost)[0]
     return replace(best, algorithm="naive-ag")
 
 
-def _hierarchical(topology: Topology, count: int, density: float, cost: Cost) -> Prediction:
+def _predict_hierarchical(topology: Topology, count: int, density: float, cost: Cost) -> Prediction:
     hosts, slots = len(topology.hosts), topology.slots
     message = SparseFormat.of_density(-(-count // slots), density).nbytes
     seconds, rail_bytes, bound = 0.0, 0, False

@@ -5,7 +5,7 @@ from __future__ import annotations
 from sparkdl_comm.conf import Schedule
 
 #: Factor by which the density falls at each stage of a warm-up, as in Deep Gradient Compression (Lin et al. 2018).
-_FALL = 4
+_DENSITY_FACTOR = 4
 
 
 def density_at(schedule: Schedule, density: float, step: int, epoch: int) -> float | None:
@@ -21,8 +21,8 @@ def density_at(schedule: Schedule, density: float, step: int, epoch: int) -> flo
     if not (schedule.steps[0] <= step <= schedule.steps[1] and schedule.epochs[0] <= epoch <= schedule.epochs[1]):
         return None
     stages: list[float] = []
-    while (stage := _FALL ** -(len(stages) + 1.0)) > density:
+    while (stage := _DENSITY_FACTOR ** -(len(stages) + 1.0)) > density:
         stages.append(stage)
-    begun = step - int(schedule.steps[0])
-    number = begun * len(stages) // schedule.warmup if schedule.warmup else len(stages)
+    steps_before = step - int(schedule.steps[0])
+    number = steps_before * len(stages) // schedule.warmup if schedule.warmup else len(stages)
     return stages[number] if number < len(stages) else density

@@ -21,14 +21,14 @@ DTYPES = (torch.float32, torch.float16, torch.bfloat16)
 class Operator:
     """Operator that selects elements of a vector.
 
-    ``exact``: True if its selection has the k largest magnitudes; any of equal ones; NaN ranks above infinity.
+    ``is_exact``: True if its selection has the k largest magnitudes; any of equal ones; NaN ranks above infinity.
     ``choose(values, k, generator)``: called with 0 < k < d, returns k distinct indices, ascending. ``upper(values,
     k)``: magnitude at which its search ends; it selects all larger elements. For an exact operator that is the k-th
     largest magnitude.
     """
 
     name: str
-    exact: bool
+    is_exact: bool
     choose: Callable[[torch.Tensor, int, torch.Generator | None], torch.Tensor]
     upper: Callable[[torch.Tensor, int], float]
 

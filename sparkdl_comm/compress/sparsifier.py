@@ -9,13 +9,13 @@ from typing import Any
 import torch
 
 from sparkdl_comm.compress.feedback import Feedback
-from sparkdl_comm.compress.part import Part
+from sparkdl_comm.compress.flat_range import FlatRange
 from sparkdl_comm.compress.selection import Operator, operator
 from sparkdl_comm.compress.wire import VALUE_TYPES, SparseFormat
 from sparkdl_comm.conf import CommConf, Compression
 
 #: Function that returns a context for selecting and for adding up, such as one that measures their time.
-Span = Callable[[], AbstractContextManager[object]]
+SpanFactory = Callable[[], AbstractContextManager[object]]
 
 
 class Sparsifier:
@@ -32,13 +32,13 @@ class Sparsifier:
         random: torch.Generator,
         dtype: torch.dtype,
         feedback: Feedback,
-        span: Span = nullcontext,
+        span: SpanFactory = nullcontext,
     ) -> None:
         self._select, self._random, self._dtype, self._span = select, random, dtype, span
         self.feedback = feedback
 
     @classmethod
-    def of(cls, compression: Compression, conf: CommConf, rank: int, span: Span = nullcontext) -> Sparsifier:
+    def of(cls, compression: Compression, conf: CommConf, rank: int, span: SpanFactory = nullcontext) -> Sparsifier:
         """Return the sparsifier for these settings. Ranks have different seeds, so random choices differ between them."""
         return cls(
             operator(compression.operator),
@@ -63,44 +63,46 @@ class Sparsifier:
         self.feedback.load_state(state)
         self._random.set_state(state["random"]["generator"].cpu())
 
-    def format(self, part: Part, density: float) -> SparseFormat:
+    def make_format(self, part: FlatRange, density: float) -> SparseFormat:
         """Return the format of the part's bytes. One flag per parameter tells whether this rank used it."""
         return SparseFormat.of_density(part.elements, density, self._dtype, len(part.pieces))
 
-    def encode(self, part: Part, gradient: torch.Tensor, density: float, scale: float) -> torch.Tensor:
+    def encode(self, part: FlatRange, gradient: torch.Tensor, density: float, scale: float) -> torch.Tensor:
         """Select elements, keep the residual, and return the selection as uint8 ``[format.nbytes]``.
 
         :param gradient: float32, of the part, with the scale; not changed. An unused parameter is -0.0.
         """
         with self._span():
-            chosen, values, used = self._choose(part, gradient, density, scale)
-            return self.format(part, density).encode(chosen, values, used)
+            indices, values, used = self._select_elements(part, gradient, density, scale)
+            return self.make_format(part, density).encode(indices, values, used)
 
-    def thin(self, part: Part, gradient: torch.Tensor, density: float, scale: float) -> None:
+    def sparsify(self, part: FlatRange, gradient: torch.Tensor, density: float, scale: float) -> None:
         """Select elements, keep the residual, and set the gradient to 0, in place, where elements are not selected.
 
         :param gradient: float32, of the part, with the scale. An unused parameter stays -0.0.
         """
-        chosen, values, used = self._choose(part, gradient, density, scale)
+        indices, values, used = self._select_elements(part, gradient, density, scale)
         gradient.zero_()
-        gradient[chosen] = values + 0.0
-        for piece in part.that(~used):
+        gradient[indices] = values + 0.0
+        for piece in part.select(~used):
             gradient[piece] = -0.0
 
-    def _choose(
-        self, part: Part, gradient: torch.Tensor, density: float, scale: float
+    def _select_elements(
+        self, part: FlatRange, gradient: torch.Tensor, density: float, scale: float
     ) -> tuple[torch.Tensor, torch.Tensor, torch.Tensor]:
         """Return the indices and the values (with the scale) of the selection, and which parameters were used."""
-        wanted = self.format(part, density)
-        used = part.used(gradient)
-        unused = part.that(~used)
-        gathered = self.feedback.add(part.start, gradient, scale, unused)
-        chosen = self._select(gathered, wanted.entries, self._random)
-        values = gathered[chosen] * scale
-        self.feedback.take(part.start, chosen, wanted.rounded(values), scale, unused)
-        return chosen, values, used
+        sparse_format = self.make_format(part, density)
+        used = part.find_used(gradient)
+        unused = part.select(~used)
+        gathered = self.feedback.add_residual(part.start, gradient, scale, unused)
+        indices = self._select(gathered, sparse_format.entries, self._random)
+        values = gathered[indices] * scale
+        self.feedback.record_sent(part.start, indices, sparse_format.round_values(values), scale, unused)
+        return indices, values, used
 
-    def add_up(self, part: Part, packed: Sequence[torch.Tensor], density: float, result: torch.Tensor) -> None:
+    def sum_selections(
+        self, part: FlatRange, packed: Sequence[torch.Tensor], density: float, result: torch.Tensor
+    ) -> None:
         """Overwrite ``result``, float32 of the part, with the sum of the encoded selections, added in their order.
 
         Parameters that no rank used are -0.0. No other element is -0.0.
@@ -108,14 +110,14 @@ class Sparsifier:
         :param packed: for each rank, uint8 with at least ``format.nbytes`` elements.
         :raises ProtocolError: an entry does not encode this part.
         """
-        wanted = self.format(part, density)
+        sparse_format = self.make_format(part, density)
         with self._span():
             result.zero_()
             used = torch.zeros(len(part.pieces), dtype=torch.bool, device=result.device)
             for one in packed:
-                indices, values, flags = wanted.decode(one[: wanted.nbytes])
+                indices, values, flags = sparse_format.decode(one[: sparse_format.nbytes])
                 # A rank's indices are distinct, so terms are added in the order of the ranks.
                 result.index_add_(0, indices, values)
                 used |= flags
-            for piece in part.that(~used):
+            for piece in part.select(~used):
                 result[piece] = -0.0

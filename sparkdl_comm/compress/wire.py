@@ -53,7 +53,7 @@ class SparseFormat:
     @property
     def nbytes(self) -> int:
         """Number of bytes on the network."""
-        return self._positions + self.entries * self.dtype.itemsize + math.ceil(self.flags / 8)
+        return self._positions_end + self.entries * self.dtype.itemsize + math.ceil(self.flags / 8)
 
     def encode(self, indices: torch.Tensor, values: torch.Tensor, flags: torch.Tensor | None = None) -> torch.Tensor:
         """Return the entries as uint8 ``[nbytes]``, on the device of ``values``.
@@ -69,10 +69,10 @@ class SparseFormat:
             packed[: 4 * stretches] = counts.view(torch.uint8)
         # A conversion to fewer bits keeps an integer's lowest bits.
         positions = indices.to(torch.int16 if width == 2 else torch.int32)
-        packed[4 * stretches : self._positions] = positions.view(torch.uint8)
-        packed[self._positions : self._values] = self._narrow(values).view(torch.uint8)
+        packed[4 * stretches : self._positions_end] = positions.view(torch.uint8)
+        packed[self._positions_end : self._values_end] = self._narrow(values).view(torch.uint8)
         if flags is not None:
-            packed[self._values :] = _pack(flags)
+            packed[self._values_end :] = _pack_flags(flags)
         return packed
 
     def decode(self, packed: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor, torch.Tensor]:
@@ -84,7 +84,7 @@ class SparseFormat:
             raise ProtocolError(f"received {packed.numel()} x {packed.dtype}, but {self} has {self.nbytes} bytes")
         stretches, width = self._layout
         # Copied, because views of other types need an alignment that a slice of a message may lack.
-        positions = packed[4 * stretches : self._positions].clone()
+        positions = packed[4 * stretches : self._positions_end].clone()
         if width == 2:
             indices = positions.view(torch.int16).to(torch.int64) & 0xFFFF
         else:
@@ -99,10 +99,10 @@ class SparseFormat:
             indices += torch.repeat_interleave(starts, counts)
         if self.entries and int(indices.max()) >= self.elements:
             raise ProtocolError(f"{self}: index {int(indices.max())} is out of range")
-        values = packed[self._positions : self._values].clone().view(self.dtype).to(torch.float32)
-        return indices, values, _unpack(packed[self._values :], self.flags)
+        values = packed[self._positions_end : self._values_end].clone().view(self.dtype).to(torch.float32)
+        return indices, values, _unpack_flags(packed[self._values_end :], self.flags)
 
-    def rounded(self, values: torch.Tensor) -> torch.Tensor:
+    def round_values(self, values: torch.Tensor) -> torch.Tensor:
         """Return ``values`` as the receiver decodes them."""
         return values if self.dtype is torch.float32 else self._narrow(values).to(torch.float32)
 
@@ -121,23 +121,23 @@ class SparseFormat:
         return (stretches, 2) if 4 * stretches < 2 * self.entries else (0, 4)
 
     @property
-    def _positions(self) -> int:
+    def _positions_end(self) -> int:
         """Offset, in bytes, at which the positions end."""
         stretches, width = self._layout
         return 4 * stretches + width * self.entries
 
     @property
-    def _values(self) -> int:
+    def _values_end(self) -> int:
         """Offset, in bytes, at which the values end."""
-        return self._positions + self.entries * self.dtype.itemsize
+        return self._positions_end + self.entries * self.dtype.itemsize
 
 
-def _pack(flags: torch.Tensor) -> torch.Tensor:
+def _pack_flags(flags: torch.Tensor) -> torch.Tensor:
     bits = flags.new_zeros(math.ceil(len(flags) / 8) * 8, dtype=torch.uint8)
     bits[: len(flags)] = flags
     return (bits.view(-1, 8) << torch.arange(8, dtype=torch.uint8, device=bits.device)).sum(1, dtype=torch.uint8)
 
 
-def _unpack(packed: torch.Tensor, count: int) -> torch.Tensor:
+def _unpack_flags(packed: torch.Tensor, count: int) -> torch.Tensor:
     bits = packed[:, None] >> torch.arange(8, dtype=torch.uint8, device=packed.device) & 1
     return bits.view(-1)[:count].bool()

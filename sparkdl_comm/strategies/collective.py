@@ -23,9 +23,9 @@ from sparkdl_comm.collectives.discover import parse_configured
 from sparkdl_comm.collectives.group import AUTO, CollectiveGroup, check_fits
 from sparkdl_comm.collectives.plan import Operation
 from sparkdl_comm.compress.compressed_sum import CompressedSum
+from sparkdl_comm.compress.flat_range import FlatRange, RangeFactory
 from sparkdl_comm.compress.low_rank import LowRankSum
 from sparkdl_comm.compress.naive_all_gather import NaiveAllGather
-from sparkdl_comm.compress.part import Part, PartOf
 from sparkdl_comm.compress.sparsifier import Sparsifier
 from sparkdl_comm.conf import PREFIX, CommConf, Compression
 from sparkdl_comm.conf.strategy import loop_name
@@ -182,12 +182,12 @@ class CollectiveAllReduce(CollectiveStrategy, Replicated):
         if operation == "broadcast" or self.compression is None:
             return super()._exchange_of(vector, operation)
         bounds = [entry.start for entry in self._model.entries]
-        part_of = functools.cache(lambda start, stop: Part.of(start, stop, bounds))
+        part_of = functools.cache(lambda start, stop: FlatRange.of(start, stop, bounds))
         compressed = self._compressed_sum(self.compression, part_of)
         dense = self._gang, self._group, operation, vector, self.watch
         return CompressedExchange(compressed, self.compression, self.conf, *dense)
 
-    def _compressed_sum(self, compression: Compression, part_of: PartOf) -> CompressedSum:
+    def _compressed_sum(self, compression: Compression, part_of: RangeFactory) -> CompressedSum:
         if compression.rank:
             shapes = {entry.start: entry.shape for entry in self._model.entries}
             return LowRankSum(compression.rank, shapes, part_of, self._group, self._gang.world)

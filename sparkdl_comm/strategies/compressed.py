@@ -8,9 +8,9 @@ from collections.abc import Sequence
 from typing import Any
 
 from sparkdl_comm.compress.compressed_sum import CompressedSum
-from sparkdl_comm.compress.part import Part
+from sparkdl_comm.compress.flat_range import FlatRange
 from sparkdl_comm.compress.schedule import density_at
-from sparkdl_comm.compress.stages import Stages
+from sparkdl_comm.compress.stages import StageRunner
 from sparkdl_comm.compress.trial import Trial
 from sparkdl_comm.conf import CommConf, Compression
 from sparkdl_comm.strategies.base import StepInfo
@@ -35,7 +35,7 @@ class CompressedExchange(CollectiveExchange):
         self._compressed, self._feedback = compressed, compressed.feedback
         self._compression, self._schedule, self._timeout = compression, conf.compression_schedule, conf.timeout
         self._momentum = conf.compression_momentum
-        self._stages = Stages("sparkdl-comm-compression")
+        self._stages = StageRunner("sparkdl-comm-compression")
         self._trials: dict[float, Trial] = {}
         self._trial: Trial | None = None
         self._density: float | None = None
@@ -59,13 +59,13 @@ class CompressedExchange(CollectiveExchange):
 
     def start(self, start: int, stop: int) -> Pending:
         if self._density is None:
-            own = self._compressed.own(start, stop)
+            own = self._compressed.own_range(start, stop)
             if not self._feedback.is_clear(own.start):
                 gradient = self._vector[own.start : own.stop]
-                self._feedback.empty(own.start, gradient, self._scale, own.unused(gradient))
+                self._feedback.flush_into(own.start, gradient, self._scale, own.find_unused(gradient))
             return self._kept(own, super().start(start, stop))
         stages = self._compressed.stages(start, self._vector[start:stop], self._density, self._scale)
-        staged = self._stages.start(stages, last=(start, stop) == self._last)
+        staged = self._stages.start(stages, is_last=(start, stop) == self._last)
         self._watch.bytes["push"] += self._compressed.arriving_bytes(start, stop, self._density)
 
         def wait() -> None:
@@ -74,7 +74,7 @@ class CompressedExchange(CollectiveExchange):
 
         return Pending(start, stop, wait, lambda: staged.is_over)
 
-    def _kept(self, own: Part, dense: Pending) -> Pending:
+    def _kept(self, own: FlatRange, dense: Pending) -> Pending:
         """Return ``dense`` with a wait that also passes its sum to momentum correction."""
         if not self._momentum:
             return dense
@@ -83,7 +83,9 @@ class CompressedExchange(CollectiveExchange):
         def wait() -> None:
             dense.wait()
             total = self._vector[own.start : own.stop]
-            self._feedback.summed(own.start, total, scale, self._compressed.contributors, own.unused(total))
+            self._feedback.update_velocity(
+                own.start, total, scale, self._compressed.contributor_count, own.find_unused(total)
+            )
 
         return Pending(dense.start, dense.stop, wait, dense.is_over)
 
@@ -92,9 +94,9 @@ class CompressedExchange(CollectiveExchange):
         self._compressed.settle(applied)
         if self._trial is None:
             return
-        self._trial.took(time.perf_counter() - self._begun)
+        self._trial.record(time.perf_counter() - self._begun)
         if self._trial.is_due:
-            mine = json.dumps(self._trial.measured()).encode()
+            mine = json.dumps(self._trial.measurements()).encode()
             self._trial.choose([json.loads(told) for told in self._gang.all_gather(mine, self._timeout)])
 
     def details(self) -> dict[str, Any]:

@@ -5,8 +5,8 @@ from __future__ import annotations
 from sparkdl_comm.collectives.group import AUTO
 from sparkdl_comm.collectives.rank_group import RankGroup
 from sparkdl_comm.compress.compressed_sum import CompressedSum
+from sparkdl_comm.compress.flat_range import RangeFactory
 from sparkdl_comm.compress.hitopk import HiTopK, check_rails
-from sparkdl_comm.compress.part import PartOf
 from sparkdl_comm.conf import DEFAULT_COMPRESSION, PREFIX, CommConf, Compression
 from sparkdl_comm.errors import ConfError
 from sparkdl_comm.strategies.collective import CollectiveAllReduce
@@ -34,7 +34,7 @@ class HierarchicalTopK(CollectiveAllReduce):
     def compression(self) -> Compression:
         return self.conf.compression or DEFAULT_COMPRESSION
 
-    def _compressed_sum(self, compression: Compression, part_of: PartOf) -> CompressedSum:
+    def _compressed_sum(self, compression: Compression, part_of: RangeFactory) -> CompressedSum:
         name = f"hitopk {self.number}" if self.number else ""
         ranks, device = RankGroup(self._gang, range(self._gang.world), name), self._model.gradients.device
         return HiTopK(self._sparsifier(compression), part_of, ranks, self.conf, device)

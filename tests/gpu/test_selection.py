@@ -7,7 +7,7 @@ import torch
 
 from sparkdl_comm.compress import exact
 from sparkdl_comm.compress.feedback import Feedback
-from sparkdl_comm.compress.part import Part
+from sparkdl_comm.compress.flat_range import FlatRange
 from sparkdl_comm.compress.selection import DTYPES, OPERATORS, operator
 from sparkdl_comm.compress.sparsifier import Sparsifier
 from sparkdl_comm.compress.wire import SparseFormat
@@ -80,7 +80,7 @@ def test_the_same_bytes_on_the_network(count: int, dtype: torch.dtype) -> None:
 @pytest.mark.parametrize("momentum", [0.0, 0.5])
 def test_what_is_left_out_is_kept_on_the_device(momentum: float) -> None:
     """Numbers of few bits, whose sums and products are exact, and no two of which are equal in the first step."""
-    part = Part.of(0, 70_000, [0, 1000, 40_000])
+    part = FlatRange.of(0, 70_000, [0, 1000, 40_000])
     sparsifiers = [
         Sparsifier(operator("exact"), torch.Generator(), torch.float32, Feedback(momentum)) for _ in range(2)
     ]
@@ -96,6 +96,6 @@ def test_what_is_left_out_is_kept_on_the_device(momentum: float) -> None:
         assert torch.equal(packed[1].cpu(), packed[0])
         sums = [torch.empty(70_000), torch.empty(70_000, device="cuda")]
         for one, bits, result in zip(sparsifiers, packed, sums, strict=True):
-            one.add_up(part, [bits, bits], 0.01, result)
+            one.sum_selections(part, [bits, bits], 0.01, result)
             one.feedback.settle(True)
         assert torch.equal(sums[1].cpu().view(torch.int32), sums[0].view(torch.int32))

@@ -32,18 +32,18 @@ def test_all_gradients_arrive_in_the_end(steps):
         unused = [slice(0, 4)] if is_unused else []
         gradient[:4] = -0.0 if is_unused else gradient[:4]
         if kind == "sparse":
-            gathered = feedback.add(7, gradient, scale, unused)
+            gathered = feedback.add_residual(7, gradient, scale, unused)
             if is_unused:
                 assert (gathered[:4] == 0).all()
                 assert gathered[:4].signbit().all()
             chosen = torch.randperm(COUNT, generator=random)[:entries].sort().values
             values = gathered[chosen] * scale
-            feedback.take(7, chosen, values, scale, unused)
+            feedback.record_sent(7, chosen, values, scale, unused)
             sent = torch.zeros(COUNT).index_add_(0, chosen, values)
         else:
             sent = gradient.clone()
             had_nothing = feedback.is_clear(7)
-            feedback.empty(7, sent, scale, unused)
+            feedback.flush_into(7, sent, scale, unused)
             assert not had_nothing or torch.equal(sent, gradient)
         feedback.settle(applied)
         if applied:
@@ -64,13 +64,13 @@ def test_momentum_of_what_is_left_is_that_of_an_optimizer(seeds, momentum):
         gradient = torch.randn(COUNT, generator=torch.Generator().manual_seed(seed))
         parameter.grad = gradient
         optimizer.step()
-        gathered = feedback.add(0, gradient, 1.0)
+        gathered = feedback.add_residual(0, gradient, 1.0)
         torch.testing.assert_close(gathered, -parameter.detach())
-        feedback.take(0, torch.empty(0, dtype=torch.int64), torch.empty(0), 1.0)
+        feedback.record_sent(0, torch.empty(0, dtype=torch.int64), torch.empty(0), 1.0)
         feedback.settle(True)
-    gathered = feedback.add(0, gradient, 2.0).clone()
+    gathered = feedback.add_residual(0, gradient, 2.0).clone()
     sent = (2 * gathered[3:4]).bfloat16().float()
-    feedback.take(0, torch.tensor([3]), sent, 2.0)
+    feedback.record_sent(0, torch.tensor([3]), sent, 2.0)
     feedback.settle(True)
     state = feedback.state()
     assert state["left"]["0"][3] == gathered[3] - sent[0] / 2, "what rounding took"
@@ -84,18 +84,18 @@ def test_velocities_after_a_dense_step_are_in_sum_those_of_the_ranks(seed, uses,
     random = torch.Generator().manual_seed(seed)
     ranks = [Feedback(0.9) for _ in uses]
     for feedback in ranks:  # leaves something out, and has a velocity of it
-        feedback.add(0, torch.randn(COUNT, generator=random), 1.0)
-        feedback.take(0, torch.tensor([1]), torch.tensor([0.0]), 1.0)
+        feedback.add_residual(0, torch.randn(COUNT, generator=random), 1.0)
+        feedback.record_sent(0, torch.tensor([1]), torch.tensor([0.0]), 1.0)
         feedback.settle(True)
     before = [{name: kept["0"].clone() for name, kept in feedback.state().items()} for feedback in ranks]
     gradients = [torch.randn(COUNT, generator=random) if used else torch.full((COUNT,), -0.0) for used in uses]
     sent = [gradient * scale for gradient in gradients]
     unused = [[] if used else [slice(0, COUNT)] for used in uses]
     for feedback, each, stretches in zip(ranks, sent, unused, strict=True):
-        feedback.empty(0, each, scale, stretches)
+        feedback.flush_into(0, each, scale, stretches)
     nobody = [] if any(uses) else [slice(0, COUNT)]
     for feedback in ranks:
-        feedback.summed(0, torch.stack(sent).sum(0), scale, len(ranks), nobody)
+        feedback.update_velocity(0, torch.stack(sent).sum(0), scale, len(ranks), nobody)
         feedback.settle(True)
     wanted = [
         0.9 * was["velocity"] + gradient if used else was["velocity"]
@@ -110,8 +110,8 @@ def test_velocities_after_a_dense_step_are_in_sum_those_of_the_ranks(seed, uses,
 def test_a_range_is_forgotten():
     feedback = Feedback()
     for start in (0, 10, 20):
-        feedback.add(start, torch.ones(3), 1.0)
-        feedback.take(start, torch.tensor([0]), torch.tensor([1.0]), 1.0)
+        feedback.add_residual(start, torch.ones(3), 1.0)
+        feedback.record_sent(start, torch.tensor([0]), torch.tensor([1.0]), 1.0)
     feedback.settle(True)
     feedback.forget(10, 20)
     assert {start: left.tolist() for start, left in feedback.state()["left"].items()} == {
@@ -122,6 +122,6 @@ def test_a_range_is_forgotten():
 
 def test_a_checkpoint_with_momentum_is_none_without():
     feedback = Feedback(0.9)
-    feedback.add(0, torch.ones(3), 1.0)
+    feedback.add_residual(0, torch.ones(3), 1.0)
     with pytest.raises(PersistenceError, match=r"compression\.momentum"):
         Feedback().load_state(feedback.state())

@@ -76,7 +76,7 @@ def test_exactly_k_distinct_indices_and_all_that_is_above_the_threshold(drawn, n
         assert int((finite[indices] > upper).sum()) == int((finite > upper).sum())
 
 
-@given(vectors(), st.sampled_from([name for name, one in OPERATORS.items() if one.exact]))
+@given(vectors(), st.sampled_from([name for name, one in OPERATORS.items() if one.is_exact]))
 def test_exact_operators_select_the_largest_magnitudes(drawn, name):
     values, k = drawn
     indices = operator(name)(values, k, generator())
@@ -89,7 +89,7 @@ def test_exact_however_its_pieces_and_its_sample_fall(drawn, sample, piece, devi
     values, k = drawn
     if k in (0, len(values)):
         return
-    constants = {"SAMPLE": sample, "PIECE": piece, "DEVIATIONS": deviations}
+    constants = {"SAMPLE_ELEMENTS": sample, "PIECE_ELEMENTS": piece, "DEVIATIONS": deviations}
     with mock.patch.multiple(exact, **constants), mock.patch.object(torch, "get_num_threads", return_value=threads):
         indices = exact.select(values, k)
     bits = values.view({4: torch.int32, 2: torch.int16}[values.element_size()])

@@ -28,7 +28,7 @@ def test_round_trip(selection):
     found, rounded, told = sparse.decode(packed)
     assert torch.equal(found, indices)
     assert torch.equal(told, flags)
-    assert torch.equal(rounded, sparse.rounded(values))
+    assert torch.equal(rounded, sparse.round_values(values))
     assert rounded.isfinite().all()
     if sparse.dtype is torch.float32:
         assert torch.equal(rounded, values)

@@ -169,7 +169,7 @@ def test_what_compression_left_out_travels_before_another_takes_over(
     close = CompressedExchange.close
 
     def noted(self: CompressedExchange) -> None:
-        left.append(sum(part.left.abs().sum().item() for part in self._feedback._parts.values()))
+        left.append(sum(part.residual.abs().sum().item() for part in self._feedback._parts.values()))
         close(self)
 
     monkeypatch.setattr(CompressedExchange, "close", noted)

@@ -163,13 +163,13 @@ def test_of_dense_steps_only_the_first_has_more_to_do_than_all_reduces(
     strategy: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     emptied: list[int] = []
-    empty = Feedback.empty
+    empty = Feedback.flush_into
 
     def told(feedback: Feedback, start: int, *given: Any) -> None:
         emptied.append(start)
         empty(feedback, start, *given)
 
-    monkeypatch.setattr(Feedback, "empty", told)
+    monkeypatch.setattr(Feedback, "flush_into", told)
     settings = {"strategy": strategy, "topology": "hosts:2x2", "compression": "topk:0.1"}
     values(trained(Sometimes, {**settings, "compression_schedule": "steps:1-3"}, 6))
     assert len(emptied) == 4, "one bucket on each rank"

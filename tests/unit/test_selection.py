@@ -132,15 +132,15 @@ def test_mstopk_ends_when_a_threshold_fits():
 def readings(monkeypatch: pytest.MonkeyPatch, values: torch.Tensor, k: int) -> int:
     """How often `exact` reads the vector; what it selects is compared with topk's."""
     passes = []
-    read = exact._Bits._pieces
+    read = exact._MagnitudeBits._pieces
 
-    def counted(bits: exact._Bits, first: int, stop: int):
+    def counted(bits: exact._MagnitudeBits, first: int, stop: int):
         if first == 0:
             passes.append(stop)
         return read(bits, first, stop)
 
-    monkeypatch.setattr(exact._Bits, "_pieces", counted)
-    monkeypatch.setattr(exact, "PIECE", 100_000)
+    monkeypatch.setattr(exact._MagnitudeBits, "_pieces", counted)
+    monkeypatch.setattr(exact, "PIECE_ELEMENTS", 100_000)
     indices = exact.select(values, k)
     assert (len(indices), bool((indices.diff() > 0).all())) == (k, True)
     assert torch.equal(values[indices].abs().sort().values, torch.topk(values.abs(), k).values.flip(0))
@@ -171,8 +171,8 @@ def test_a_sample_that_misleads(monkeypatch, largest_are_sampled):
 
 
 def test_the_sample_is_spread_over_the_vector():
-    for count in (4 * exact.SAMPLE, 4 * exact.SAMPLE + 1, 10_000_019):
+    for count in (4 * exact.SAMPLE_ELEMENTS, 4 * exact.SAMPLE_ELEMENTS + 1, 10_000_019):
         positions = torch.from_numpy(exact.sample_positions(count))
         assert bool((positions.diff() >= 0).all())
-        assert 0 <= positions[0] < 2 * count / exact.SAMPLE
-        assert count - 2 * count / exact.SAMPLE < positions[-1] < count
+        assert 0 <= positions[0] < 2 * count / exact.SAMPLE_ELEMENTS
+        assert count - 2 * count / exact.SAMPLE_ELEMENTS < positions[-1] < count

@@ -6,7 +6,7 @@ import pytest
 import torch
 from torch import nn
 
-from sparkdl_comm.compress.part import Part
+from sparkdl_comm.compress.flat_range import FlatRange
 from sparkdl_comm.compress.selection import OPERATORS
 from sparkdl_comm.compress.sparsifier import Sparsifier
 from sparkdl_comm.conf import DEFAULT_COMPRESSION, CommConf, Compression
@@ -30,7 +30,7 @@ def test_the_operator_that_is_named_runs(monkeypatch: pytest.MonkeyPatch, name: 
     conf = CommConf.from_mapping({}, compression=f"{name}:0.1")
     assert conf.compression == Compression(name, 0.1)
     sparsifier = Sparsifier.of(conf.compression, conf, rank=0)
-    sparsifier.encode(Part(0, COUNT, ()), torch.randn(COUNT), 0.1, 1.0)
+    sparsifier.encode(FlatRange(0, COUNT, ()), torch.randn(COUNT), 0.1, 1.0)
     assert ran == {name}
 
 

@@ -6,7 +6,7 @@ import time
 import pytest
 
 from sparkdl_comm.compress.schedule import density_at
-from sparkdl_comm.compress.stages import Stages
+from sparkdl_comm.compress.stages import StageRunner
 from sparkdl_comm.conf import CommConf, Schedule
 from sparkdl_comm.errors import GangError
 
@@ -23,11 +23,11 @@ def exchange(name, begun, waits, number=3):
 def test_order():
     begun: list[str] = []
     first = threading.Event()
-    stages = Stages("test")
+    stages = StageRunner("test")
     staged = [
-        stages.start(exchange("a", begun, first), last=False),
-        stages.start(exchange("b", begun, None), last=False),
-        stages.start(exchange("c", begun, None), last=True),
+        stages.start(exchange("a", begun, first), is_last=False),
+        stages.start(exchange("b", begun, None), is_last=False),
+        stages.start(exchange("c", begun, None), is_last=True),
     ]
     first.set()
     for one in staged:
@@ -42,11 +42,11 @@ def test_a_failure_reaches_those_under_way_and_those_to_come():
         raise ValueError("so it is")
 
     begun: list[str] = []
-    stages = Stages("test")
+    stages = StageRunner("test")
     told = []
-    before = stages.start(exchange("a", begun, None, 5), last=False)
-    failing = stages.start(fails(), last=True)
-    after = stages.start(exchange("c", begun, None), last=True)
+    before = stages.start(exchange("a", begun, None, 5), is_last=False)
+    failing = stages.start(fails(), is_last=True)
+    after = stages.start(exchange("c", begun, None), is_last=True)
     after.then(told.append)
     for one in (failing, before, after):
         with pytest.raises(ValueError, match="so it is"):
@@ -62,10 +62,10 @@ def test_a_failure_reaches_those_under_way_and_those_to_come():
 
 
 def test_who_waits_hears_that_it_was_closed():
-    stages = Stages("test")
+    stages = StageRunner("test")
     stages.close(5)
     with pytest.raises(GangError, match="closed"):
-        stages.start(exchange("a", [], None), last=True).wait()
+        stages.start(exchange("a", [], None), is_last=True).wait()
 
 
 @pytest.mark.parametrize(

@@ -15,14 +15,14 @@ from tests.unit.test_compression import net, trained, values
 def tried(**seconds: list[float]) -> Trial:
     trial = Trial()
     while not trial.is_due:
-        trial.took(seconds[trial.kind].pop(0))
+        trial.record(seconds[trial.kind].pop(0))
     return trial
 
 
 @pytest.mark.parametrize(("sparse", "chosen"), [(0.5, "sparse"), (0.97, "sparse"), (0.99, "dense"), (1.5, "dense")])
 def test_the_faster_is_chosen_and_dense_if_they_are_equal(sparse: float, chosen: str) -> None:
     trial = tried(dense=[9.0, 1.0, 1.0, 1.0] * 2, sparse=[0.01, sparse, sparse, sparse] * 2)
-    trial.choose([trial.measured()])
+    trial.choose([trial.measurements()])
     assert trial.chosen == trial.kind == chosen
     assert trial.seconds == {"dense": 1.0, "sparse": sparse}
     assert not trial.is_due
@@ -32,9 +32,9 @@ def test_blocks_of_steps_are_dense_and_sparse_in_turn_and_one_that_is_disturbed_
     trial, kinds = Trial(), []
     while not trial.is_due:
         kinds.append(trial.kind)
-        trial.took(100.0 if len(kinds) in (3, 7) else {"dense": 2.0, "sparse": 1.0}[trial.kind])
+        trial.record(100.0 if len(kinds) in (3, 7) else {"dense": 2.0, "sparse": 1.0}[trial.kind])
     assert kinds == (["dense"] * 4 + ["sparse"] * 4) * 2
-    assert trial.measured() == {"dense": 2.0, "sparse": 1.0, "lost": 0.0}
+    assert trial.measurements() == {"dense": 2.0, "sparse": 1.0, "lost": 0.0}
 
 
 def test_the_slowest_rank_counts() -> None:
@@ -47,19 +47,19 @@ def test_the_slowest_rank_counts() -> None:
 def test_trying_again_costs_a_hundredth_as_far_as_is_known(before: float, now: float, trials: int) -> None:
     trial = tried(dense=[1.0] * 8, sparse=[before] * 8)
     for _ in range(trials):
-        trial.choose([trial.measured()])
+        trial.choose([trial.measurements()])
         chosen, fastest = trial.chosen, min(1.0, before)
         steps = lost = 0.0
         while not trial.is_due:
             took = {"dense": 1.0, "sparse": before}[trial.kind]  # as the last trial tells
-            trial.took({"dense": 1.0, "sparse": now}[trial.kind])
+            trial.record({"dense": 1.0, "sparse": now}[trial.kind])
             steps, lost = steps + 1, lost + took - fastest
             assert trial.chosen == chosen
         margin = 0.02 * steps  # dense steps are chosen if sparse ones are faster by less
         assert steps >= 100
         assert lost <= fastest * (0.01 * steps + margin) + 1e-9
         before = now
-    trial.choose([trial.measured()])
+    trial.choose([trial.measurements()])
     assert trial.chosen == ("sparse" if now < 0.98 else "dense")
 
 
@@ -67,16 +67,16 @@ def test_trying_again_costs_a_hundredth_as_far_as_is_known(before: float, now: f
 def test_steps_that_are_slow_because_kinds_change_are_paid_for(slower: float) -> None:
     trial, lost = tried(dense=[1.0] * 8, sparse=[1.0] * 8), 0.0
     for _ in range(3):
-        trial.choose([trial.measured()])
+        trial.choose([trial.measurements()])
         steps = 0
         while trial.kind == "dense":  # the last ones are the next trial's first block
-            trial.took(1.0)
+            trial.record(1.0)
             steps += 1
         assert steps >= 100
         assert lost <= 0.01 * steps
         lost = 0.0
         while not trial.is_due:
-            trial.took(slower)
+            trial.record(slower)
             lost += slower - 1.0
 
 

@@ -7,7 +7,7 @@ from typing import Any
 
 import torch
 
-from sparkdl_comm.compress.part import Part
+from sparkdl_comm.compress.flat_range import FlatRange
 from sparkdl_comm.compress.schedule import density_at
 from sparkdl_comm.compress.sparsifier import Sparsifier
 from sparkdl_comm.conf import PREFIX, CommConf
@@ -51,7 +51,7 @@ class SparsePushes(WholePushes):
         self._compression, self._schedule, self._gradients = conf.compression, conf.compression_schedule, gradients
         self._sparsifier = Sparsifier.of(conf.compression, conf, rank)
         bounds = [entry.start for entry in model.entries]
-        self._parts = [Part.of(layer.start, layer.start + layer.count, bounds) for layer in model.layers]
+        self._parts = [FlatRange.of(layer.start, layer.start + layer.count, bounds) for layer in model.layers]
         self._density: float | None = None
         self._scale = 1.0
 
@@ -82,9 +82,9 @@ class SparsePushes(WholePushes):
         for part in map(self._parts.__getitem__, layers):
             gradient = self._gradients[part.start : part.stop]
             if self._density is None:
-                self._sparsifier.feedback.empty(part.start, gradient, self._scale, part.unused(gradient))
+                self._sparsifier.feedback.flush_into(part.start, gradient, self._scale, part.find_unused(gradient))
             else:
-                self._sparsifier.thin(part, gradient, self._density, self._scale)
+                self._sparsifier.sparsify(part, gradient, self._density, self._scale)
         return True
 
     def end_step(self, applied: bool) -> None:

@@ -8,7 +8,7 @@ from typing import NamedTuple
 import torch
 
 
-class Part(NamedTuple):
+class FlatRange(NamedTuple):
     """Elements from ``start`` to ``stop`` of the flat vector.
 
     ``pieces``: for each parameter with elements in the range, their slice, counted from ``start``.
@@ -23,13 +23,13 @@ class Part(NamedTuple):
         return self.stop - self.start
 
     @classmethod
-    def of(cls, start: int, stop: int, bounds: Sequence[int]) -> Part:
+    def of(cls, start: int, stop: int, bounds: Sequence[int]) -> FlatRange:
         """Return the part. ``bounds``: starts of the parameters in the flat vector, ascending."""
         inside = [start, *(bound for bound in bounds if start < bound < stop), stop]
         pieces = zip(inside, inside[1:], strict=False)
         return cls(start, stop, tuple(slice(a - start, b - start) for a, b in pieces if a < b))
 
-    def used(self, gradient: torch.Tensor) -> torch.Tensor:
+    def find_used(self, gradient: torch.Tensor) -> torch.Tensor:
         """Return bool ``[pieces]``: for each piece, True if a step used its parameter.
 
         ``gradient``, float32 of the part, is -0.0 for unused parameters; see ``space/flat.py``. For a used Embedding
@@ -44,14 +44,14 @@ class Part(NamedTuple):
             used[number] = ((piece != 0) | ~piece.signbit()).any()
         return used
 
-    def that(self, which: torch.Tensor) -> list[slice]:
-        """Return the pieces for which ``which``, bool ``[pieces]``, is True."""
-        return [self.pieces[number] for number in which.nonzero().flatten().tolist()]
+    def select(self, mask: torch.Tensor) -> list[slice]:
+        """Return the pieces for which ``mask``, bool ``[pieces]``, is True."""
+        return [self.pieces[number] for number in mask.nonzero().flatten().tolist()]
 
-    def unused(self, gradient: torch.Tensor) -> list[slice]:
-        """Return the pieces that are not :meth:`used`."""
-        return self.that(~self.used(gradient))
+    def find_unused(self, gradient: torch.Tensor) -> list[slice]:
+        """Return the pieces of unused parameters."""
+        return self.select(~self.find_used(gradient))
 
 
 #: Function that returns the part of the flat vector from one element to another.
-PartOf = Callable[[int, int], Part]
+RangeFactory = Callable[[int, int], FlatRange]
