@@ -155,7 +155,9 @@ def arguments() -> Namespace:
             ]
         except ConfError as error:
             parser.error(f"--rate: {error}")
-    fitting = [name for name, algorithm in ALGORITHMS.items() if not any(map(algorithm.unfit, options.topology))]
+    fitting = [
+        name for name, algorithm in ALGORITHMS.items() if not any(map(algorithm.why_ineligible, options.topology))
+    ]
     options.algorithms = options.algorithms.split(",") if options.algorithms else fitting
     if unfit := set(options.algorithms) - set(fitting):
         texts = ", ".join(topology.text for topology in options.topology)

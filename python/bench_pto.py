@@ -75,7 +75,7 @@ def arguments() -> Namespace:
     able = [
         name
         for name, algorithm in ALGORITHMS.items()
-        if "all_gather" in algorithm.operations and not algorithm.unfit(options.topology)
+        if "all_gather" in algorithm.operations and not algorithm.why_ineligible(options.topology)
     ]
     options.gathers = options.gathers.split(",")
     if unable := set(options.gathers) - {"gang", *able}:

@@ -23,7 +23,7 @@ from lab import Place
 from peers.rendezvous import join_gang
 
 from sparkdl_comm.collectives.group import CollectiveGroup
-from sparkdl_comm.collectives.plan import cut
+from sparkdl_comm.collectives.plan import part_start
 from sparkdl_comm.collectives.rank_group import RankGroup
 from sparkdl_comm.compress.compressed_sum import CompressedSum
 from sparkdl_comm.compress.flat_range import FlatRange
@@ -153,7 +153,7 @@ def is_right(found: torch.Tensor, place: Place, asked: dict[str, Any]) -> bool:
             wanted += total
             continue
         for slot in range(grouped):
-            start, stop = (cut(0, len(total), grouped, number) for number in (slot, slot + 1))
+            start, stop = (part_start(0, len(total), grouped, number) for number in (slot, slot + 1))
             entries = max(1, round(asked["density"] * (stop - start)))
             chosen = start + total[start:stop].abs().topk(entries).indices
             wanted[chosen] += total[chosen]

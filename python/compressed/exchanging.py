@@ -49,7 +49,7 @@ def check(parser: ArgumentParser, options: Namespace) -> None:
     if options.topology.rails > 1:
         parser.error(f"--topology {options.topology.text}: sparse sums are for hosts with one NIC each")
     for name in options.algorithms:
-        unfit = ALGORITHMS[DENSE[name]].unfit(options.topology) if name in DENSE else ""
+        unfit = ALGORITHMS[DENSE[name]].why_ineligible(options.topology) if name in DENSE else ""
         if unfit:
             parser.error(f"--algorithms {name}: {unfit}")
 

@@ -20,4 +20,4 @@ def check(settings: Mapping[str, str], world: int) -> None:
 def fits(way: str, topology: Topology) -> bool:
     """Whether it can run there; those that are no algorithm of collectives can everywhere."""
     strategy = NamedStrategy.parse(way).strategy
-    return strategy not in ALGORITHMS or not ALGORITHMS[strategy].unfit(topology)
+    return strategy not in ALGORITHMS or not ALGORITHMS[strategy].why_ineligible(topology)

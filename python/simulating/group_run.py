@@ -13,7 +13,7 @@ from functools import partial
 from sparkdl_comm.collectives.algorithms import make_plan
 from sparkdl_comm.collectives.cost import Cost
 from sparkdl_comm.collectives.plan import Operation, Plan
-from sparkdl_comm.collectives.select import collective_for, ranking
+from sparkdl_comm.collectives.select import make_collective, rank_algorithms
 from sparkdl_comm.compress.wire import SparseFormat
 from sparkdl_comm.errors import ConfError, PlanError
 from sparkdl_comm.sim.engine import Engine
@@ -101,7 +101,7 @@ def hierarchical_top_k(
     inside = [host.ranks for host in topology.hosts]
     between = [tuple(range(slot, topology.world, slots)) for slot in range(slots)]
     star = Topology.parse(f"star:{hosts}")
-    chosen = ranking("all_gather", star, hosts * message, 1, cost)[0].algorithm if hosts > 1 else "ring"
+    chosen = rank_algorithms("all_gather", star, hosts * message, 1, cost)[0].algorithm if hosts > 1 else "ring"
     stages = [
         Stage(_groups("ring", "reduce_scatter", f"hosts:1x{slots}", inside, count, ITEMSIZE, cost)),
         Stage(_groups(chosen, "all_gather", f"star:{hosts}", between, hosts * message, 1, cost), selecting),
@@ -114,5 +114,5 @@ def hierarchical_top_k(
 def _groups(
     name: str, operation: Operation, text: str, ranks: Sequence[Sequence[int]], count: int, itemsize: int, cost: Cost
 ) -> list[Group]:
-    plan = make_plan(name, collective_for(name, operation, Topology.parse(text), count, itemsize, cost))
+    plan = make_plan(name, make_collective(name, operation, Topology.parse(text), count, itemsize, cost))
     return [Group(plan, each, itemsize) for each in ranks]

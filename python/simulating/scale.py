@@ -34,7 +34,7 @@ from simulating.group_run import hierarchical_top_k
 from sparkdl_comm.collectives.algorithms import make_plan
 from sparkdl_comm.collectives.cost import ALPHA
 from sparkdl_comm.collectives.plan import Operation
-from sparkdl_comm.collectives.select import collective_for
+from sparkdl_comm.collectives.select import make_collective
 from sparkdl_comm.sim.collective import even_count, simulate
 from sparkdl_comm.sim.network import ethernet_cost
 from sparkdl_comm.sim.profile import Profile
@@ -102,7 +102,7 @@ def _fig5(options: Namespace) -> Iterator[Row]:
             count = even_count(topology, parameters)
             cost = replace(ethernet_cost(topology, options.startup), gamma=0.0)
             begun = time.perf_counter()
-            plan = make_plan(name, collective_for(name, "all_reduce", topology, count, ITEMSIZE, cost))
+            plan = make_plan(name, make_collective(name, "all_reduce", topology, count, ITEMSIZE, cost))
             found = simulate(plan, cost)
             spent = time.perf_counter() - begun
             link = ITEMSIZE * parameters * 8 / topology.rates[0]
@@ -116,7 +116,7 @@ def _fig4(options: Namespace) -> Iterator[Row]:
             for world in FIG4_RANKS[: 2 if options.quick else None]:
                 topology = Topology.parse(f"star:{world}").with_rates(FIG4_RATE)
                 cost = ethernet_cost(topology, options.startup)
-                collective = collective_for(name, operation, topology, FIG4_BYTES // ITEMSIZE, ITEMSIZE, cost)
+                collective = make_collective(name, operation, topology, FIG4_BYTES // ITEMSIZE, ITEMSIZE, cost)
                 seconds = simulate(make_plan(name, collective), cost).seconds
                 link = FIG4_BYTES * 8 / topology.rates[0]
                 least = link * (2 * (world - 1) / world if operation == "all_reduce" else 1)

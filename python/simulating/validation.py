@@ -25,7 +25,7 @@ from tables.fabric import RACED
 
 from sparkdl_comm.collectives.algorithms import make_plan
 from sparkdl_comm.collectives.plan import Collective
-from sparkdl_comm.collectives.select import collective_for
+from sparkdl_comm.collectives.select import make_collective
 from sparkdl_comm.conf import CommConf
 from sparkdl_comm.sim.collective import simulate
 from sparkdl_comm.sim.decoupled_run import decoupled_seconds
@@ -192,7 +192,7 @@ def _exchanges() -> Iterator[Cell]:
 def _dense(name: str, topology: Topology, count: int) -> Simulated:
     def simulated(parameters: Parameters) -> float:
         cost = parameters.cost(topology)
-        plan = make_plan(name, collective_for(name, "all_reduce", topology, count, ITEMSIZE, cost))
+        plan = make_plan(name, make_collective(name, "all_reduce", topology, count, ITEMSIZE, cost))
         return simulate(plan, cost, latency=parameters.latency).seconds
 
     return simulated

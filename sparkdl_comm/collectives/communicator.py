@@ -255,7 +255,7 @@ class Communicator:
         algorithm, is_part = self._conf.strategy, bool(self._ranks.name)
         if is_part and algorithm in ALGORITHMS:
             topology = topology_of(self._ranks, self._conf.topology).topology
-            return None if ALGORITHMS[algorithm].unfit(topology) else algorithm
+            return None if ALGORITHMS[algorithm].why_ineligible(topology) else algorithm
         return algorithm if algorithm in (*ALGORITHMS, AUTO) else None
 
     def _torch_group(self) -> dist.ProcessGroup | None:

@@ -14,7 +14,7 @@ import math
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 
-from sparkdl_comm.collectives.plan import Kind
+from sparkdl_comm.collectives.plan import StepKind
 from sparkdl_comm.collectives.transfers import Transfer
 from sparkdl_comm.errors import ConfError, PlanError
 from sparkdl_comm.topology import Topology
@@ -61,7 +61,7 @@ class Cost:
 def critical_path(plan_transfers: Sequence[Transfer], topology: Topology, itemsize: int, cost: Cost) -> float:
     """Return the seconds until the last transfer of a plan completes, if ranks send over each NIC in program order.
 
-    :param plan_transfers: :func:`~sparkdl_comm.collectives.transfers.transfers` of the plan.
+    :param plan_transfers: :func:`~sparkdl_comm.collectives.transfers.order_transfers` of the plan.
     :param itemsize: bytes per element.
     :raises PlanError: in that order, ranks would wait for each other.
     """
@@ -74,7 +74,7 @@ def critical_path(plan_transfers: Sequence[Transfer], topology: Topology, itemsi
             followers[other].append(number)
     next_of_sender: dict[int, int] = {}  # transfer -> the same rank's next transfer over the same NIC
     last_of_sender: dict[tuple[int, int], int] = {}
-    for number in sorted(range(len(plan_transfers)), key=lambda number: plan_transfers[number].turn):
+    for number in sorted(range(len(plan_transfers)), key=lambda number: plan_transfers[number].step_index):
         sender = plan_transfers[number].source, links[number]
         if sender in last_of_sender:
             next_of_sender[last_of_sender[sender]] = number
@@ -94,7 +94,7 @@ def critical_path(plan_transfers: Sequence[Transfer], topology: Topology, itemsi
             continue
         nbytes = transfer.elements * itemsize
         arrived = begin + cost.alpha + nbytes * (cost.local if link == _LOCAL else cost.betas[link])
-        complete = arrived + (nbytes * cost.gamma if transfer.receive.kind is Kind.COMBINE else 0.0)
+        complete = arrived + (nbytes * cost.gamma if transfer.receive.kind is StepKind.COMBINE else 0.0)
         busy |= dict.fromkeys(ports[number], arrived)
         last, count = max(last, complete), count + 1
         released = [(follower, complete) for follower in followers[number]]

@@ -17,9 +17,9 @@ from sparkdl_comm.collectives.engine.base import Engine, PreparedPlan, Work
 from sparkdl_comm.collectives.engine.choose import make_engine
 from sparkdl_comm.collectives.measure import get_or_measure_cost, remeasure_cost
 from sparkdl_comm.collectives.part_layout import PartLayout
-from sparkdl_comm.collectives.plan import Kind, Operation, Plan
+from sparkdl_comm.collectives.plan import Operation, Plan, StepKind
 from sparkdl_comm.collectives.rank_group import RankGroup
-from sparkdl_comm.collectives.select import collective_for, fitting, ranking
+from sparkdl_comm.collectives.select import list_eligible, make_collective, rank_algorithms
 from sparkdl_comm.collectives.sub_topology import SubTopology, sub_topology
 from sparkdl_comm.conf import CommConf
 from sparkdl_comm.errors import ConfError, GangError
@@ -53,8 +53,10 @@ def check_fits(algorithm: str, topology: Topology) -> None:
         return
     if algorithm not in ALGORITHMS:
         raise ConfError(f"algorithm {algorithm!r}: there are {', '.join([*ALGORITHMS, AUTO])}")
-    if ALGORITHMS[algorithm].unfit(topology):
-        raise ConfError(f"strategy {algorithm} cannot run on {topology}: {ALGORITHMS[algorithm].unfit(topology)}")
+    if ALGORITHMS[algorithm].why_ineligible(topology):
+        raise ConfError(
+            f"strategy {algorithm} cannot run on {topology}: {ALGORITHMS[algorithm].why_ineligible(topology)}"
+        )
 
 
 def topology_of(ranks: RankGroup, text: str) -> SubTopology:
@@ -153,15 +155,15 @@ class CollectiveGroup:
         """Return the bytes that a collective sends to this rank: (bytes to combine with its own, bytes to store as they
         are).
         """
-        nbytes = {Kind.COMBINE: 0, Kind.RECEIVE: 0}
+        nbytes = {StepKind.COMBINE: 0, StepKind.RECEIVE: 0}
         for step in self.prepare(operation, count, dtype, root).plan.program(self.place).steps:
-            if step.kind is not Kind.SEND:
+            if step.kind is not StepKind.SEND:
                 nbytes[step.kind] += dtype.itemsize * (step.stop - step.start)
-        return nbytes[Kind.COMBINE], nbytes[Kind.RECEIVE]
+        return nbytes[StepKind.COMBINE], nbytes[StepKind.RECEIVE]
 
     def supports(self, operation: Operation) -> bool:
         """Return whether :meth:`start` supports the operation."""
-        return any(self.algorithm in (AUTO, algorithm.name) for algorithm in fitting(operation, self.topology))
+        return any(self.algorithm in (AUTO, algorithm.name) for algorithm in list_eligible(operation, self.topology))
 
     def measure(self) -> Cost:
         """Measure the current cost of links. All ranks must call it, while no collective is under way.
@@ -177,7 +179,7 @@ class CollectiveGroup:
     def _plan(self, operation: Operation, count: int, itemsize: int, root: int) -> Plan:
         """Return the plan of a collective. ``root`` is numbered within the group."""
         name = self._select_cheapest(operation, count, itemsize) if self.algorithm == AUTO else self.algorithm
-        collective = collective_for(name, operation, self.topology, count, itemsize, self.cost, self._block)
+        collective = make_collective(name, operation, self.topology, count, itemsize, self.cost, self._block)
         return make_plan(name, replace(collective, root=self._order.index(root)))
 
     def _layout_for(self, operation: Operation, part: torch.Tensor) -> PartLayout:
@@ -198,7 +200,7 @@ class CollectiveGroup:
         """
         key = operation, 1 << max(0, count - 1).bit_length(), itemsize
         if key not in self._cheapest_by_size:
-            ranked = ranking(operation, self.topology, *key[1:], self.cost)
+            ranked = rank_algorithms(operation, self.topology, *key[1:], self.cost)
             self._cheapest_by_size[key] = ranked[0].algorithm
             if self._ranks.rank == 0:
                 predicted = ", ".join(f"{found.algorithm} {found.seconds:.4g} s" for found in ranked)

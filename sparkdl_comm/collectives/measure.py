@@ -17,7 +17,7 @@ import torch
 
 from sparkdl_comm.collectives.cost import Cost
 from sparkdl_comm.collectives.engine.base import Engine
-from sparkdl_comm.collectives.plan import Collective, Kind, Plan, Program, Step
+from sparkdl_comm.collectives.plan import Collective, Plan, Program, Step, StepKind
 from sparkdl_comm.gang.members import Member
 from sparkdl_comm.topology import Topology
 
@@ -94,7 +94,7 @@ def make_probe(topology: Topology, rail: int, count: int) -> Plan:
             return Program(())
         at = near.index(host.index)
         to, source = (topology.hosts[near[(at + way) % len(near)]].ranks[0] for way in (1, -1))
-        steps = Step(Kind.SEND, to, rail, 0, count), Step(Kind.RECEIVE, source, rail, count, 2 * count)
+        steps = Step(StepKind.SEND, to, rail, 0, count), Step(StepKind.RECEIVE, source, rail, count, 2 * count)
         return Program(steps, scratch=count)
 
     return Plan(f"probe of rail {rail}", Collective("all_gather", topology, count), program)

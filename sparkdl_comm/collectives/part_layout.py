@@ -28,7 +28,7 @@ class PartLayout:
         while missing > 0 or not self.size:
             self.size += max(1, missing) * len(order)
             plan = make(self.size)
-            owned_ranges = [plan.owned(place) for place in range(len(order))]
+            owned_ranges = [plan.owned_ranges(place) for place in range(len(order))]
             missing = count - min(sum(stop - start for start, stop in ranges) for ranges in owned_ranges)
         self._ranges = {
             rank: list(_first_elements(ranges, count)) for rank, ranges in zip(order, owned_ranges, strict=True)

@@ -5,7 +5,7 @@ values, or is combined with them (sum, minimum or maximum). Running a program's 
 result. An engine may run steps at the same time and in any order, as long as
 
 1. a step waits for all earlier steps that write its elements. A step that writes also waits for all earlier steps that
-   read its elements. :func:`dependencies` lists them;
+   read its elements. :func:`find_dependencies` lists them;
 2. the messages from one rank to another over one rail are sent, and received, in the order of the program.
 
 So results do not depend on timing, bit for bit, and a plan either always deadlocks or never (see ``transfers.py``).
@@ -27,7 +27,7 @@ Operation = Literal["all_reduce", "broadcast", "reduce", "reduce_scatter", "all_
 OPERATIONS: tuple[Operation, ...] = get_args(Operation)
 
 
-class Kind(Enum):
+class StepKind(Enum):
     """Kinds of steps."""
 
     SEND = "send"
@@ -41,7 +41,7 @@ class Step(NamedTuple):
     Elements are numbered through the rank's vector, and on through its program's scratch memory.
     """
 
-    kind: Kind
+    kind: StepKind
     peer: int
     rail: int
     start: int
@@ -51,15 +51,15 @@ class Step(NamedTuple):
 class Program(NamedTuple):
     """Steps of one rank.
 
-    ``scratch``: elements of scratch memory behind the vector; their initial content does not matter. ``lead``: number
-    of preceding receives that a send may overtake; None for any number that data dependencies allow. ``in_turn``:
+    ``scratch``: elements of scratch memory behind the vector; their initial content does not matter. ``max_overtaken``: number
+    of preceding receives that a send may overtake; None for any number that data dependencies allow. ``ordered_peers``:
     ranks; no receive from one of them overtakes another one.
     """
 
     steps: tuple[Step, ...]
     scratch: int = 0
-    lead: int | None = None
-    in_turn: frozenset[int] = frozenset()
+    max_overtaken: int | None = None
+    ordered_peers: frozenset[int] = frozenset()
 
 
 @dataclass(frozen=True)
@@ -72,7 +72,7 @@ class Collective:
     ``all_reduce``     every rank ends with the combination of all vectors
     ``broadcast``      every rank ends with the root's vector
     ``reduce``         the root ends with the combination of all vectors; the others' vectors are used up
-    ``reduce_scatter`` every rank ends with the combination of all vectors in its ranges (:attr:`Plan.owned`)
+    ``reduce_scatter`` every rank ends with the combination of all vectors in its ranges (:attr:`Plan.owned_ranges`)
     ``all_gather``     every rank ends with all ranges, each from the vector of its owner
     =================  ============================================================================================
 
@@ -98,16 +98,19 @@ class Collective:
     def world(self) -> int:
         return self.topology.world
 
-    def rounds(self, least: int = 1) -> list[tuple[int, int]]:
-        """Return the vector cut into ranges of ``block`` elements or a few more, and at least ``least``.
+    def rounds(self, min_elements: int = 1) -> list[tuple[int, int]]:
+        """Return the vector cut into ranges of ``block`` elements or a few more, and at least ``min_elements``.
 
-        :func:`pipelined` takes them.
+        :func:`pipeline_rounds` takes them.
         """
-        number = max(1, self.count // max(self.block, least))
-        return [(cut(0, self.count, number, index), cut(0, self.count, number, index + 1)) for index in range(number)]
+        number = max(1, self.count // max(self.block, min_elements))
+        return [
+            (part_start(0, self.count, number, index), part_start(0, self.count, number, index + 1))
+            for index in range(number)
+        ]
 
 
-def _nothing(rank: int) -> list[tuple[int, int]]:
+def _no_ranges(rank: int) -> list[tuple[int, int]]:
     return []
 
 
@@ -115,20 +118,20 @@ def _nothing(rank: int) -> list[tuple[int, int]]:
 class Plan:
     """Way in which ``algorithm`` runs a collective. ``program(rank)`` returns a rank's program.
 
-    ``owned(rank)``: ranges (start, stop) that a rank owns in reduce_scatter and all_gather. Each element has one owner.
+    ``owned_ranges(rank)``: ranges (start, stop) that a rank owns in reduce_scatter and all_gather. Each element has one owner.
     """
 
     algorithm: str
     collective: Collective
     program: Callable[[int], Program] = field(repr=False)
-    owned: Callable[[int], list[tuple[int, int]]] = field(default=_nothing, repr=False)
+    owned_ranges: Callable[[int], list[tuple[int, int]]] = field(default=_no_ranges, repr=False)
 
     def __str__(self) -> str:
         asked = self.collective
         return f"{self.algorithm} {asked.operation} of {asked.count} elements on {asked.topology}"
 
 
-def cut(start: int, stop: int, parts: int, index: int) -> int:
+def part_start(start: int, stop: int, parts: int, index: int) -> int:
     """Return the start of part ``index`` when ``start`` to ``stop`` is cut into ``parts`` parts.
 
     The lengths of the parts differ by at most one element.
@@ -136,7 +139,7 @@ def cut(start: int, stop: int, parts: int, index: int) -> int:
     return start + (stop - start) * index // parts
 
 
-def pipelined(rounds: Sequence[list[list[Step]]]) -> list[Step]:
+def pipeline_rounds(rounds: Sequence[list[list[Step]]]) -> list[Step]:
     """Return the steps of rounds that pass through the same stages, each round one stage behind the previous one.
 
     While the data of one round is on its way between two stages, other rounds keep the NICs busy. Messages are small,
@@ -156,35 +159,35 @@ def drop_empty_steps(steps: Sequence[Step]) -> tuple[Step, ...]:
     return tuple(step for step in steps if step.start < step.stop)
 
 
-def dependencies(program: Program) -> list[tuple[int, ...]]:
+def find_dependencies(program: Program) -> list[tuple[int, ...]]:
     """Return for each step the earlier steps that must be complete before it may begin.
 
-    They follow from rule 1 of the module and from the program's ``lead`` and ``in_turn``.
+    They follow from rule 1 of the module and from the program's ``max_overtaken`` and ``ordered_peers``.
     """
-    steps, lead = program.steps, program.lead
+    steps, max_overtaken = program.steps, program.max_overtaken
     received: list[int] = []
-    in_turn: list[int] = []
+    ordered_peers: list[int] = []
     bounds = sorted({bound for step in steps for bound in (step.start, step.stop)})
     writer: list[int | None] = [None] * len(bounds)
     readers: list[list[int]] = [[] for _ in bounds]
-    found = []
+    result = []
     for index, step in enumerate(steps):
-        before: set[int] = set()
+        predecessors: set[int] = set()
         for segment in range(bisect_left(bounds, step.start), bisect_left(bounds, step.stop)):
             last = writer[segment]
             if last is not None:
-                before.add(last)
-            if step.kind is Kind.SEND:
+                predecessors.add(last)
+            if step.kind is StepKind.SEND:
                 readers[segment].append(index)
             else:
-                before.update(readers[segment])
+                predecessors.update(readers[segment])
                 writer[segment], readers[segment] = index, []
-        if step.kind is not Kind.SEND:
+        if step.kind is not StepKind.SEND:
             received.append(index)
-            if step.peer in program.in_turn:
-                before.update(in_turn[-1:])
-                in_turn.append(index)
-        elif lead is not None and len(received) > lead:
-            before.add(received[-1 - lead])
-        found.append(tuple(sorted(before)))
-    return found
+            if step.peer in program.ordered_peers:
+                predecessors.update(ordered_peers[-1:])
+                ordered_peers.append(index)
+        elif max_overtaken is not None and len(received) > max_overtaken:
+            predecessors.add(received[-1 - max_overtaken])
+        result.append(tuple(sorted(predecessors)))
+    return result

@@ -2,7 +2,7 @@
 
 A send and its matching receive are one transfer. It waits for the dependencies of both steps, and for the previous
 transfer on the same connection. A plan is free of deadlocks, even if no network buffered a byte, exactly if these waits
-have no cycle. :func:`transfers` sorts them, or raises if there is a cycle.
+have no cycle. :func:`order_transfers` sorts them, or raises if there is a cycle.
 """
 
 from __future__ import annotations
@@ -11,7 +11,7 @@ from collections import defaultdict, deque
 from collections.abc import Callable, Iterable, Sequence
 from typing import Any, NamedTuple
 
-from sparkdl_comm.collectives.plan import Kind, Plan, Step, dependencies
+from sparkdl_comm.collectives.plan import Plan, Step, StepKind, find_dependencies
 from sparkdl_comm.errors import PlanError
 from sparkdl_comm.topology import Topology
 
@@ -19,7 +19,7 @@ from sparkdl_comm.topology import Topology
 class Transfer(NamedTuple):
     """Send and its matching receive.
 
-    ``send``: step number ``turn`` of rank ``source``. ``receive``: step of rank ``target``. ``after``: indices of the
+    ``send``: step number ``step_index`` of rank ``source``. ``receive``: step of rank ``target``. ``after``: indices of the
     transfers earlier in the list that must be complete first.
     """
 
@@ -27,7 +27,7 @@ class Transfer(NamedTuple):
     target: int
     send: Step
     receive: Step
-    turn: int
+    step_index: int
     after: tuple[int, ...]
 
     @property
@@ -39,7 +39,7 @@ class Transfer(NamedTuple):
         return self.send.stop - self.send.start
 
 
-def transfers(plan: Plan) -> list[Transfer]:
+def order_transfers(plan: Plan) -> list[Transfer]:
     """Return all transfers of the plan, each one after the transfers that it waits for.
 
     :raises PlanError: a message is not received, not sent, or differs in length; a range is outside of the memory; a
@@ -51,23 +51,23 @@ def transfers(plan: Plan) -> list[Transfer]:
         _check_ranges(plan, rank, program.steps, plan.collective.count + program.scratch)
     transfer_numbers, pairs, waits = _match_steps(plan, [program.steps for program in programs])
     for rank, program in enumerate(programs):
-        for index, predecessors in enumerate(dependencies(program)):
+        for index, predecessors in enumerate(find_dependencies(program)):
             waits[transfer_numbers[rank, index]].update(transfer_numbers[rank, other] for other in predecessors)
     return _sort(plan, pairs, waits)
 
 
-def run(plan: Plan, memory: Sequence[Any], combine: Callable[[Any, Any], Any]) -> None:
+def run_in_memory(plan: Plan, memory: Sequence[Any], combine: Callable[[Any, Any], Any]) -> None:
     """Run all steps of the plan on ``memory[rank]``, a numpy array of the rank's vector and scratch memory.
 
     ``combine(mine, theirs)`` returns the new content of a range.
     """
-    for transfer in transfers(plan):
+    for transfer in order_transfers(plan):
         sent = memory[transfer.source][transfer.send.start : transfer.send.stop]
         target = memory[transfer.target][transfer.receive.start : transfer.receive.stop]
-        target[:] = combine(target, sent) if transfer.receive.kind is Kind.COMBINE else sent
+        target[:] = combine(target, sent) if transfer.receive.kind is StepKind.COMBINE else sent
 
 
-def sent_elements(plan_transfers: Iterable[Transfer]) -> dict[tuple[int, int], int]:
+def count_sent_elements(plan_transfers: Iterable[Transfer]) -> dict[tuple[int, int], int]:
     """Return (rank, rail) -> number of elements that the rank sends over the rail."""
     found: dict[tuple[int, int], int] = defaultdict(int)
     for transfer in plan_transfers:
@@ -105,7 +105,7 @@ def _match_steps(
     sends, receives = defaultdict(list), defaultdict(list)
     for rank, steps in enumerate(programs):
         for index, step in enumerate(steps):
-            if step.kind is Kind.SEND:
+            if step.kind is StepKind.SEND:
                 sends[rank, step.peer, step.rail].append(index)
             else:
                 receives[step.peer, rank, step.rail].append(index)

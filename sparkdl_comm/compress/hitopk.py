@@ -25,7 +25,7 @@ from typing import Any
 import torch
 
 from sparkdl_comm.collectives.group import AUTO, CollectiveGroup, topology_of
-from sparkdl_comm.collectives.plan import cut
+from sparkdl_comm.collectives.plan import part_start
 from sparkdl_comm.collectives.rank_group import RankGroup
 from sparkdl_comm.compress.compressed_sum import CompressedSum
 from sparkdl_comm.compress.flat_range import FlatRange, RangeFactory
@@ -115,7 +115,7 @@ class HiTopK(CompressedSum):
 
     def _slot_range(self, slot: int, start: int, stop: int) -> FlatRange:
         """Return the part that rank ``slot`` of a host's ring owns."""
-        first, end = (cut(start, stop, self._slots, place) for place in (slot, slot + 1))
+        first, end = (part_start(start, stop, self._slots, place) for place in (slot, slot + 1))
         return self._make_range(first, end)
 
     def _message_bytes(self, start: int, stop: int, density: float) -> int:

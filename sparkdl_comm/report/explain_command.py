@@ -36,7 +36,7 @@ def _explain(options: argparse.Namespace) -> int:
     from sparkdl_comm.collectives.algorithms import ALGORITHMS
     from sparkdl_comm.collectives.cost import ALPHA, GAMMA, Cost
     from sparkdl_comm.collectives.plan import OPERATIONS
-    from sparkdl_comm.collectives.select import ranking
+    from sparkdl_comm.collectives.select import rank_algorithms
     from sparkdl_comm.compress.predict import predict_sparse
     from sparkdl_comm.topology import Topology
     from sparkdl_comm.units import parse_size
@@ -54,10 +54,10 @@ def _explain(options: argparse.Namespace) -> int:
     gamma = GAMMA if options.gamma is None else options.gamma
     count = parse_size(options.bytes) // 4
     cost = Cost.of(topology, alpha, gamma)
-    found = ranking(options.operation, topology, count, 4, cost)
+    found = rank_algorithms(options.operation, topology, count, 4, cost)
     if options.density is not None:
         found = sorted(found + predict_sparse(topology, count, options.density, cost), key=lambda one: one.seconds)
-    left_out = {a.name: a.unfit(topology) for a in ALGORITHMS.values() if a.unfit(topology)}
+    left_out = {a.name: a.why_ineligible(topology) for a in ALGORITHMS.values() if a.why_ineligible(topology)}
     left_out |= {
         a.name: f"does no {options.operation}" for a in ALGORITHMS.values() if options.operation not in a.operations
     }
@@ -72,7 +72,7 @@ def _explain(options: argparse.Namespace) -> int:
     for prediction in found:
         block = f"{prediction.block:,}" if prediction.block else "-"
         sent = "  ".join(f"{nbytes:>14,}" for nbytes in prediction.rail_bytes)
-        bound = "  (lower bound: busiest link only)" if prediction.bound else ""
+        bound = "  (lower bound: busiest link only)" if prediction.is_lower_bound else ""
         print(f"{prediction.algorithm:<14}{prediction.seconds:>10.4g}{block:>12}  {sent}{bound}")
     for name, reason in left_out.items():
         print(f"{name:<14}  left out: {reason}")

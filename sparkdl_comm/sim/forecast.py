@@ -61,7 +61,7 @@ def unfit(strategy: str, topology: Topology) -> str:
     if strategy == SERVER:
         alone = topology.rails == topology.slots == 1
         return "" if alone else "ps is simulated with one NIC and one rank per host"
-    return ALGORITHMS[strategy.removesuffix(DECOUPLED)].unfit(topology)
+    return ALGORITHMS[strategy.removesuffix(DECOUPLED)].why_ineligible(topology)
 
 
 @dataclass(frozen=True)

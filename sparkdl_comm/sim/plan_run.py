@@ -9,7 +9,7 @@ from __future__ import annotations
 from collections.abc import Callable, Sequence
 from functools import partial
 
-from sparkdl_comm.collectives.plan import Kind, Step
+from sparkdl_comm.collectives.plan import Step, StepKind
 from sparkdl_comm.sim.network import Network, Path
 from sparkdl_comm.sim.script import Part, Script
 
@@ -53,7 +53,7 @@ class PlanRun:
         """Start step ``index`` of part ``number``. All steps that it waits for must be complete."""
         progress = self._parts[number]
         step = progress.part.steps[index]
-        if step.kind is not Kind.SEND:
+        if step.kind is not StepKind.SEND:
             progress.possible.add(index)
             if index in progress.arrived:
                 self._take(number, index)
@@ -83,7 +83,7 @@ class PlanRun:
 
     def _take(self, number: int, index: int) -> None:
         step = self._parts[number].part.steps[index]
-        if step.kind is Kind.COMBINE:
+        if step.kind is StepKind.COMBINE:
             seconds = self._network.cost.gamma * (step.stop - step.start) * self._itemsize
             self._network.engine.after(seconds, partial(self._complete, number, index))
         else:

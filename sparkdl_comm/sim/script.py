@@ -14,7 +14,7 @@ from array import array
 from collections.abc import Hashable, Iterable, Sequence
 from dataclasses import dataclass
 
-from sparkdl_comm.collectives.plan import Kind, Plan, Step, dependencies
+from sparkdl_comm.collectives.plan import Plan, Step, StepKind, find_dependencies
 from sparkdl_comm.errors import PlanError
 
 #: (peer, rail, whether the step sends)
@@ -38,7 +38,7 @@ class Part:
 
     @property
     def elements_sent(self) -> int:
-        return sum(step.stop - step.start for step in self.steps if step.kind is Kind.SEND)
+        return sum(step.stop - step.start for step in self.steps if step.kind is StepKind.SEND)
 
 
 @dataclass(frozen=True)
@@ -81,7 +81,7 @@ class _Outline:
         self.channels: dict[_Channel, array[int]] = {}
         names: dict[int, int] = {}
         shape: list[Hashable] = []
-        for index, (step, before) in enumerate(zip(program.steps, dependencies(program), strict=True)):
+        for index, (step, before) in enumerate(zip(program.steps, find_dependencies(program), strict=True)):
             self.channels.setdefault(_channel(step), array("i")).append(index)
             name = names.setdefault(step.peer, len(names))
             shape.append((step.kind, step.rail, step.stop - step.start, name, before))
@@ -89,7 +89,7 @@ class _Outline:
 
 
 def _channel(step: Step) -> _Channel:
-    return step.peer, step.rail, step.kind is Kind.SEND
+    return step.peer, step.rail, step.kind is StepKind.SEND
 
 
 def _mates(plan: Plan, outlines: Sequence[_Outline], rank: int) -> array[int]:
@@ -118,7 +118,7 @@ def _part(
     waits: list[int] = []
     followers: list[list[int]] = [[] for _ in program.steps]
     last: dict[_Channel, int] = {}
-    for index, (step, before) in enumerate(zip(program.steps, dependencies(program), strict=True)):
+    for index, (step, before) in enumerate(zip(program.steps, find_dependencies(program), strict=True)):
         on_connection = last.get(_channel(step))
         last[_channel(step)] = index
         others = set(before) if on_connection is None else {*before, on_connection}

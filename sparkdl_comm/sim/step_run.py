@@ -16,7 +16,7 @@ from functools import partial
 from sparkdl_comm.collectives.algorithms import make_plan
 from sparkdl_comm.collectives.cost import Cost
 from sparkdl_comm.collectives.plan import Operation
-from sparkdl_comm.collectives.select import collective_for
+from sparkdl_comm.collectives.select import make_collective
 from sparkdl_comm.sim.collective import even_count
 from sparkdl_comm.sim.engine import Engine
 from sparkdl_comm.sim.network import Network
@@ -145,7 +145,7 @@ def scripts(
     """
     plans = {}
     for operation, elements in itertools.product(operations, {bucket.elements for bucket in buckets}):
-        collective = collective_for(algorithm, operation, topology, even_count(topology, elements), ITEMSIZE, cost)
+        collective = make_collective(algorithm, operation, topology, even_count(topology, elements), ITEMSIZE, cost)
         plans[operation, elements] = make_plan(algorithm, collective)
     while True:
         found = {key: script(plan, marks) for key, plan in plans.items()}

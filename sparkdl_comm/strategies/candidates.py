@@ -19,7 +19,7 @@ from functools import cache
 from sparkdl_comm.collectives.algorithms import ALGORITHMS
 from sparkdl_comm.collectives.cost import Cost
 from sparkdl_comm.collectives.plan import Operation
-from sparkdl_comm.collectives.select import fitting, predict
+from sparkdl_comm.collectives.select import list_eligible, predict
 from sparkdl_comm.compress.predict import predict_sparse
 from sparkdl_comm.conf import PREFIX, CommConf
 from sparkdl_comm.conf.strategy import BATCHED, CHEAPEST, HITOPK, PLANNED, SERVER, loop_name
@@ -106,7 +106,7 @@ def able(
     :param planner: why buckets of collectives cannot be planned; None if they can.
     """
     single, conf = conf.compression is not None, replace(conf, loop="all-reduce")
-    names = [] if single else [algorithm.name for algorithm in fitting("all_reduce", topology)]
+    names = [] if single else [algorithm.name for algorithm in list_eligible("all_reduce", topology)]
     found = [Candidate(name, "all-reduce", replace(conf, strategy=name)) for name in [CHEAPEST, *names]]
     found += [Candidate.decoupled(name, conf) for name in names]
     found += [Candidate(HITOPK, HITOPK, replace(conf, strategy=HITOPK))] * single
@@ -218,7 +218,7 @@ class Predictor:
         return predict(name, operation, self._topology, count, _ITEMSIZE, self._cost, block).seconds
 
     def _cheapest(self, operation: Operation, count: int) -> str:
-        names = [algorithm.name for algorithm in fitting(operation, self._topology)]
+        names = [algorithm.name for algorithm in list_eligible(operation, self._topology)]
         return min(names, key=lambda name: self._collective(name, operation, count, 0))
 
     def _compressed(self, name: str, conf: CommConf, sizes: Sequence[int]) -> list[float]:

@@ -161,7 +161,7 @@ class CollectiveDecoupled(ArrivingParameters):
         if self._roots:
             return [(start, stop)] if self._roots[start] == self._gang.rank else []
         plan = self._group.prepare("reduce_scatter", stop - start, self._model.values.dtype).plan
-        return [(start + first, start + last) for first, last in plan.owned(self._group.place) if first < last]
+        return [(start + first, start + last) for first, last in plan.owned_ranges(self._group.place) if first < last]
 
     def _parts(self) -> list[list[int]]:
         """Return [first element, length] of each range that this rank updates."""

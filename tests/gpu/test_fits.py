@@ -23,7 +23,7 @@ pytestmark = [
 ]
 
 WORLD, ROWS, PARTS = 2, 96, (43, 53)
-ALL_REDUCES = [name for name, one in ALGORITHMS.items() if not one.unfit(Topology.parse(f"star:{WORLD}"))]
+ALL_REDUCES = [name for name, one in ALGORITHMS.items() if not one.why_ineligible(Topology.parse(f"star:{WORLD}"))]
 
 
 class Net(nn.Sequential):

@@ -9,7 +9,7 @@ from sparkdl_comm.topology import Topology
 from tests.integration.nets import Large, Small
 from tests.integration.test_training import distance, fit, frame, in_one_process, same_bits
 
-FITTING = [name for name, algorithm in ALGORITHMS.items() if not algorithm.unfit(Topology.parse("star:3"))]
+FITTING = [name for name, algorithm in ALGORITHMS.items() if not algorithm.why_ineligible(Topology.parse("star:3"))]
 STEPS = 4
 
 

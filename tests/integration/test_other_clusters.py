@@ -128,7 +128,7 @@ def test_a_fit_over_the_tls_of_spark_4(tmp_path):
 @pytest.mark.timeout(600)
 def test_all_strategies_on_nine_executors(tmp_path):
     star = Topology.parse("star:9")
-    cases = ["ps", "gloo", "auto", *(a.name for a in ALGORITHMS.values() if not a.unfit(star))]
+    cases = ["ps", "gloo", "auto", *(a.name for a in ALGORITHMS.values() if not a.why_ineligible(star))]
     cases += ["hierarchical topology=hosts:3x3", "lp collective.loop=root-overlap"]
     arguments = ["local-cluster[9,1,1024]", "9", *cases]
     reports = run(tmp_path, "many_fits.py", arguments, spark_home.SPARK, [])

@@ -5,8 +5,8 @@ from hypothesis import strategies as st
 
 from sparkdl_comm.collectives.algorithms import ALGORITHMS, make_plan
 from sparkdl_comm.collectives.cost import Cost, critical_path
-from sparkdl_comm.collectives.plan import OPERATIONS, Collective, Kind
-from sparkdl_comm.collectives.transfers import transfers
+from sparkdl_comm.collectives.plan import OPERATIONS, Collective, StepKind
+from sparkdl_comm.collectives.transfers import order_transfers
 from sparkdl_comm.topology import Topology
 from tests.draws import examples
 
@@ -28,7 +28,7 @@ def simulated(done, topology, cost):
                 other
                 for other, earlier in enumerate(done)
                 if earlier.source == transfer.source
-                and earlier.turn < transfer.turn
+                and earlier.step_index < transfer.step_index
                 and (topology.host_of(earlier.target).index == here) == local
                 and (local or earlier.rail == transfer.rail)
             ]
@@ -42,7 +42,7 @@ def simulated(done, topology, cost):
                 continue
             beta = cost.local if local else cost.betas[transfer.rail]
             left_at[number] = second + cost.alpha + transfer.elements * beta
-            added = transfer.elements * cost.gamma if transfer.receive.kind is Kind.COMBINE else 0
+            added = transfer.elements * cost.gamma if transfer.receive.kind is StepKind.COMBINE else 0
             complete_at[number] = left_at[number] + added
             free_from |= dict.fromkeys(nics, left_at[number])
         second += 1
@@ -57,8 +57,8 @@ def test_predicted_as_simulated(text, operation, count, block, data):
     betas = tuple(1 + data.draw(whole) for _ in range(topology.rails))
     cost = Cost(betas, alpha=data.draw(whole), gamma=data.draw(whole), local=1 + data.draw(whole))
     for algorithm in ALGORITHMS.values():
-        if operation in algorithm.operations and not algorithm.unfit(topology):
-            done = transfers(make_plan(algorithm.name, Collective(operation, topology, count, block=block)))
+        if operation in algorithm.operations and not algorithm.why_ineligible(topology):
+            done = order_transfers(make_plan(algorithm.name, Collective(operation, topology, count, block=block)))
             assert critical_path(done, topology, 1, cost) == simulated(done, topology, cost), algorithm.name
 
 
@@ -70,4 +70,4 @@ def test_ranks_of_a_host_take_turns_on_its_nic(hosts, slots, scale):
     count = hosts * slots * scale
     cost = Cost((1.0,), alpha=0.0, gamma=0.0, local=0.0)
     plan = make_plan("torus2d", Collective("all_reduce", topology, count))
-    assert critical_path(transfers(plan), topology, 1, cost) == 2 * (hosts - 1) * slots * scale
+    assert critical_path(order_transfers(plan), topology, 1, cost) == 2 * (hosts - 1) * slots * scale

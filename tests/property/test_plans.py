@@ -10,8 +10,8 @@ from hypothesis import strategies as st
 
 from sparkdl_comm.collectives.algorithms import ALGORITHMS, make_plan
 from sparkdl_comm.collectives.algorithms.tree import first_steps
-from sparkdl_comm.collectives.plan import OPERATIONS, Collective, Kind
-from sparkdl_comm.collectives.transfers import run, sent_elements, transfers
+from sparkdl_comm.collectives.plan import OPERATIONS, Collective, StepKind
+from sparkdl_comm.collectives.transfers import count_sent_elements, order_transfers, run_in_memory
 from sparkdl_comm.topology import Topology
 from tests.draws import examples
 
@@ -34,7 +34,7 @@ def collectives(draw, operation):
 
 def plans_of(collective):
     for algorithm in ALGORITHMS.values():
-        if collective.operation in algorithm.operations and not algorithm.unfit(collective.topology):
+        if collective.operation in algorithm.operations and not algorithm.why_ineligible(collective.topology):
             plan = make_plan(algorithm.name, collective)
             assert plan.algorithm == algorithm.name, "the name in Plan(...) is that in Algorithm(...)"
             yield plan
@@ -61,11 +61,11 @@ def expected(plan, before, rank):
         total.mask = True
     if operation == "reduce_scatter":
         total.mask = True
-        for start, stop in plan.owned(rank):
+        for start, stop in plan.owned_ranges(rank):
             total.mask[start:stop] = False
     if operation == "all_gather":
         for owner in range(plan.collective.world):
-            for start, stop in plan.owned(owner):
+            for start, stop in plan.owned_ranges(owner):
                 total[start:stop] = vectors[owner, start:stop]
     return total
 
@@ -77,7 +77,7 @@ def test_every_plan_gives_the_exact_result(operation, data):
     for plan in plans_of(data.draw(collectives(operation))):
         memory = vectors(plan)
         before = [vector.copy() for vector in memory]
-        run(plan, memory, np.add)
+        run_in_memory(plan, memory, np.add)
         for rank, vector in enumerate(memory):
             wanted = expected(plan, before, rank)
             assert np.ma.allequal(wanted, vector[: plan.collective.count], fill_value=True), f"{plan}, rank {rank}"
@@ -87,7 +87,9 @@ def test_every_plan_gives_the_exact_result(operation, data):
 @given(collectives("reduce_scatter"))
 def test_every_element_has_one_owner(collective):
     for plan in plans_of(collective):
-        owners = Counter(i for rank in range(collective.world) for bounds in plan.owned(rank) for i in range(*bounds))
+        owners = Counter(
+            i for rank in range(collective.world) for bounds in plan.owned_ranges(rank) for i in range(*bounds)
+        )
         assert owners == Counter(range(collective.count))
 
 
@@ -98,7 +100,7 @@ def test_results_are_the_same_bits_on_all_ranks(collective):
         random = np.random.default_rng(1)
         size = [collective.count + plan.program(rank).scratch for rank in range(collective.world)]
         memory = [random.standard_normal(s).astype(np.float32) for s in size]
-        run(plan, memory, np.add)
+        run_in_memory(plan, memory, np.add)
         assert len({vector[: collective.count].tobytes() for vector in memory}) == 1, plan
 
 
@@ -120,13 +122,13 @@ def test_two_halves_make_an_all_reduce_bit_by_bit(collective):
     for scatter, gather in zip(scatters, gathers, strict=True):
         whole = make_plan(scatter.algorithm, collective)
         for rank in range(collective.world):
-            assert scatter.owned(rank) == gather.owned(rank), f"{scatter}, rank {rank}"
+            assert scatter.owned_ranges(rank) == gather.owned_ranges(rank), f"{scatter}, rank {rank}"
         if scatter.algorithm == "lp":  # its all-reduce adds along one chain, whoever owns what
             continue
         at_once, in_halves = floats(collective, whole), floats(collective, scatter, gather)
-        run(whole, at_once, np.add)
-        run(scatter, in_halves, np.add)
-        run(gather, in_halves, np.add)
+        run_in_memory(whole, at_once, np.add)
+        run_in_memory(scatter, in_halves, np.add)
+        run_in_memory(gather, in_halves, np.add)
         for one, other in zip(at_once, in_halves, strict=True):
             assert one[: collective.count].tobytes() == other[: collective.count].tobytes(), scatter
 
@@ -138,7 +140,7 @@ def all_reduce(name, text, count, **changes):
 @examples(20)
 @given(st.sampled_from(["bml", "ring", "be", "p2p-ps", "torus2d"]), st.integers(1, 9), st.integers(1, 12))
 def test_on_one_switch_nobody_sends_more_than_necessary(name, world, scale):
-    sent = sent_elements(transfers(all_reduce(name, f"star:{world}", world * scale)))
+    sent = count_sent_elements(order_transfers(all_reduce(name, f"star:{world}", world * scale)))
     assert set(sent.values()) == ({2 * (world - 1) * scale} if world > 1 else set())
 
 
@@ -148,7 +150,7 @@ def test_bml_sends_the_same_over_every_rail(n, k, scale):
     if n**k > 30:
         return
     world = n**k
-    sent = sent_elements(transfers(all_reduce("bml", f"bcube:{n},{k}", k * world * scale)))
+    sent = count_sent_elements(order_transfers(all_reduce("bml", f"bcube:{n},{k}", k * world * scale)))
     assert sent == {(rank, rail): 2 * (world - 1) * scale for rank in range(world) for rail in range(k)}
 
 
@@ -156,7 +158,7 @@ def test_bml_sends_the_same_over_every_rail(n, k, scale):
 @given(st.integers(2, 3), st.integers(2, 3), st.integers(1, 2))
 def test_a_parameter_server_on_bcube_sends_twice_n_minus_1_nths(n, k, scale):
     count = n * k * n**k * scale
-    sent = sent_elements(transfers(all_reduce("p2p-ps", f"bcube:{n},{k}", count)))
+    sent = count_sent_elements(order_transfers(all_reduce("p2p-ps", f"bcube:{n},{k}", count)))
     assert set(sent.values()) == {2 * (n - 1) * count // n}
 
 
@@ -167,7 +169,7 @@ def test_ranks_of_a_host_send_each_other_most(hosts, slots, scale):
     count = hosts * slots * scale
     plan = all_reduce("torus2d", f"hosts:{hosts}x{slots}", count)
     between = Counter()
-    for transfer in transfers(plan):
+    for transfer in order_transfers(plan):
         if transfer.source // slots != transfer.target // slots:
             between[transfer.source] += transfer.elements
     assert set(between.values()) == ({2 * (hosts - 1) * scale} if hosts > 1 else set())
@@ -180,7 +182,7 @@ def test_a_linear_pipeline_sends_the_vector_once_over_each_link(text, count, blo
     for operation, times in (("broadcast", {1}), ("reduce", {1}), ("all_reduce", {1, 2})):
         plan = make_plan("lp", Collective(operation, topology, count, block=block))
         sent = Counter()
-        for transfer in transfers(plan):
+        for transfer in order_transfers(plan):
             sent[transfer.source] += transfer.elements
             assert transfer.elements <= block
         assert {elements // count for elements in sent.values()} <= times
@@ -194,7 +196,7 @@ def test_linear_pipelines_to_all_ranks_load_all_links_alike(text, part, block):
     world = topology.world
     for operation in ("reduce_scatter", "all_gather"):
         plan = make_plan("lp", Collective(operation, topology, world * part, block=block))
-        sent, found = Counter(), transfers(plan)
+        sent, found = Counter(), order_transfers(plan)
         for transfer in found:
             sent[transfer.source, transfer.target] += transfer.elements
             assert transfer.elements <= block
@@ -218,7 +220,7 @@ def test_two_trees_take_no_nic_more_than_the_vector_each_way(topology, operation
     collective = Collective(operation, topology, 2 * half, root, block)
     out, into = Counter(), Counter()
     speaking = set()
-    for transfer in transfers(make_plan("tree", collective)):
+    for transfer in order_transfers(make_plan("tree", collective)):
         assert transfer.elements <= block
         source, target = (topology.host_of(rank).index for rank in (transfer.source, transfer.target))
         if source != target:
@@ -253,7 +255,7 @@ def test_in_two_trees_every_host_is_a_leaf_of_one_and_takes_turns(topology, data
 def test_every_receive_has_its_send(collective):
     for plan in plans_of(collective):
         kinds = Counter(step.kind for rank in range(collective.world) for step in plan.program(rank).steps)
-        assert kinds[Kind.SEND] == kinds[Kind.RECEIVE] + kinds[Kind.COMBINE]
+        assert kinds[StepKind.SEND] == kinds[StepKind.RECEIVE] + kinds[StepKind.COMBINE]
 
 
 @examples(50)

@@ -10,8 +10,8 @@ from hypothesis import strategies as st
 
 from sparkdl_comm.collectives.algorithms import ALGORITHMS, make_plan
 from sparkdl_comm.collectives.cost import Cost
-from sparkdl_comm.collectives.plan import OPERATIONS, Collective, Kind, Plan, Program, Step
-from sparkdl_comm.collectives.transfers import transfers
+from sparkdl_comm.collectives.plan import OPERATIONS, Collective, Plan, Program, Step, StepKind
+from sparkdl_comm.collectives.transfers import order_transfers
 from sparkdl_comm.errors import PlanError
 from sparkdl_comm.sim.collective import even_count, simulate
 from sparkdl_comm.sim.engine import Engine
@@ -66,7 +66,7 @@ def test_shares_are_max_min_fair(drawn):
 def plans(draw):
     topology = Topology.parse(draw(st.sampled_from(TOPOLOGIES)))
     operation = draw(st.sampled_from(OPERATIONS))
-    names = [a.name for a in ALGORITHMS.values() if operation in a.operations and not a.unfit(topology)]
+    names = [a.name for a in ALGORITHMS.values() if operation in a.operations and not a.why_ineligible(topology)]
     collective = Collective(operation, topology, draw(st.integers(1, 40)), block=draw(st.integers(3, 9)))
     betas = tuple(draw(st.floats(0.5, 3)) for _ in range(topology.rails))
     cost = Cost(betas, alpha=draw(st.floats(0, 2)), gamma=draw(st.floats(0, 1)), local=draw(st.floats(0.1, 3)))
@@ -79,7 +79,7 @@ def test_bytes_and_times_are_possible(drawn, latency, calls):
     plan, cost = drawn
     topology = plan.collective.topology
     found = simulate(plan, cost, 4, latency=latency, calls=calls, coalesce=False)
-    done = transfers(plan)
+    done = order_transfers(plan)
     assert found.sent == calls * 4 * sum(transfer.elements for transfer in done)
     network = Network(Engine(), topology, cost)
     wanted, started = Counter(), Counter()
@@ -104,7 +104,7 @@ def test_bytes_and_times_are_possible(drawn, latency, calls):
 )
 def test_one_rank_stands_for_those_that_are_like_it(text, operation, count, calls, data):
     topology = Topology.parse(text)
-    names = [a.name for a in ALGORITHMS.values() if operation in a.operations and not a.unfit(topology)]
+    names = [a.name for a in ALGORITHMS.values() if operation in a.operations and not a.why_ineligible(topology)]
     name = data.draw(st.sampled_from(names))
     plan = make_plan(name, Collective(operation, topology, even_count(topology, count), block=7))
     cost = Cost((1.0,) * topology.rails, alpha=0.3, gamma=0.1)
@@ -151,8 +151,8 @@ def test_a_pipeline_takes_its_formula(world, blocks):
 
 def test_ranks_of_a_host_share_its_nic():
     topology = Topology.parse("hosts:2x3")
-    program = [Step(Kind.SEND, 3, 0, 0, 10)], [Step(Kind.SEND, 4, 0, 0, 10)], [Step(Kind.SEND, 5, 0, 0, 10)]
-    receives = [[Step(Kind.RECEIVE, rank, 0, 0, 10)] for rank in range(3)]
+    program = [Step(StepKind.SEND, 3, 0, 0, 10)], [Step(StepKind.SEND, 4, 0, 0, 10)], [Step(StepKind.SEND, 5, 0, 0, 10)]
+    receives = [[Step(StepKind.RECEIVE, rank, 0, 0, 10)] for rank in range(3)]
     programs = [Program(tuple(steps)) for steps in (*program, *receives)]
     plan = Plan("by hand", Collective("all_gather", topology, 10), programs.__getitem__)
     assert simulate(plan, Cost((2.0,), alpha=0.5), 1).ends == pytest.approx([60.5] * 6)
@@ -162,10 +162,10 @@ def test_ranks_of_a_host_share_its_nic():
 
 def test_a_switch_queues_what_two_send_to_one_and_the_senders_go_on():
     steps = [
-        [Step(Kind.SEND, 2, 0, 0, 10), Step(Kind.SEND, 3, 0, 0, 10)],
-        [Step(Kind.SEND, 2, 0, 0, 10)],
-        [Step(Kind.RECEIVE, 0, 0, 0, 10), Step(Kind.RECEIVE, 1, 0, 0, 10)],
-        [Step(Kind.RECEIVE, 0, 0, 0, 10)],
+        [Step(StepKind.SEND, 2, 0, 0, 10), Step(StepKind.SEND, 3, 0, 0, 10)],
+        [Step(StepKind.SEND, 2, 0, 0, 10)],
+        [Step(StepKind.RECEIVE, 0, 0, 0, 10), Step(StepKind.RECEIVE, 1, 0, 0, 10)],
+        [Step(StepKind.RECEIVE, 0, 0, 0, 10)],
     ]
     collective = Collective("all_gather", Topology.parse("star:4"), 10)
     plan = Plan("by hand", collective, lambda rank: Program(tuple(steps[rank])))
@@ -199,10 +199,12 @@ def test_what_cannot_be_run_is_refused():
     def of(*programs: tuple[Step, ...]) -> Plan:
         return Plan("by hand", Collective("all_gather", topology, 2), lambda rank: Program(programs[rank]))
 
-    alone = of((Step(Kind.SEND, 1, 0, 0, 1),), ())
+    alone = of((Step(StepKind.SEND, 1, 0, 0, 1),), ())
     with pytest.raises(PlanError, match="rank 0 has 1 steps with rank 1 over rail 0, which has 0"):
         simulate(alone, Cost((1.0,)))
-    waiting = tuple((Step(Kind.RECEIVE, 1 - rank, 0, 0, 1), Step(Kind.SEND, 1 - rank, 0, 0, 1)) for rank in range(2))
+    waiting = tuple(
+        (Step(StepKind.RECEIVE, 1 - rank, 0, 0, 1), Step(StepKind.SEND, 1 - rank, 0, 0, 1)) for rank in range(2)
+    )
     with pytest.raises(PlanError, match="wait for each other"):
         simulate(of(*waiting), Cost((1.0,)))
     apart = Plan("by hand", Collective("all_gather", Topology.parse("bcube:2,2"), 1), _straight_across)
@@ -211,7 +213,7 @@ def test_what_cannot_be_run_is_refused():
 
 
 def _straight_across(rank: int) -> Program:
-    kinds = {0: Kind.SEND, 3: Kind.RECEIVE}
+    kinds = {0: StepKind.SEND, 3: StepKind.RECEIVE}
     return Program((Step(kinds[rank], 3 - rank, 0, 0, 1),) if rank in kinds else ())
 
 

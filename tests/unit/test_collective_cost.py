@@ -10,8 +10,8 @@ from sparkdl_comm.collectives import select
 from sparkdl_comm.collectives.algorithms import make_plan
 from sparkdl_comm.collectives.cost import TABLE_1, Cost, critical_path
 from sparkdl_comm.collectives.plan import Collective
-from sparkdl_comm.collectives.select import predict, ranking
-from sparkdl_comm.collectives.transfers import transfers
+from sparkdl_comm.collectives.select import predict, rank_algorithms
+from sparkdl_comm.collectives.transfers import order_transfers
 from sparkdl_comm.errors import ConfError
 from sparkdl_comm.topology import Topology
 
@@ -19,7 +19,7 @@ from sparkdl_comm.topology import Topology
 def seconds(name, operation, text, count, cost, block=1):
     topology = Topology.parse(text)
     plan = make_plan(name, Collective(operation, topology, count, block=block))
-    return critical_path(transfers(plan), topology, 1, cost)
+    return critical_path(order_transfers(plan), topology, 1, cost)
 
 
 def test_a_pipelined_all_reduce_of_4_blocks_on_3_ranks_takes_9_steps():
@@ -103,7 +103,7 @@ def test_figure_5_at_1024_servers(text, name, in_t_f):
 def test_the_cheapest_depends_on_the_size():
     topology = Topology.parse("star:9,1gbit")
     cost = Cost.of(topology, gamma=0.0)
-    small, large = (ranking("all_reduce", topology, count, 4, cost)[0] for count in (1, 2**24))
+    small, large = (rank_algorithms("all_reduce", topology, count, 4, cost)[0] for count in (1, 2**24))
     assert small.seconds == pytest.approx(8 * cost.alpha, rel=0.01)  # up a tree and down again, log2(9) each
     assert large.algorithm in ("torus2d", "be", "ring")
     assert large.seconds == pytest.approx(16 / 9 * 2**26 / 125e6, rel=0.01)
@@ -111,7 +111,7 @@ def test_the_cheapest_depends_on_the_size():
 
 def test_more_levels_mean_more_rails():
     topology = Topology.parse("bcube:3,2,200mbit")
-    best, *others = ranking("all_reduce", topology, 2**22, 4, Cost.of(topology))
+    best, *others = rank_algorithms("all_reduce", topology, 2**22, 4, Cost.of(topology))
     assert best.algorithm == "bml"
     ring = next(prediction for prediction in others if prediction.algorithm == "ring")
     assert best.seconds < 0.51 * ring.seconds
@@ -134,10 +134,10 @@ def test_ranks_of_a_host_share_its_nic(monkeypatch, max_steps):
     cost = replace(Cost.of(topology, alpha=0.0, gamma=0.0), local=0.0)
     for name in ("torus2d", "hierarchical"):
         found = predict(name, "all_reduce", topology, 12_000, 4, cost)
-        assert found.bound == (max_steps == 0)
+        assert found.is_lower_bound == (max_steps == 0)
         assert found.rail_bytes == (2 * 2 * 48_000 // 3,)
         # Of the hierarchical one's exchanges, some meet at a NIC while another idles.
-        slower = 1.125 if name == "hierarchical" and not found.bound else 1.0
+        slower = 1.125 if name == "hierarchical" and not found.is_lower_bound else 1.0
         assert found.seconds == pytest.approx(slower * found.rail_bytes[0] * 8 / 1e9)
 
 

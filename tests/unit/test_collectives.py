@@ -11,7 +11,7 @@ from sparkdl_comm.collectives import measure
 from sparkdl_comm.collectives.algorithms import ALGORITHMS
 from sparkdl_comm.collectives.group import CollectiveGroup
 from sparkdl_comm.collectives.measure import make_probe, measure_cost
-from sparkdl_comm.collectives.transfers import transfers
+from sparkdl_comm.collectives.transfers import order_transfers
 from sparkdl_comm.topology import Topology
 from tests.unit.collective_helpers import conf, in_groups, on_all, vector
 from tests.unit.gang_helpers import SECONDS, gang_of
@@ -23,7 +23,7 @@ from tests.unit.gang_helpers import SECONDS, gang_of
         (t, a)
         for t in ("star:3", "bcube:2,2", "bcube:3x2", "hosts:1x4")
         for a in ALGORITHMS
-        if not ALGORITHMS[a].unfit(Topology.parse(t))
+        if not ALGORITHMS[a].why_ineligible(Topology.parse(t))
     ],
 )
 def test_all_operations_of_all_algorithms(topology, algorithm):
@@ -67,7 +67,7 @@ def test_two_trees_in_many_blocks_from_and_to_any_rank(topology):
         (t, a)
         for t in ("star:3", "bcube:2,2", "bcube:2x3,1gbit/9gbit", "hosts:2x2")
         for a in [name for name, algorithm in ALGORITHMS.items() if "all_gather" in algorithm.operations]
-        if not ALGORITHMS[a].unfit(Topology.parse(t))
+        if not ALGORITHMS[a].why_ineligible(Topology.parse(t))
     ],
 )
 def test_parts_of_equal_length_are_gathered_and_scattered(topology, algorithm):
@@ -173,6 +173,6 @@ def test_links_of_unknown_rate_are_measured_once(monkeypatch):
 def test_the_probes_of_links_meet(text):
     topology = Topology.parse(text)
     for rail in range(topology.rails):
-        found = transfers(make_probe(topology, rail, 8))
+        found = order_transfers(make_probe(topology, rail, 8))
         assert len(found) == (len(topology.hosts) if topology.radices[rail] > 1 else 0)
         assert len({t.target for t in found}) == len(found)

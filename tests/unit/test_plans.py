@@ -8,8 +8,8 @@ from sparkdl_comm.collectives.algorithms import ALGORITHMS, make_plan
 from sparkdl_comm.collectives.algorithms.bml import thread_shares
 from sparkdl_comm.collectives.algorithms.tree import first_steps
 from sparkdl_comm.collectives.cost import Cost, critical_path
-from sparkdl_comm.collectives.plan import Collective, Kind, Plan, Program, Step, dependencies
-from sparkdl_comm.collectives.transfers import transfers
+from sparkdl_comm.collectives.plan import Collective, Plan, Program, Step, StepKind, find_dependencies
+from sparkdl_comm.collectives.transfers import order_transfers
 from sparkdl_comm.errors import ConfError, InputError, PlanError
 from sparkdl_comm.topology import Topology
 
@@ -32,8 +32,8 @@ def test_bml_sends_the_pieces_of_the_papers_figure_4():
     """Thread 0 of server [0,0]."""
     steps = make_plan("bml", Collective("all_reduce", BCUBE, 18)).program(0).steps
     mine = [step for step in steps if step.start < 9]
-    sent = [(step.peer, step.rail, pieces(0, *step[3:])) for step in mine if step.kind is Kind.SEND]
-    combined = [(step.peer, step.rail, pieces(0, *step[3:])) for step in mine if step.kind is Kind.COMBINE]
+    sent = [(step.peer, step.rail, pieces(0, *step[3:])) for step in mine if step.kind is StepKind.SEND]
+    combined = [(step.peer, step.rail, pieces(0, *step[3:])) for step in mine if step.kind is StepKind.COMBINE]
     at_first = [{(0, v1, digit) for v1 in range(3)} for digit in range(3)]
     assert sent[:2] == [(1, 0, at_first[1]), (2, 0, at_first[2])]
     assert combined[:2] == [(2, 0, at_first[0]), (1, 0, at_first[0])]
@@ -46,7 +46,7 @@ def test_bml_sends_the_pieces_of_the_papers_figure_4():
 
 def test_bmls_threads_use_different_rails_in_every_step():
     steps = make_plan("bml", Collective("all_reduce", Topology.parse("bcube:2,3"), 24)).program(5).steps
-    sends = [step for step in steps if step.kind is Kind.SEND]
+    sends = [step for step in steps if step.kind is StepKind.SEND]
     for stage in range(6):
         assert {step.rail for step in sends[3 * stage : 3 * stage + 3]} == {0, 1, 2}
 
@@ -82,44 +82,44 @@ def test_of_a_host_one_rank_is_in_the_trees_and_the_others_are_a_chain():
 
 def test_dependencies_are_those_of_reading_and_writing():
     steps = [
-        Step(Kind.SEND, 1, 0, 0, 10),
-        Step(Kind.COMBINE, 1, 0, 5, 15),  # writes what step 0 reads
-        Step(Kind.COMBINE, 2, 0, 12, 15),  # writes what step 1 writes
-        Step(Kind.SEND, 1, 0, 0, 5),  # reads what nobody writes
-        Step(Kind.SEND, 1, 0, 10, 13),  # reads what steps 1 and 2 write
+        Step(StepKind.SEND, 1, 0, 0, 10),
+        Step(StepKind.COMBINE, 1, 0, 5, 15),  # writes what step 0 reads
+        Step(StepKind.COMBINE, 2, 0, 12, 15),  # writes what step 1 writes
+        Step(StepKind.SEND, 1, 0, 0, 5),  # reads what nobody writes
+        Step(StepKind.SEND, 1, 0, 10, 13),  # reads what steps 1 and 2 write
     ]
-    assert dependencies(Program(tuple(steps))) == [(), (0,), (1,), (), (1, 2)]
+    assert find_dependencies(Program(tuple(steps))) == [(), (0,), (1,), (), (1, 2)]
 
 
 def test_a_send_is_not_earlier_than_receives_before_it_by_more_than_its_lead():
-    sends = [Step(Kind.SEND, 1, 0, start, start + 1) for start in range(4)]
-    receives = [Step(Kind.RECEIVE, 1, 0, start, start + 1) for start in range(10, 13)]
+    sends = [Step(StepKind.SEND, 1, 0, start, start + 1) for start in range(4)]
+    receives = [Step(StepKind.RECEIVE, 1, 0, start, start + 1) for start in range(10, 13)]
     steps = (sends[0], receives[0], sends[1], receives[1], sends[2], receives[2], sends[3])
-    assert dependencies(Program(steps)) == [()] * 7
-    assert dependencies(Program(steps, lead=0)) == [(), (), (1,), (), (3,), (), (5,)]
-    assert dependencies(Program(steps, lead=2)) == [(), (), (), (), (), (), (1,)]
+    assert find_dependencies(Program(steps)) == [()] * 7
+    assert find_dependencies(Program(steps, max_overtaken=0)) == [(), (), (1,), (), (3,), (), (5,)]
+    assert find_dependencies(Program(steps, max_overtaken=2)) == [(), (), (), (), (), (), (1,)]
 
 
 def test_what_comes_from_some_ranks_is_received_in_turn():
-    received = [Step(Kind.RECEIVE, peer, 0, at, at + 1) for at, peer in enumerate((1, 2, 3, 1), 10)]
-    steps = [Step(Kind.SEND, 1, 0, 0, 1), *received]
-    assert dependencies(Program(tuple(steps))) == [()] * 5
-    assert dependencies(Program(tuple(steps), in_turn=frozenset({1, 2}))) == [(), (), (1,), (), (2,)]
-    assert dependencies(Program(tuple(steps), in_turn=frozenset({3}))) == [()] * 5
+    received = [Step(StepKind.RECEIVE, peer, 0, at, at + 1) for at, peer in enumerate((1, 2, 3, 1), 10)]
+    steps = [Step(StepKind.SEND, 1, 0, 0, 1), *received]
+    assert find_dependencies(Program(tuple(steps))) == [()] * 5
+    assert find_dependencies(Program(tuple(steps), ordered_peers=frozenset({1, 2}))) == [(), (), (1,), (), (2,)]
+    assert find_dependencies(Program(tuple(steps), ordered_peers=frozenset({3}))) == [()] * 5
 
 
 @pytest.mark.parametrize("world", [2, 3, 9])
 def test_the_first_rank_of_a_pipeline_does_not_run_ahead_of_what_comes_back(world):
     plan = make_plan("lp", Collective("all_reduce", Topology.parse(f"star:{world}"), 100))
     first = plan.program(0)
-    end, waits = world - 1, dependencies(first)
-    sent = [index for index, step in enumerate(first.steps) if step.kind is Kind.SEND]
+    end, waits = world - 1, find_dependencies(first)
+    sent = [index for index, step in enumerate(first.steps) if step.kind is StepKind.SEND]
     for number, index in enumerate(sent):
-        back = [first.steps[other].start for other in waits[index] if first.steps[other].kind is Kind.RECEIVE]
+        back = [first.steps[other].start for other in waits[index] if first.steps[other].kind is StepKind.RECEIVE]
         # Block j is there again 2 (N - 1) - 1 turns after it was sent.
         expected = number - (2 * end - 1) - 1 - end
         assert back == ([expected] if expected >= 0 else [])
-    assert all(plan.program(rank).lead is None for rank in range(1, world))
+    assert all(plan.program(rank).max_overtaken is None for rank in range(1, world))
 
 
 def by_hand(*programs: list[Step], count: int = 4) -> Plan:
@@ -130,15 +130,15 @@ def by_hand(*programs: list[Step], count: int = 4) -> Plan:
 @pytest.mark.parametrize(
     ("programs", "complaint"),
     [
-        ([[Step(Kind.SEND, 1, 0, 0, 4)], []], "1 messages sent, 0 received"),
-        ([[Step(Kind.SEND, 1, 0, 0, 4)], [Step(Kind.RECEIVE, 0, 0, 0, 3)]], "message 0 is"),
-        ([[Step(Kind.SEND, 1, 0, 0, 5)], [Step(Kind.RECEIVE, 0, 0, 0, 5)]], "rank 0 has 4 elements"),
-        ([[Step(Kind.SEND, 0, 0, 0, 4)], []], "rank 0 does not reach rank 0"),
-        ([[Step(Kind.SEND, 1, 1, 0, 4)], []], "over rail 1"),
+        ([[Step(StepKind.SEND, 1, 0, 0, 4)], []], "1 messages sent, 0 received"),
+        ([[Step(StepKind.SEND, 1, 0, 0, 4)], [Step(StepKind.RECEIVE, 0, 0, 0, 3)]], "message 0 is"),
+        ([[Step(StepKind.SEND, 1, 0, 0, 5)], [Step(StepKind.RECEIVE, 0, 0, 0, 5)]], "rank 0 has 4 elements"),
+        ([[Step(StepKind.SEND, 0, 0, 0, 4)], []], "rank 0 does not reach rank 0"),
+        ([[Step(StepKind.SEND, 1, 1, 0, 4)], []], "over rail 1"),
         (
             [
-                [Step(Kind.RECEIVE, 1, 0, 0, 4), Step(Kind.SEND, 1, 0, 0, 4)],
-                [Step(Kind.RECEIVE, 0, 0, 0, 4), Step(Kind.SEND, 0, 0, 0, 4)],
+                [Step(StepKind.RECEIVE, 1, 0, 0, 4), Step(StepKind.SEND, 1, 0, 0, 4)],
+                [Step(StepKind.RECEIVE, 0, 0, 0, 4), Step(StepKind.SEND, 0, 0, 0, 4)],
             ],
             "deadlock; one of 2 transfers",
         ),
@@ -146,13 +146,13 @@ def by_hand(*programs: list[Step], count: int = 4) -> Plan:
 )
 def test_wrong_plans_are_found(programs, complaint):
     with pytest.raises(PlanError, match=complaint):
-        transfers(by_hand(*programs))
+        order_transfers(by_hand(*programs))
 
 
 def test_sends_and_receives_of_both_sides_at_once_are_no_deadlock():
-    exchange = [[Step(Kind.SEND, 1, 0, 0, 2), Step(Kind.RECEIVE, 1, 0, 2, 4)]]
-    exchange.append([Step(Kind.RECEIVE, 0, 0, 0, 2), Step(Kind.SEND, 0, 0, 2, 4)])
-    assert len(transfers(by_hand(*exchange))) == 2
+    exchange = [[Step(StepKind.SEND, 1, 0, 0, 2), Step(StepKind.RECEIVE, 1, 0, 2, 4)]]
+    exchange.append([Step(StepKind.RECEIVE, 0, 0, 0, 2), Step(StepKind.SEND, 0, 0, 2, 4)])
+    assert len(order_transfers(by_hand(*exchange))) == 2
 
 
 def test_bad_requests_name_what_there_is():
@@ -196,4 +196,4 @@ def test_an_all_reduce_takes_the_steps_of_the_docstring(name, text, steps):
     topology = Topology.parse(text)
     cost = Cost((0.0,) * topology.rails, alpha=1.0, gamma=0.0)
     plan = make_plan(name, Collective("all_reduce", topology, 48, block=48))
-    assert critical_path(transfers(plan), topology, 1, cost) == steps
+    assert critical_path(order_transfers(plan), topology, 1, cost) == steps

@@ -12,7 +12,7 @@ import torch
 from sparkdl_comm.collectives.engine.links import Links
 from sparkdl_comm.collectives.engine.rail import Rail
 from sparkdl_comm.collectives.engine.sockets import SocketEngine
-from sparkdl_comm.collectives.plan import Collective, Kind, Plan, Program, Step
+from sparkdl_comm.collectives.plan import Collective, Plan, Program, Step, StepKind
 from sparkdl_comm.errors import DeadlineError
 from sparkdl_comm.topology import Topology
 from tests.unit.gang_helpers import SECONDS, gang_of
@@ -66,9 +66,9 @@ def test_nobody_waits_for_the_last():
 def test_a_rank_that_is_late_does_not_hold_up_the_others():
     count = 32 << 20  # more than the kernel buffers for a peer that does not read
     steps = {
-        0: (Step(Kind.SEND, 1, 0, 0, count), Step(Kind.SEND, 2, 0, 0, count)),
-        1: (Step(Kind.RECEIVE, 0, 0, 0, count),),
-        2: (Step(Kind.RECEIVE, 0, 0, 0, count),),
+        0: (Step(StepKind.SEND, 1, 0, 0, count), Step(StepKind.SEND, 2, 0, 0, count)),
+        1: (Step(StepKind.RECEIVE, 0, 0, 0, count),),
+        2: (Step(StepKind.RECEIVE, 0, 0, 0, count),),
     }
     collective = Collective("broadcast", Topology.parse("star:3"), count)
     plan = Plan("fan", collective, lambda rank: Program(steps[rank]))

@@ -30,7 +30,7 @@ def cases() -> list[Collective | Any]:
     for text in TOPOLOGIES:
         topology = Topology.parse(text)
         for algorithm in ALGORITHMS.values():
-            if not algorithm.unfit(topology):
+            if not algorithm.why_ineligible(topology):
                 for operation in algorithm.operations:
                     yield algorithm.name, Collective(operation, topology, 41, root=1, block=6)
 
@@ -128,7 +128,7 @@ def check_plans(results: list[Any]) -> None:
         if collective.operation == "reduce":
             assert ended[1] == total, name
         for place in range(WORLD):
-            for start, stop in plan.owned(place):
+            for start, stop in plan.owned_ranges(place):
                 if collective.operation == "reduce_scatter":
                     assert ended[place][start:stop] == total[start:stop], name
                 if collective.operation == "all_gather":

@@ -55,7 +55,7 @@ def make_plan(name: str, collective: Collective) -> Plan:
     algorithm = ALGORITHMS[name]
     if collective.operation not in algorithm.operations:
         raise ConfError(f"{name} supports {', '.join(algorithm.operations)}, not {collective.operation}")
-    reason = algorithm.unfit(collective.topology)
+    reason = algorithm.why_ineligible(collective.topology)
     if reason:
         raise ConfError(f"{name} cannot run on {collective.topology}: {reason}")
     return algorithm.plan(collective)

@@ -28,7 +28,7 @@ def no_pipeline(topology: Topology) -> float:
 class Algorithm:
     """Algorithm for collectives.
 
-    ``plan``: function that returns the plan of a collective. ``unfit(topology)``: reason why the algorithm cannot run
+    ``plan``: function that returns the plan of a collective. ``why_ineligible(topology)``: reason why the algorithm cannot run
     there; empty if it can. ``depth(topology)``: time to fill the pipeline, in block times, divided by the messages per
     block and NIC. A chain of N ranks has N - 1. 0 means that the algorithm is not pipelined.
     """
@@ -36,5 +36,5 @@ class Algorithm:
     name: str
     plan: Callable[[Collective], Plan]
     operations: tuple[Operation, ...]
-    unfit: Callable[[Topology], str] = always_eligible
+    why_ineligible: Callable[[Topology], str] = always_eligible
     depth: Callable[[Topology], float] = no_pipeline

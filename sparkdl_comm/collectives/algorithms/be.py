@@ -33,19 +33,19 @@ from sparkdl_comm.collectives.algorithms.mst import halvings
 from sparkdl_comm.collectives.plan import (
     OPERATIONS,
     Collective,
-    Kind,
     Plan,
     Program,
     Step,
-    cut,
+    StepKind,
     drop_empty_steps,
-    pipelined,
+    part_start,
+    pipeline_rounds,
 )
 from sparkdl_comm.topology import Topology
 
 
 def plan(collective: Collective) -> Plan:
-    rounds = [_RoundParts(collective, start, stop) for start, stop in collective.rounds(least=collective.world)]
+    rounds = [_RoundParts(collective, start, stop) for start, stop in collective.rounds(min_elements=collective.world)]
 
     def stages(parts: _RoundParts, rank: int) -> list[list[Step]]:
         return {
@@ -57,7 +57,7 @@ def plan(collective: Collective) -> Plan:
         }[collective.operation]()
 
     def program(rank: int) -> Program:
-        steps = pipelined([stages(parts, rank) for parts in rounds])
+        steps = pipeline_rounds([stages(parts, rank) for parts in rounds])
         if collective.operation == "reduce":
             steps += [step for parts in rounds for step in parts.gather(rank)]
         return Program(drop_empty_steps(steps))
@@ -80,8 +80,8 @@ class _RoundParts:
         for distance, width in self._distances():
             target, source = (rank + distance) % self._world, (rank - distance) % self._world
             sends, combines = (
-                self._steps(Kind.SEND, target, target, width),
-                self._steps(Kind.COMBINE, source, rank, width),
+                self._steps(StepKind.SEND, target, target, width),
+                self._steps(StepKind.COMBINE, source, rank, width),
             )
             stages.append(sends + combines)
         return stages
@@ -91,8 +91,8 @@ class _RoundParts:
         for distance, width in reversed(list(self._distances())):
             target, source = (rank - distance) % self._world, (rank + distance) % self._world
             sends, receives = (
-                self._steps(Kind.SEND, target, rank, width),
-                self._steps(Kind.RECEIVE, source, source, width),
+                self._steps(StepKind.SEND, target, rank, width),
+                self._steps(StepKind.RECEIVE, source, source, width),
             )
             stages.append(sends + receives)
         return stages
@@ -102,13 +102,13 @@ class _RoundParts:
         steps = []
         place = (rank - self._root) % self._world
         for first, middle, end, peer in halvings(place, self._world):
-            kind = Kind.SEND if place == first else Kind.RECEIVE
+            kind = StepKind.SEND if place == first else StepKind.RECEIVE
             steps += self._steps(kind, (peer + self._root) % self._world, middle + self._root, end - middle)
         return steps
 
     def gather(self, rank: int) -> list[Step]:
         """Return the rank's steps that bring the parts from their ranks to the root."""
-        reversed_kind = {Kind.SEND: Kind.RECEIVE, Kind.RECEIVE: Kind.SEND}
+        reversed_kind = {StepKind.SEND: StepKind.RECEIVE, StepKind.RECEIVE: StepKind.SEND}
         return [step._replace(kind=reversed_kind[step.kind]) for step in reversed(self.scatter(rank))]
 
     def _distances(self) -> Iterator[tuple[int, int]]:
@@ -119,14 +119,14 @@ class _RoundParts:
             yield distance, remaining - distance
             remaining = distance
 
-    def _steps(self, kind: Kind, peer: int, first: int, parts: int) -> list[Step]:
+    def _steps(self, kind: StepKind, peer: int, first: int, parts: int) -> list[Step]:
         """Return the steps for ``parts`` parts from part ``first`` on; part 0 follows the last part."""
         first %= self._world
         ranges = [(first, min(first + parts, self._world)), (0, first + parts - self._world)]
         return [Step(kind, peer, 0, self._bound(begin), self._bound(end)) for begin, end in ranges if begin < end]
 
     def _bound(self, part: int) -> int:
-        return cut(self._start, self._stop, self._world, part)
+        return part_start(self._start, self._stop, self._world, part)
 
 
 def _depth(topology: Topology) -> float:

@@ -27,7 +27,7 @@ import numpy as np
 
 from sparkdl_comm.collectives.algorithms.base import SCATTERED, Algorithm
 from sparkdl_comm.collectives.algorithms.levels import Exchange, Level, make_levels
-from sparkdl_comm.collectives.plan import Collective, Plan, Program, Step, drop_empty_steps, pipelined
+from sparkdl_comm.collectives.plan import Collective, Plan, Program, Step, drop_empty_steps, pipeline_rounds
 from sparkdl_comm.topology import Topology
 
 #: Shares are multiples of 1 / _GRAIN. So ranks agree on them even if their floating point differs in the last bit.
@@ -55,12 +55,12 @@ def plan(collective: Collective) -> Plan:
         return [[step for steps in stage for step in steps] for stage in zip(*of_threads, strict=True)]
 
     def program(rank: int) -> Program:
-        return Program(drop_empty_steps(pipelined([stages(rank, *bounds) for bounds in rounds])))
+        return Program(drop_empty_steps(pipeline_rounds([stages(rank, *bounds) for bounds in rounds])))
 
-    def owned(rank: int) -> list[tuple[int, int]]:
+    def owned_ranges(rank: int) -> list[tuple[int, int]]:
         return [exchange.own for bounds in rounds for exchange in threads(rank, *bounds)]
 
-    return Plan("bml", collective, program, owned)
+    return Plan("bml", collective, program, owned_ranges)
 
 
 def is_even(topology: Topology) -> bool:

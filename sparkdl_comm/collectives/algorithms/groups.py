@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
-from sparkdl_comm.collectives.plan import Kind, Step, cut
+from sparkdl_comm.collectives.plan import Step, StepKind, part_start
 from sparkdl_comm.errors import PlanError
 from sparkdl_comm.topology import Topology
 
@@ -41,7 +41,7 @@ class Ring:
     def part(self, index: int) -> tuple[int, int]:
         """Return the range of part ``index``, taken modulo the number of members."""
         index %= self._parts
-        start, stop = (cut(self._start, self._stop, self._parts, i) for i in (index, index + 1))
+        start, stop = (part_start(self._start, self._stop, self._parts, i) for i in (index, index + 1))
         return start, stop
 
     @property
@@ -50,16 +50,16 @@ class Ring:
 
     def reduce_scatter(self) -> list[Step]:
         """Return the steps of a reduce-scatter. Part j starts at member j + 1 and is complete when it reaches member j."""
-        return self._round(Kind.COMBINE, -1)
+        return self._round(StepKind.COMBINE, -1)
 
     def all_gather(self) -> list[Step]:
         """Return the steps of an all-gather. Part j starts at member j."""
-        return self._round(Kind.RECEIVE, 0)
+        return self._round(StepKind.RECEIVE, 0)
 
-    def _round(self, kind: Kind, first: int) -> list[Step]:
+    def _round(self, kind: StepKind, first: int) -> list[Step]:
         steps = []
         for turn in range(self._parts - 1):
             sent_part = self._position + first - turn
-            steps.append(Step(Kind.SEND, self._successor, self._rail_to_successor, *self.part(sent_part)))
+            steps.append(Step(StepKind.SEND, self._successor, self._rail_to_successor, *self.part(sent_part)))
             steps.append(Step(kind, self._predecessor, self._rail_from_predecessor, *self.part(sent_part - 1)))
         return steps

@@ -15,7 +15,7 @@ import math
 from collections.abc import Sequence
 from typing import NamedTuple
 
-from sparkdl_comm.collectives.plan import Kind, Step, cut
+from sparkdl_comm.collectives.plan import Step, StepKind, part_start
 
 
 class Level(NamedTuple):
@@ -59,13 +59,13 @@ class Exchange:
 
     def aggregate(self) -> list[list[Step]]:
         """Return the steps of each level."""
-        return [self._exchange(Kind.COMBINE, *stage) for stage in self._path()]
+        return [self._exchange(StepKind.COMBINE, *stage) for stage in self._path()]
 
     def broadcast(self) -> list[list[Step]]:
         """Return the steps of each level, last level first."""
-        return [self._exchange(Kind.RECEIVE, *stage) for stage in reversed(self._path())]
+        return [self._exchange(StepKind.RECEIVE, *stage) for stage in reversed(self._path())]
 
-    def _exchange(self, kind: Kind, level: Level, lowest: int, width: int) -> list[Step]:
+    def _exchange(self, kind: StepKind, level: Level, lowest: int, width: int) -> list[Step]:
         """Return the steps with each neighbor on the level.
 
         To combine, the rank sends a neighbor the neighbor's pieces and receives its own. To receive, the reverse.
@@ -74,8 +74,8 @@ class Exchange:
         steps = []
         for turn in range(1, level.radix):
             to, source = (own + turn) % level.radix, (own - turn) % level.radix
-            sent, received = (to, own) if kind is Kind.COMBINE else (own, source)
-            steps.append(self._step(Kind.SEND, level, to, lowest + sent * width, width))
+            sent, received = (to, own) if kind is StepKind.COMBINE else (own, source)
+            steps.append(self._step(StepKind.SEND, level, to, lowest + sent * width, width))
             steps.append(self._step(kind, level, source, lowest + received * width, width))
         return steps
 
@@ -90,8 +90,8 @@ class Exchange:
         return path
 
     def _range(self, piece: int, pieces: int) -> tuple[int, int]:
-        begin, end = (cut(self._start, self._stop, self._pieces, index) for index in (piece, piece + pieces))
+        begin, end = (part_start(self._start, self._stop, self._pieces, index) for index in (piece, piece + pieces))
         return begin, end
 
-    def _step(self, kind: Kind, level: Level, digit: int, piece: int, pieces: int) -> Step:
+    def _step(self, kind: StepKind, level: Level, digit: int, piece: int, pieces: int) -> Step:
         return Step(kind, level.peer(self._rank, digit), level.rail, *self._range(piece, pieces))

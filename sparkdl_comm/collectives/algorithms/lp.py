@@ -40,7 +40,7 @@ from itertools import zip_longest
 
 from sparkdl_comm.collectives.algorithms.base import SCATTERED, Algorithm
 from sparkdl_comm.collectives.algorithms.groups import Ring, rail_between
-from sparkdl_comm.collectives.plan import Collective, Kind, Plan, Program, Step
+from sparkdl_comm.collectives.plan import Collective, Plan, Program, Step, StepKind
 from sparkdl_comm.topology import Topology
 
 
@@ -59,9 +59,9 @@ def _plan_one_pipeline(collective: Collective) -> Plan:
         place, end = chain.index(rank), len(chain) - 1
         is_first_of_a_loop = place == 0 and collective.operation == "all_reduce"
         # (turn at which block 0 passes, kind of step, peer's place in the chain); block j passes j turns later.
-        passing = [(place - 1, _receive_kind(collective), place - 1), (place, Kind.SEND, place + 1)]
+        passing = [(place - 1, _receive_kind(collective), place - 1), (place, StepKind.SEND, place + 1)]
         if collective.operation == "all_reduce":
-            passing += [(2 * end - place - 1, Kind.RECEIVE, place + 1), (2 * end - place, Kind.SEND, place - 1)]
+            passing += [(2 * end - place - 1, StepKind.RECEIVE, place + 1), (2 * end - place, StepKind.SEND, place - 1)]
         timed = []
         for turn, kind, other in passing:
             if 0 <= other <= end:
@@ -69,7 +69,7 @@ def _plan_one_pipeline(collective: Collective) -> Plan:
                 for number, bounds in enumerate(blocks):
                     timed.append((turn + number, turn, Step(kind, chain[other], rail, *bounds)))
         timed.sort(key=lambda entry: entry[:2])
-        return Program(tuple(step for *_, step in timed), lead=end if is_first_of_a_loop else None)
+        return Program(tuple(step for *_, step in timed), max_overtaken=end if is_first_of_a_loop else None)
 
     return Plan("lp", collective, program)
 
@@ -97,8 +97,8 @@ def _split_into_blocks(step: Step, block: int) -> Iterator[Step]:
         yield step._replace(start=start, stop=min(start + block, step.stop))
 
 
-def _receive_kind(collective: Collective) -> Kind:
-    return Kind.RECEIVE if collective.operation == "broadcast" else Kind.COMBINE
+def _receive_kind(collective: Collective) -> StepKind:
+    return StepKind.RECEIVE if collective.operation == "broadcast" else StepKind.COMBINE
 
 
 def _make_chain(collective: Collective) -> list[int]:

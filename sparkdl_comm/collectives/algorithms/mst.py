@@ -17,7 +17,7 @@ from __future__ import annotations
 from collections.abc import Iterator
 
 from sparkdl_comm.collectives.algorithms.base import Algorithm, needs_one_rail
-from sparkdl_comm.collectives.plan import Collective, Kind, Plan, Program, Step, drop_empty_steps
+from sparkdl_comm.collectives.plan import Collective, Plan, Program, Step, StepKind, drop_empty_steps
 
 
 def halvings(place: int, world: int) -> Iterator[tuple[int, int, int, int]]:
@@ -45,9 +45,9 @@ def plan(collective: Collective) -> Plan:
         place = (rank - root) % world
         down = []
         for first, _, _, peer in halvings(place, world):
-            kind = Kind.SEND if place == first else Kind.RECEIVE
+            kind = StepKind.SEND if place == first else StepKind.RECEIVE
             down.append(Step(kind, (peer + root) % world, 0, 0, count))
-        reversed_kind = {Kind.SEND: Kind.COMBINE, Kind.RECEIVE: Kind.SEND}
+        reversed_kind = {StepKind.SEND: StepKind.COMBINE, StepKind.RECEIVE: StepKind.SEND}
         up = [step._replace(kind=reversed_kind[step.kind]) for step in reversed(down)]
         steps = {"broadcast": down, "reduce": up, "all_reduce": up + down}[collective.operation]
         return Program(drop_empty_steps(steps))

@@ -21,7 +21,16 @@ from collections.abc import Callable, Iterator
 
 from sparkdl_comm.collectives.algorithms.base import SCATTERED, Algorithm
 from sparkdl_comm.collectives.algorithms.levels import Level, make_levels
-from sparkdl_comm.collectives.plan import Collective, Kind, Plan, Program, Step, cut, drop_empty_steps, pipelined
+from sparkdl_comm.collectives.plan import (
+    Collective,
+    Plan,
+    Program,
+    Step,
+    StepKind,
+    drop_empty_steps,
+    part_start,
+    pipeline_rounds,
+)
 from sparkdl_comm.topology import Topology
 
 #: Message as (source rank, target rank).
@@ -41,8 +50,8 @@ def plan(collective: Collective) -> Plan:
         """Return a round's stages, with the steps of all threads."""
         found = []
         for kind, part_of, skipped_operation in (
-            (Kind.COMBINE, _target, "all_gather"),
-            (Kind.RECEIVE, _origin, "reduce_scatter"),
+            (StepKind.COMBINE, _target, "all_gather"),
+            (StepKind.RECEIVE, _origin, "reduce_scatter"),
         ):
             if collective.operation == skipped_operation:
                 continue
@@ -52,18 +61,18 @@ def plan(collective: Collective) -> Plan:
 
     def program(rank: int) -> Program:
         relay = _Relay(rank, count)
-        steps = pipelined([stages(relay, shares) for shares in rounds])
+        steps = pipeline_rounds([stages(relay, shares) for shares in rounds])
         return Program(drop_empty_steps(steps), relay.scratch)
 
-    def owned(rank: int) -> list[_Range]:
+    def owned_ranges(rank: int) -> list[_Range]:
         return [_part(share, topology.world, rank) for shares in rounds for share in shares]
 
-    return Plan("p2p-ps", collective, program, owned)
+    return Plan("p2p-ps", collective, program, owned_ranges)
 
 
 def _shares(start: int, stop: int, threads: int) -> list[_Range]:
     """Return the range of each thread."""
-    return [(cut(start, stop, threads, t), cut(start, stop, threads, t + 1)) for t in range(threads)]
+    return [(part_start(start, stop, threads, t), part_start(start, stop, threads, t + 1)) for t in range(threads)]
 
 
 def _origin(message: _Message) -> int:
@@ -82,7 +91,7 @@ class _Relay:
         self.scratch = 0
 
     def route(
-        self, arrival_kind: Kind, part_of: Callable[[_Message], int], levels: list[Level], share: tuple[int, int]
+        self, arrival_kind: StepKind, part_of: Callable[[_Message], int], levels: list[Level], share: tuple[int, int]
     ) -> list[list[Step]]:
         """Return the steps over each of ``levels``, in their order.
 
@@ -100,14 +109,14 @@ class _Relay:
                 source = level.peer(self._rank, (own - turn) % level.radix)
                 for message in _messages_between(levels, number, self._rank, to):
                     part = _part(share, world, part_of(message))
-                    steps.append(Step(Kind.SEND, to, level.rail, *stored_ranges.get(message, part)))
+                    steps.append(Step(StepKind.SEND, to, level.rail, *stored_ranges.get(message, part)))
                 for message in _messages_between(levels, number, source, self._rank):
                     part = _part(share, world, part_of(message))
                     if message[1] == self._rank:
                         steps.append(Step(arrival_kind, source, level.rail, *part))
                     else:
                         stored_ranges[message] = self._allocate_scratch(part[1] - part[0])
-                        steps.append(Step(Kind.RECEIVE, source, level.rail, *stored_ranges[message]))
+                        steps.append(Step(StepKind.RECEIVE, source, level.rail, *stored_ranges[message]))
             stages.append(steps)
         return stages
 
@@ -118,7 +127,7 @@ class _Relay:
 
 
 def _part(share: tuple[int, int], world: int, index: int) -> tuple[int, int]:
-    return cut(*share, world, index), cut(*share, world, index + 1)
+    return part_start(*share, world, index), part_start(*share, world, index + 1)
 
 
 def _messages_between(levels: list[Level], number: int, sender: int, receiver: int) -> Iterator[_Message]:

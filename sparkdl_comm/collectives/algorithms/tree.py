@@ -39,12 +39,12 @@ from itertools import pairwise
 from typing import NamedTuple
 
 from sparkdl_comm.collectives.algorithms.base import Algorithm, needs_one_rail
-from sparkdl_comm.collectives.plan import Collective, Kind, Plan, Program, Step, cut
+from sparkdl_comm.collectives.plan import Collective, Plan, Program, Step, StepKind, part_start
 from sparkdl_comm.topology import Topology
 
 #: Number of preceding receives that a send may overtake. With 0, a rank would wait for the last byte of one message before
 #: it begins another. Without a limit, ranks that mostly send would fill the ports of others, as in ``lp.py``.
-_LEAD = 2
+_MAX_OVERTAKEN = 2
 
 
 class Edge(NamedTuple):
@@ -71,7 +71,7 @@ def plan(collective: Collective) -> Plan:
             kind, peer = _role(rank, edge, is_up)
             begin = last - first[edge] if is_up else first[edge]
             for number, bounds in enumerate(blocks[edge.tree]):
-                timed.append((begin + 2 * number, kind is not Kind.SEND, edge, Step(kind, peer, 0, *bounds)))
+                timed.append((begin + 2 * number, kind is not StepKind.SEND, edge, Step(kind, peer, 0, *bounds)))
         return [step for *_, step in sorted(timed)]
 
     def remote_neighbors(rank: int) -> Iterator[int]:
@@ -84,7 +84,7 @@ def plan(collective: Collective) -> Plan:
         steps = half_steps(rank, is_up=True) if collective.operation != "broadcast" else []
         if collective.operation != "reduce":
             steps += half_steps(rank, is_up=False)
-        return Program(tuple(steps), lead=_LEAD, in_turn=frozenset(remote_neighbors(rank)))
+        return Program(tuple(steps), max_overtaken=_MAX_OVERTAKEN, ordered_peers=frozenset(remote_neighbors(rank)))
 
     return Plan("tree", collective, program)
 
@@ -155,16 +155,16 @@ def _parities(topology: Topology, edges: Sequence[Edge]) -> dict[Edge, int]:
     return found
 
 
-def _role(rank: int, edge: Edge, is_up: bool) -> tuple[Kind, int]:
+def _role(rank: int, edge: Edge, is_up: bool) -> tuple[StepKind, int]:
     """Return (kind, peer): the rank's step when a block passes the edge, and the rank at the other end."""
     if (rank == edge.child) == is_up:
-        return Kind.SEND, edge.parent if is_up else edge.child
-    return (Kind.COMBINE, edge.child) if is_up else (Kind.RECEIVE, edge.parent)
+        return StepKind.SEND, edge.parent if is_up else edge.child
+    return (StepKind.COMBINE, edge.child) if is_up else (StepKind.RECEIVE, edge.parent)
 
 
 def _blocks(collective: Collective, tree: int) -> list[tuple[int, int]]:
     """Return the ranges of the blocks in the tree's half of the vector."""
-    start, stop = (cut(0, collective.count, 2, index) for index in (tree, tree + 1))
+    start, stop = (part_start(0, collective.count, 2, index) for index in (tree, tree + 1))
     return [(begin, min(begin + collective.block, stop)) for begin in range(start, stop, collective.block)]
 
 

@@ -10,7 +10,7 @@ from collections import deque
 from collections.abc import Iterable
 
 from sparkdl_comm.collectives.engine.job import HEADER, Channel, Job
-from sparkdl_comm.collectives.plan import Kind
+from sparkdl_comm.collectives.plan import StepKind
 from sparkdl_comm.errors import GangError
 from sparkdl_comm.gang.frames import unacknowledged
 
@@ -47,7 +47,7 @@ class Connection:
 
     def add(self, job: Job, index: int) -> None:
         """Queue step ``index`` of a job, behind all steps that were added before."""
-        sends = job.prepared.steps[index].kind is Kind.SEND
+        sends = job.prepared.steps[index].kind is StepKind.SEND
         (self._out if sends else self._in).append((job, index))
 
     @property
@@ -131,7 +131,7 @@ class Connection:
                 self._check(job, index)
             return self._header_bytes == HEADER.size
         step, memory = job.prepared.steps[index], job.memory
-        if step.kind is Kind.RECEIVE:
+        if step.kind is StepKind.RECEIVE:
             room = memory.bytes(step.start, step.stop)[self._content_bytes :]
             got = self._read(room)
             self._content_bytes += got

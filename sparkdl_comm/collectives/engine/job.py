@@ -11,7 +11,7 @@ from dataclasses import dataclass
 import torch
 
 from sparkdl_comm.collectives.engine.memory import Memory
-from sparkdl_comm.collectives.plan import Plan, Step, dependencies
+from sparkdl_comm.collectives.plan import Plan, Step, find_dependencies
 from sparkdl_comm.errors import DeadlineError, SparkdlCommError
 from sparkdl_comm.gang.frames import TIMEOUT_KEY
 
@@ -39,7 +39,7 @@ class SocketPlan:
     @classmethod
     def of(cls, plan: Plan, rank: int) -> SocketPlan:
         program = plan.program(rank)
-        predecessors = dependencies(program)
+        predecessors = find_dependencies(program)
         followers: list[list[int]] = [[] for _ in predecessors]
         for index, others in enumerate(predecessors):
             for other in others:

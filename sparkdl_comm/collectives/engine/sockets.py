@@ -25,7 +25,7 @@ from sparkdl_comm.collectives.engine.connection import Connection, Message
 from sparkdl_comm.collectives.engine.job import Channel, Job, SocketPlan
 from sparkdl_comm.collectives.engine.links import Links
 from sparkdl_comm.collectives.engine.rail import PATIENCE_SECONDS, Rail
-from sparkdl_comm.collectives.plan import Kind, Plan
+from sparkdl_comm.collectives.plan import Plan, StepKind
 from sparkdl_comm.errors import DeadlineError, GangError, InputError, RankLostError, SparkdlCommError
 from sparkdl_comm.gang.frames import TIMEOUT_KEY, Clock
 from sparkdl_comm.gang.posted_work import PostedWork
@@ -212,7 +212,7 @@ class SocketEngine:
         for job, index in done:
             for follower in job.complete(index):
                 step = job.prepared.steps[follower]
-                if step.kind is Kind.SEND:
+                if step.kind is StepKind.SEND:
                     touched.add(self._rails[step.rail])
                 else:
                     self._watch(self._connections[step.peer, step.rail])

@@ -16,8 +16,8 @@ from typing import Any
 import torch
 import torch.distributed as dist
 
-from sparkdl_comm.collectives.plan import Kind, Plan, Step
-from sparkdl_comm.collectives.transfers import transfers
+from sparkdl_comm.collectives.plan import Plan, Step, StepKind
+from sparkdl_comm.collectives.transfers import order_transfers
 from sparkdl_comm.errors import InputError, SparkdlCommError
 
 _COMBINE_FUNCTIONS: dict[str, Callable[..., Any]] = {
@@ -40,7 +40,7 @@ class TorchPlan:
     def of(cls, plan: Plan, rank: int) -> TorchPlan:
         number: list[int] = []
         rounds: list[list[Step]] = []
-        for transfer in transfers(plan):
+        for transfer in order_transfers(plan):
             number.append(1 + max((number[other] for other in transfer.after), default=-1))
             if number[-1] == len(rounds):
                 rounds.append([])
@@ -130,9 +130,9 @@ class TorchEngine:
         messages: Counter[tuple[bool, int]] = Counter()  # number of messages so far in this round, by (sends, peer)
         for step in steps:
             target = self._view(step, parts)
-            sends = step.kind is Kind.SEND
-            memory = torch.empty_like(target) if step.kind is Kind.COMBINE else target
-            if step.kind is Kind.COMBINE:
+            sends = step.kind is StepKind.SEND
+            memory = torch.empty_like(target) if step.kind is StepKind.COMBINE else target
+            if step.kind is StepKind.COMBINE:
                 combines.append((target, memory))
             tag = messages[sends, step.peer]
             messages[sends, step.peer] += 1
