@@ -21,9 +21,9 @@ import numpy as np
 from lab.arguments import whole_numbers
 from lab.bench import Row, measure, versions
 
-from sparkdl_comm.fabric.core.decisions import Decision, Dropped, Push
+from sparkdl_comm.fabric.core.decisions import Decision, DroppedUpdate, Push
 from sparkdl_comm.fabric.core.events import BandwidthReported, Update, UpdateReady
-from sparkdl_comm.fabric.core.roles import Roles
+from sparkdl_comm.fabric.core.nodes import Roles
 from sparkdl_comm.fabric.core.rules import Rules
 from sparkdl_comm.fabric.core.scheduler import Scheduler
 from sparkdl_comm.fabric.core.synchrony import Synchrony
@@ -86,7 +86,7 @@ def rows(options: Namespace) -> Iterator[Row]:
                 extra={
                     "updates": updates,
                     "paper_seconds": PAPER.get(updates),
-                    "dropped": sum(isinstance(decision, Dropped) for decision in last),
+                    "dropped": sum(isinstance(decision, DroppedUpdate) for decision in last),
                     "transfers_to_server": sum(
                         isinstance(decision, Push) and decision.turn is not None for decision in last
                     ),
@@ -130,7 +130,7 @@ def right(batch: Batch, decisions: Sequence[Decision]) -> bool:
     pushes = {decision.id: decision for decision in decisions if isinstance(decision, Push)}
     served = [push for push in pushes.values() if push.turn is not None]
     order = [update for push in sorted(served, key=lambda push: push.turn or 0) for update in push.updates]
-    dropped = [decision.update for decision in decisions if isinstance(decision, Dropped)]
+    dropped = [decision.update for decision in decisions if isinstance(decision, DroppedUpdate)]
     if sorted([*order, *dropped]) != list(range(len(batch.deadlines))):
         return False
     if any(position > batch.deadlines[update] for position, update in enumerate(order, 1)):

@@ -16,7 +16,16 @@ from scheduled.paced import Paced
 from scheduled.run import Job, Run
 from scheduled.task import Floats
 
-from sparkdl_comm.fabric.core.decisions import Decision, Dropped, Model, Push, Reordered, Repaced, Skipped, Transfer
+from sparkdl_comm.fabric.core.decisions import (
+    Decision,
+    DroppedUpdate,
+    ModelTransfer,
+    NewSchedule,
+    NewTurn,
+    Push,
+    SkippedTurn,
+    Transfer,
+)
 from sparkdl_comm.fabric.core.events import (
     BandwidthReported,
     Event,
@@ -26,7 +35,7 @@ from sparkdl_comm.fabric.core.events import (
     Update,
     UpdateReady,
 )
-from sparkdl_comm.fabric.core.roles import Role, Roles
+from sparkdl_comm.fabric.core.nodes import Role, Roles
 from sparkdl_comm.fabric.core.rules import Rules
 from sparkdl_comm.fabric.core.scheduler import Scheduler
 from sparkdl_comm.fabric.core.synchrony import Synchrony
@@ -139,24 +148,24 @@ class FabricRun(Run):
                     self._waits[number] = {other for other in after if other in self._transfers}
                     if not self._waits[number]:
                         self._start(number)
-                case Repaced(transfer, schedule):
+                case NewSchedule(transfer, schedule):
                     if transfer in self._paced:
                         self._paced[transfer].repace(schedule)
                     elif transfer in self._waits:
                         self._transfers[transfer] = replace(self._transfers[transfer], schedule=schedule)
-                case Reordered(transfer, turn):
+                case NewTurn(transfer, turn):
                     self._reorder(transfer, turn)
-                case Skipped(target, turn):
+                case SkippedTurn(target, turn):
                     self._turns[target.role].skipped.add(turn)
                     self._apply_due(target.role)
-                case Dropped(worker=worker):
+                case DroppedUpdate(worker=worker):
                     self.outcome.dropped += 1
                     self._settled(worker)
 
     def _start(self, number: int) -> None:
         transfer = self._transfers[number]
         del self._waits[number]
-        if isinstance(transfer, Model) and transfer.batch not in self._models:
+        if isinstance(transfer, ModelTransfer) and transfer.batch not in self._models:
             self._models[transfer.batch] = self.parameters, self.version
         ends = self._roles.host(transfer.source), self._roles.host(transfer.target)
         done = partial(self._ended, number)
@@ -171,7 +180,7 @@ class FabricRun(Run):
             self._apply_due(role)
             return
         self._finish(number)
-        if isinstance(transfer, Model) and transfer.target.role == "worker":
+        if isinstance(transfer, ModelTransfer) and transfer.target.role == "worker":
             self._compute(transfer.target.index, *self._models[transfer.batch])
 
     def _apply_due(self, role: Role) -> None:

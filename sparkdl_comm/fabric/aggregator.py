@@ -17,7 +17,7 @@ from sparkdl_comm.fabric.receiver import Arrival
 
 
 @dataclass
-class _Held:
+class _BufferedArrival:
     """Received transfer with the number of orders that still need it."""
 
     arrival: Arrival
@@ -29,41 +29,41 @@ class AggregatorRole(NodeRole):
 
     def __init__(self) -> None:
         super().__init__()
-        self._held: dict[int, _Held] = {}
-        self._cancelled: set[int] = set()
-        self._regrouped: dict[int, Regroup | Send] = {}
+        self._arrivals: dict[int, _BufferedArrival] = {}
+        self._cancelled_transfers: set[int] = set()
+        self._regroups: dict[int, Regroup | Send] = {}
 
     def on_arrival(self, arrival: Arrival) -> None:
         transfer = arrival.expected.transfer
         with self._changed:
-            if transfer in self._cancelled:
+            if transfer in self._cancelled_transfers:
                 return
             self.report(Ended(transfer))
-            self._held[transfer] = _Held(arrival, arrival.expected.uses)
+            self._arrivals[transfer] = _BufferedArrival(arrival, arrival.expected.uses)
             self._changed.notify_all()
 
     def await_payload(self, order: Send) -> Payload | None:
-        return self._model(order) if order.content == Kind.MODEL else self._sum(order)
+        return self._join_model(order) if order.content == Kind.MODEL else self._sum_updates(order)
 
     def on_message(self, message: Message) -> None:
         if isinstance(message, Cancel):
             with self._changed:
-                self._cancelled.add(message.transfer)
-                self._held.pop(message.transfer, None)
+                self._cancelled_transfers.add(message.transfer)
+                self._arrivals.pop(message.transfer, None)
                 self._changed.notify_all()
         elif isinstance(message, Regroup):
             with self._changed:
-                self._regrouped[message.transfer] = message
+                self._regroups[message.transfer] = message
 
     def end(self, error: SparkdlCommError | None) -> None:
         with self._changed:
-            self._held.clear()
+            self._arrivals.clear()
         super().end(error)
 
-    def _sum(self, order: Send) -> Payload | None:
+    def _sum_updates(self, order: Send) -> Payload | None:
         total: np.ndarray | None = None
         for transfer in order.of:
-            arrival, last = self._await(transfer, order.transfer)
+            arrival, last = self._await_arrival(transfer, order.transfer)
             if arrival is None:
                 continue
             part = arrival.values[order.offset : order.offset + order.elements]
@@ -72,13 +72,13 @@ class AggregatorRole(NodeRole):
             else:
                 np.add(total, part, out=total)
         with self._changed:
-            kept = self._regrouped.pop(order.transfer, order)
-        return None if total is None else Payload(total, kept.staleness, kept.count)
+            current = self._regroups.pop(order.transfer, order)
+        return None if total is None else Payload(total, current.staleness, current.count)
 
-    def _model(self, order: Send) -> Payload | None:
+    def _join_model(self, order: Send) -> Payload | None:
         model, versions = np.empty(order.elements, np.float32), []
         for transfer in order.of:
-            arrival, _ = self._await(transfer, order.transfer)
+            arrival, _ = self._await_arrival(transfer, order.transfer)
             if arrival is None:
                 return None
             start = arrival.expected.offset - order.offset
@@ -86,20 +86,22 @@ class AggregatorRole(NodeRole):
             versions.append(arrival.header.base_version)
         return Payload(model, min(versions))
 
-    def _await(self, transfer: int, mine: int) -> tuple[Arrival | None, bool]:
-        """Wait for ``transfer``, which the order ``mine`` needs.
+    def _await_arrival(self, transfer: int, consumer: int) -> tuple[Arrival | None, bool]:
+        """Wait for ``transfer``, which the order ``consumer`` needs.
 
         Return the arrival and whether this was its last use. The arrival is None if either transfer was cancelled or
         the job has ended.
         """
         with self._changed:
             self._changed.wait_for(
-                lambda: self._has_ended or transfer in self._held or self._cancelled & {transfer, mine}
+                lambda: (
+                    self._has_ended or transfer in self._arrivals or self._cancelled_transfers & {transfer, consumer}
+                )
             )
-            held = self._held.get(transfer)
-            if held is None or mine in self._cancelled:
+            buffered = self._arrivals.get(transfer)
+            if buffered is None or consumer in self._cancelled_transfers:
                 return None, False
-            held.uses -= 1
-            if held.uses <= 0:
-                del self._held[transfer]
-            return held.arrival, held.uses <= 0
+            buffered.uses -= 1
+            if buffered.uses <= 0:
+                del self._arrivals[transfer]
+            return buffered.arrival, buffered.uses <= 0

@@ -16,8 +16,8 @@ A blamed link of several hosts gets its earlier rate back after a while, because
 blame.
 
 Concurrent transfers are known only once all daemons have reported, so judgment waits a little. A link that carries
-more than its estimate is raised at once. To make that visible, transfers are paced at ``PROBE`` times the reserved
-rate. While the job's own transfers rest, traffic of other programs is subtracted.
+more than its estimate is raised at once. To make that visible, transfers are paced at ``PROBE_FACTOR`` times the
+reserved rate. While the job's own transfers rest, traffic of other programs is subtracted.
 """
 
 from __future__ import annotations
@@ -28,35 +28,35 @@ from dataclasses import dataclass, field
 from typing import NamedTuple
 
 #: Pacing factor over the reserved rate. A link that became ten times as fast is found in one report.
-PROBE = 10.0
+PROBE_FACTOR = 10.0
 #: Share of the time a transfer must be blocked to count as limited by the network.
-_HELD = 0.5
+_BLOCKED_SHARE = 0.5
 #: Least bytes of a transfer whose rate is evidence. Fewer fit into buffers and never feel the link.
-_TELLING = 256 * 1024
+_EVIDENCE_BYTES = 256 * 1024
 #: Least seconds that a smaller sample of such a transfer must cover to be evidence.
-_LASTING = 0.03
+_EVIDENCE_SECONDS = 0.03
 #: Seconds for which a link must exceed its nominal bandwidth before the higher rate is believed.
-_LONG = 0.1
+_BURST_SECONDS = 0.1
 #: Share of a link's bandwidth that may stay unused on a link that counts as full.
-_SLACK = 0.15
+_SLACK_SHARE = 0.15
 #: Least share of the fastest transfer's rate that every transfer gets on a link that is the bottleneck.
-_FAIR = 0.5
+_FAIR_SHARE = 0.5
 #: A link has become slower if it carries less than this share of its recent rate. Smaller drops may be chance.
-_SLOWER = 0.5
+_SLOWER_SHARE = 0.5
 #: Seconds after which all daemons have reported on a moment.
-_COMPLETE = 0.15
+_REPORT_SECONDS = 0.15
 #: Seconds for which unexplained traffic must last, because a transfer may be reported later than its bytes.
-_STRANGE = 0.3
+_UNEXPLAINED_SECONDS = 0.3
 #: Seconds for which a link's transfers are remembered.
-_RECENT = 1.0
+_RECENT_SECONDS = 1.0
 #: Seconds for which the hosts that used a link are remembered.
-_MEMORY = 2.0
+_PEER_SECONDS = 2.0
 #: Seconds after which a blamed link of several hosts gets its earlier bandwidth back.
-_FORGIVEN = 1.0
+_BLAME_SECONDS = 1.0
 #: Relative change of a host's bandwidth that is reported to the core, which then makes new schedules.
-_CHANGED = 0.05
+_CHANGED_SHARE = 0.05
 #: Share of the nominal rate below which no estimate falls.
-_LEAST = 0.001
+_LEAST_SHARE = 0.001
 
 
 class Sample(NamedTuple):
@@ -64,39 +64,41 @@ class Sample(NamedTuple):
 
     - ``target``: receiving host.
     - ``seconds``: time the sample covers.
-    - ``sent``: bytes sent in that time.
-    - ``held``: share of the time in which the network blocked the transfer.
-    - ``total``: bytes since the transfer began.
-    - ``ago``: seconds from the sample's end to the report.
+    - ``sent_bytes``: bytes sent in that time.
+    - ``blocked_share``: share of the time in which the network blocked the transfer.
+    - ``total_bytes``: bytes since the transfer began.
+    - ``age_seconds``: seconds from the sample's end to the report.
     """
 
     target: int
     seconds: float
-    sent: int
-    held: float
-    total: int
-    ago: float
+    sent_bytes: int
+    blocked_share: float
+    total_bytes: int
+    age_seconds: float
 
     @property
-    def is_telling(self) -> bool:
-        return self.total >= _TELLING and (self.sent >= _TELLING or self.seconds >= _LASTING)
+    def is_evidence(self) -> bool:
+        return self.total_bytes >= _EVIDENCE_BYTES and (
+            self.sent_bytes >= _EVIDENCE_BYTES or self.seconds >= _EVIDENCE_SECONDS
+        )
 
 
 class _Use(NamedTuple):
     """Transfer's use of a link between two moments.
 
     - ``rate``: bytes per second.
-    - ``ends``: sending and receiving host.
-    - ``is_telling``: see :class:`Sample`.
+    - ``hosts``: sending and receiving host.
+    - ``is_evidence``: see :class:`Sample`.
     """
 
     begin: float
     end: float
     rate: float
-    ends: tuple[int, int]
-    is_telling: bool
+    hosts: tuple[int, int]
+    is_evidence: bool
 
-    def share(self, begin: float, end: float) -> float:
+    def compute_share(self, begin: float, end: float) -> float:
         """Return the share of the time from ``begin`` to ``end`` in which the transfer ran."""
         return max(0.0, min(self.end, end) - max(self.begin, begin)) / (end - begin)
 
@@ -107,92 +109,97 @@ class _Link:
 
     - ``nominal``: configured or reported bytes per second.
     - ``bandwidth``: estimated bytes per second for the job.
-    - ``fast``: time of the newest evidence for ``bandwidth``.
-    - ``others``: bytes per second of other programs.
-    - ``used``: time of the job's last use.
-    - ``strange``: recent times and rates, bytes per second, of traffic that no known transfer explains.
+    - ``evidence_time``: time of the newest evidence for ``bandwidth``.
+    - ``foreign_rate``: bytes per second of other programs.
+    - ``last_use_time``: time of the job's last use.
+    - ``unexplained``: recent times and rates, bytes per second, of traffic that no known transfer explains.
     - ``uses``: recent transfers over the link.
     """
 
     nominal: float
     bandwidth: float
-    fast: float = -math.inf
-    others: float = 0.0
-    used: float = -math.inf
-    strange: list[tuple[float, float]] = field(default_factory=list)
+    evidence_time: float = -math.inf
+    foreign_rate: float = 0.0
+    last_use_time: float = -math.inf
+    unexplained: list[tuple[float, float]] = field(default_factory=list)
     uses: list[_Use] = field(default_factory=list)
     #: Last use for each pair of sending and receiving host.
-    last: dict[tuple[int, int], float] = field(default_factory=dict)
+    last_use_by_hosts: dict[tuple[int, int], float] = field(default_factory=dict)
     #: The other link that may have been the slow one, and this link's bandwidth before it was blamed.
     doubt: tuple[_Link, float] | None = None
     #: Time of the blame, bandwidth before it, and the other link of the transfer.
     blamed: tuple[float, float, _Link] | None = None
 
-    def use(self, use: _Use, now: float) -> None:
-        self.uses = [other for other in self.uses if now - other.end <= _RECENT] + [use]
-        self.used = self.last[use.ends] = now
+    def record_use(self, use: _Use, now: float) -> None:
+        self.uses = [other for other in self.uses if now - other.end <= _RECENT_SECONDS] + [use]
+        self.last_use_time = self.last_use_by_hosts[use.hosts] = now
 
-    def passed(self, rate: float, now: float) -> None:
+    def record_traffic(self, rate: float, now: float) -> None:
         """Record ``rate``, the bytes per second of all programs as the operating system counted them."""
-        known = now - self.used <= _STRANGE
-        self.strange = [] if known else [each for each in self.strange if now - each[0] < 2 * _STRANGE] + [(now, rate)]
-        has_lasted = bool(self.strange) and now - self.strange[0][0] >= _STRANGE
-        self.others = min(rate for _, rate in self.strange) if has_lasted else 0.0
+        known = now - self.last_use_time <= _UNEXPLAINED_SECONDS
+        self.unexplained = (
+            []
+            if known
+            else [each for each in self.unexplained if now - each[0] < 2 * _UNEXPLAINED_SECONDS] + [(now, rate)]
+        )
+        has_lasted = bool(self.unexplained) and now - self.unexplained[0][0] >= _UNEXPLAINED_SECONDS
+        self.foreign_rate = min(rate for _, rate in self.unexplained) if has_lasted else 0.0
 
-    def carried(self, during: _Use) -> float:
+    def measure_rate(self, during: _Use) -> float:
         """Return the bytes per second of the job's transfers during another one."""
-        return sum(use.rate * use.share(during.begin, during.end) for use in self.uses)
+        return sum(use.rate * use.compute_share(during.begin, during.end) for use in self.uses)
 
-    def shown(self, during: _Use) -> float:
-        """Return :meth:`carried`, counting a rate above nominal only if it has lasted. A burst is no evidence."""
-        lasting = during._replace(begin=min(during.begin, during.end - _LONG))
-        return min(self.carried(during), max(self.nominal, self.carried(lasting)))
+    def measure_sustained_rate(self, during: _Use) -> float:
+        """Return :meth:`measure_rate`, counting a rate above nominal only if it has lasted. A burst is no evidence."""
+        lasting = during._replace(begin=min(during.begin, during.end - _BURST_SECONDS))
+        return min(self.measure_rate(during), max(self.nominal, self.measure_rate(lasting)))
 
     def was_faster(self, during: _Use) -> bool:
         """Return whether the link recently carried much more than during this use."""
-        enough = self.carried(during) / _SLOWER
-        return any(use.is_telling and self.carried(use) > enough for use in self.uses)
+        enough = self.measure_rate(during) / _SLOWER_SHARE
+        return any(use.is_evidence and self.measure_rate(use) > enough for use in self.uses)
 
     def is_fair(self, during: _Use) -> bool:
         """Return whether this transfer got a fair share of the link. TCP gives concurrent transfers similar rates."""
         shares: dict[tuple[int, int], float] = {}
         sent: dict[tuple[int, int], float] = {}
         for use in self.uses:
-            share = use.share(during.begin, during.end)
-            shares[use.ends] = shares.get(use.ends, 0.0) + share
-            sent[use.ends] = sent.get(use.ends, 0.0) + share * use.rate
-        rates = [sent[ends] / share for ends, share in shares.items() if share >= _FAIR]
-        return during.rate >= _FAIR * max(rates, default=0.0)
+            share = use.compute_share(during.begin, during.end)
+            shares[use.hosts] = shares.get(use.hosts, 0.0) + share
+            sent[use.hosts] = sent.get(use.hosts, 0.0) + share * use.rate
+        rates = [sent[ends] / share for ends, share in shares.items() if share >= _FAIR_SHARE]
+        return during.rate >= _FAIR_SHARE * max(rates, default=0.0)
 
-    def see(self, rate: float, when: float) -> None:
-        self.bandwidth, self.fast, self.doubt = rate, max(self.fast, when), None
+    def set_bandwidth(self, rate: float, when: float) -> None:
+        self.bandwidth, self.evidence_time, self.doubt = rate, max(self.evidence_time, when), None
 
-    def forgive(self, now: float) -> None:
-        """Restore the bandwidth that the link had before it was blamed, if that was a while ago and several hosts use it."""
-        if self.blamed is not None and now - self.blamed[0] >= _FORGIVEN and self.is_shared(self.blamed[2], now):
-            self.see(max(self.bandwidth, self.blamed[1]), now)
+    def restore(self, now: float) -> None:
+        """Restore the bandwidth that the link had before it was blamed, if that was a while ago and several hosts use
+        it."""
+        if self.blamed is not None and now - self.blamed[0] >= _BLAME_SECONDS and self.is_shared(self.blamed[2], now):
+            self.set_bandwidth(max(self.bandwidth, self.blamed[1]), now)
             self.blamed = None
 
-    def peers(self, now: float) -> int:
+    def count_peers(self, now: float) -> int:
         """Return the number of hosts that the link recently carried traffic to or from."""
-        return sum(1 for when in self.last.values() if now - when <= _MEMORY)
+        return sum(1 for when in self.last_use_by_hosts.values() if now - when <= _PEER_SECONDS)
 
     def is_shared(self, other: _Link, now: float) -> bool:
         """Return whether several hosts use this link, and more than use ``other``."""
-        return self.peers(now) > max(1, other.peers(now))
+        return self.count_peers(now) > max(1, other.count_peers(now))
 
 
 class _Case(NamedTuple):
-    """Transfer's use of an uplink and a downlink, still to be judged. ``taken``: their estimated bandwidths at the
+    """Transfer's use of an uplink and a downlink, still to be judged. ``estimate``: their estimated bandwidths at the
     time."""
 
     links: tuple[_Link, _Link]
-    taken: tuple[float, float]
+    estimate: tuple[float, float]
     use: _Use
-    is_held: bool
+    is_blocked: bool
 
 
-class Bandwidths:
+class BandwidthEstimator:
     """Bandwidth estimates of all hosts.
 
     :param nominal: bytes per second of every link in each direction, used until measurements replace it.
@@ -202,19 +209,19 @@ class Bandwidths:
         self._up = [_Link(nominal, nominal) for _ in range(hosts)]
         self._down = [_Link(nominal, nominal) for _ in range(hosts)]
         self._cases: list[_Case] = []
-        self._told = {host: self.of(host) for host in range(hosts)}
+        self._reported = {host: self.estimate(host) for host in range(hosts)}
 
-    def of(self, host: int) -> tuple[float, float]:
+    def estimate(self, host: int) -> tuple[float, float]:
         """Return the bytes per second that the job can now send from and to the host."""
-        return self._free(self._up[host]), self._free(self._down[host])
+        return self._get_free_rate(self._up[host]), self._get_free_rate(self._down[host])
 
-    def told(self) -> dict[int, tuple[float, float]]:
+    def get_stable_estimates(self) -> dict[int, tuple[float, float]]:
         """Return the estimates of all hosts, ignoring changes of up to 5 %."""
-        for host, before in self._told.items():
-            found = self.of(host)
-            if any(abs(new - old) > _CHANGED * old for new, old in zip(found, before, strict=True)):
-                self._told[host] = found
-        return self._told
+        for host, before in self._reported.items():
+            found = self.estimate(host)
+            if any(abs(new - old) > _CHANGED_SHARE * old for new, old in zip(found, before, strict=True)):
+                self._reported[host] = found
+        return self._reported
 
     def observe(self, host: int, seconds: float, up: int, down: int, samples: Sequence[Sample], now: float) -> None:
         """Take a report of a daemon on ``host``.
@@ -224,26 +231,26 @@ class Bandwidths:
         :param samples: progress of the host's outgoing transfers.
         """
         for link in (*self._up, *self._down):
-            link.forgive(now)
+            link.restore(now)
         over_links = [sample for sample in samples if sample.target != host]
         for sample in over_links:
-            end = now - sample.ago
+            end = now - sample.age_seconds
             use = _Use(
-                end - sample.seconds, end, sample.sent / sample.seconds, (host, sample.target), sample.is_telling
+                end - sample.seconds, end, sample.sent_bytes / sample.seconds, (host, sample.target), sample.is_evidence
             )
             links = self._up[host], self._down[sample.target]
             for link in links:
-                link.use(use, now)
-            if sample.is_telling:
-                taken = links[0].bandwidth, links[1].bandwidth
-                self._cases.append(_Case(links, taken, use, sample.held >= _HELD))
+                link.record_use(use, now)
+            if sample.is_evidence:
+                estimate = links[0].bandwidth, links[1].bandwidth
+                self._cases.append(_Case(links, estimate, use, sample.blocked_share >= _BLOCKED_SHARE))
                 for link in links:
-                    if (shown := link.shown(use)) > link.bandwidth:
-                        link.see(shown, use.end)
+                    if (shown := link.measure_sustained_rate(use)) > link.bandwidth:
+                        link.set_bandwidth(shown, use.end)
         for link, passed in ((self._up[host], up), (self._down[host], down)):
-            link.passed(passed / seconds, now)
-        known = [case for case in self._cases if now - case.use.end >= _COMPLETE]
-        self._cases = [case for case in self._cases if now - case.use.end < _COMPLETE]
+            link.record_traffic(passed / seconds, now)
+        known = [case for case in self._cases if now - case.use.end >= _REPORT_SECONDS]
+        self._cases = [case for case in self._cases if now - case.use.end < _REPORT_SECONDS]
         for case in known:
             self._judge(case)
 
@@ -257,27 +264,32 @@ class Bandwidths:
     def _judge(self, case: _Case) -> None:
         use, (up, down) = case.use, case.links
         full = []
-        for link, taken in zip(case.links, case.taken, strict=True):
-            carried = link.shown(use)
-            if carried >= (1 - _SLACK) * min(taken, link.bandwidth):
+        for link, estimate in zip(case.links, case.estimate, strict=True):
+            carried = link.measure_sustained_rate(use)
+            if carried >= (1 - _SLACK_SHARE) * min(estimate, link.bandwidth):
                 full.append(link)
-                if link.fast <= use.end:  # no newer evidence
-                    lower = case.is_held and link.is_fair(use)
-                    link.see(carried if lower else max(carried, link.bandwidth), use.end)
-        if not case.is_held or any(link.is_fair(use) for link in full):
+                if link.evidence_time <= use.end:  # no newer evidence
+                    lower = case.is_blocked and link.is_fair(use)
+                    link.set_bandwidth(carried if lower else max(carried, link.bandwidth), use.end)
+        if not case.is_blocked or any(link.is_fair(use) for link in full):
             return
 
-        def innocence(link: _Link) -> tuple[bool, bool, int, float]:
-            return link in full or not link.is_fair(use), link.was_faster(use), link.peers(use.end), link.fast
+        def rank_innocence(link: _Link) -> tuple[bool, bool, int, float]:
+            return (
+                link in full or not link.is_fair(use),
+                link.was_faster(use),
+                link.count_peers(use.end),
+                link.evidence_time,
+            )
 
-        slow, other = (up, down) if innocence(up) < innocence(down) else (down, up)
-        if slow.fast > use.end:
+        slow, other = (up, down) if rank_innocence(up) < rank_innocence(down) else (down, up)
+        if slow.evidence_time > use.end:
             return
         if slow.is_shared(other, use.end):
             self._acquit(slow)
         slow.blamed = slow.blamed or (use.end, slow.bandwidth, other)
         slow.doubt = slow.doubt or (other, slow.bandwidth)
-        slow.bandwidth = max(slow.carried(use), _LEAST * slow.nominal)
+        slow.bandwidth = max(slow.measure_rate(use), _LEAST_SHARE * slow.nominal)
 
     def _acquit(self, slow: _Link) -> None:
         """Restore the links that were blamed where ``slow`` was the bottleneck."""
@@ -286,5 +298,5 @@ class Bandwidths:
                 link.bandwidth, link.doubt = link.doubt[1], None
 
     @staticmethod
-    def _free(link: _Link) -> float:
-        return max(link.bandwidth - link.others, _LEAST * link.nominal)
+    def _get_free_rate(link: _Link) -> float:
+        return max(link.bandwidth - link.foreign_rate, _LEAST_SHARE * link.nominal)

@@ -8,9 +8,9 @@ from typing import Any, get_args
 from sparkdl_comm.errors import ProtocolError
 from sparkdl_comm.fabric.protocol import Flow, Message
 
-_KINDS: dict[str, type[Any]] = {kind.__name__: kind for kind in get_args(Message)}
+_MESSAGE_TYPES: dict[str, type[Any]] = {kind.__name__: kind for kind in get_args(Message)}
 #: Python types that JSON gives for each annotated field type.
-_JSON: dict[str, type | tuple[type, ...]] = {
+_JSON_TYPES: dict[str, type | tuple[type, ...]] = {
     "int": int,
     "bool": bool,
     "float": (int, float),
@@ -30,12 +30,12 @@ def decode(value: dict[str, Any]) -> Message:
     :raises ProtocolError: ``value`` has an unknown message type, or a missing, unknown or mistyped field.
     """
     fields = dict(value)
-    kind = _KINDS.get(str(fields.pop("message", None)))
+    kind = _MESSAGE_TYPES.get(str(fields.pop("message", None)))
     if kind is None:
         raise ProtocolError(f"unknown fabric message {value.get('message')!r:.40}")
     try:
         for field_ in dataclasses.fields(kind):
-            if field_.name in fields and not isinstance(fields[field_.name], _JSON[str(field_.type)]):
+            if field_.name in fields and not isinstance(fields[field_.name], _JSON_TYPES[str(field_.type)]):
                 raise TypeError(f"{field_.name} is {fields[field_.name]!r:.40}, not {field_.type}")
         if "rails" in fields:
             fields["rails"] = [(str(address), int(port)) for address, port in fields["rails"]]

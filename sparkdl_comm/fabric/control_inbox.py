@@ -10,7 +10,7 @@ from dataclasses import dataclass
 
 from sparkdl_comm.errors import DeadlineError, ProtocolError, SparkdlCommError
 from sparkdl_comm.fabric.control_link import ControlLink
-from sparkdl_comm.fabric.core.roles import Node
+from sparkdl_comm.fabric.core.nodes import Node
 from sparkdl_comm.fabric.protocol import Leave, Message, Register
 from sparkdl_comm.gang.frames import Clock
 

@@ -11,7 +11,7 @@ from sparkdl_comm.fabric.protocol import Message
 from sparkdl_comm.gang.frames import Clock, hang_up, recv_frame, send_frame
 
 #: Largest message in bytes.
-MAX_FRAME = 4 << 20
+MAX_FRAME_BYTES = 4 << 20
 
 
 class ControlLink:
@@ -19,13 +19,13 @@ class ControlLink:
 
     Any thread may send. Only one thread receives.
 
-    :param patience: seconds that sending one message may take.
+    :param timeout_seconds: seconds that sending one message may take.
     """
 
-    def __init__(self, sock: socket.socket, patience: float, clock: Clock = time.monotonic) -> None:
+    def __init__(self, sock: socket.socket, timeout_seconds: float, clock: Clock = time.monotonic) -> None:
         self.sock = sock
-        self._patience, self._clock = patience, clock
-        self._sending = threading.Lock()
+        self._timeout_seconds, self._clock = timeout_seconds, clock
+        self._send_lock = threading.Lock()
 
     def send(self, message: Message) -> None:
         """Send a message.
@@ -33,17 +33,17 @@ class ControlLink:
         :raises ConnectionError: the peer has closed the connection.
         :raises DeadlineError: the peer does not read the message in time.
         """
-        with self._sending:
-            send_frame(self.sock, encode(message), MAX_FRAME, self._clock() + self._patience, self._clock)
+        with self._send_lock:
+            send_frame(self.sock, encode(message), MAX_FRAME_BYTES, self._clock() + self._timeout_seconds, self._clock)
 
-    def receive(self, seconds: float) -> Message:
-        """Return the next message, waiting up to ``seconds``.
+    def receive(self, timeout_seconds: float) -> Message:
+        """Return the next message, waiting up to ``timeout_seconds``.
 
         :raises ConnectionError: the peer has closed the connection.
         :raises DeadlineError: no message arrives in time.
         :raises ProtocolError: the received frame is not a fabric message.
         """
-        return decode(recv_frame(self.sock, MAX_FRAME, self._clock() + seconds, self._clock))
+        return decode(recv_frame(self.sock, MAX_FRAME_BYTES, self._clock() + timeout_seconds, self._clock))
 
     def hang_up(self) -> None:
         """Shut the connection down. The receiving thread gets a ConnectionError and has to close the socket."""

@@ -8,7 +8,7 @@ from functools import cached_property
 from itertools import accumulate
 
 from sparkdl_comm.errors import ConfError, InputError
-from sparkdl_comm.fabric.core.roles import Node, Role, Roles
+from sparkdl_comm.fabric.core.nodes import Node, Role, Roles
 from sparkdl_comm.fabric.protocol import RailAddresses, Register
 
 #: Role of rank 0 if it does nothing but schedule.

@@ -10,10 +10,10 @@ from __future__ import annotations
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, field, replace
 
-from sparkdl_comm.fabric.bandwidth import PROBE
+from sparkdl_comm.fabric.bandwidth import PROBE_FACTOR
 from sparkdl_comm.fabric.core import decisions as core
 from sparkdl_comm.fabric.core.events import Update
-from sparkdl_comm.fabric.core.roles import Node
+from sparkdl_comm.fabric.core.nodes import Node
 from sparkdl_comm.fabric.directory import Directory
 from sparkdl_comm.fabric.message import Kind
 from sparkdl_comm.fabric.protocol import (
@@ -32,7 +32,7 @@ from sparkdl_comm.fabric.protocol import (
 
 Orders = list[tuple[Node, Message]]
 #: Decisions that begin a transfer.
-Sendable = core.Push | core.Model | core.Copy
+Sendable = core.Push | core.ModelTransfer | core.StateCopy
 
 
 @dataclass
@@ -99,7 +99,7 @@ class Dispatcher:
                 for number in push.updates:
                     self._updates[number].missing_transfers.add(push.id)
         orders: Orders = [(d.target, self._make_expect(d, transfers)) for d in transfers]
-        for decision in sorted(decisions, key=lambda d: not isinstance(d, core.Regrouped)):
+        for decision in sorted(decisions, key=lambda d: not isinstance(d, core.SmallerSum)):
             orders += self._make_orders(decision, now)
         return orders
 
@@ -163,13 +163,13 @@ class Dispatcher:
                 self._held_orders[decision.id] = _HeldOrder(awaited, inputs)
                 return []
             return [(decision.source, self._make_send(decision, inputs, now))]
-        if isinstance(decision, core.Repaced):
+        if isinstance(decision, core.NewSchedule):
             return self._repace(decision, now)
-        if isinstance(decision, core.Regrouped):
+        if isinstance(decision, core.SmallerSum):
             return self._regroup(decision)
-        if isinstance(decision, core.Reordered):
+        if isinstance(decision, core.NewTurn):
             return self._reorder(decision)
-        if isinstance(decision, core.Cancelled):
+        if isinstance(decision, core.Cancellation):
             cancelled = self._transfers.pop(decision.transfer, None)
             if cancelled is None:
                 return []
@@ -178,14 +178,14 @@ class Dispatcher:
                 delivery.missing_transfers.discard(decision.transfer)
             cancel = Cancel(self._daemon_number(decision.transfer))
             return [(cancelled.target, cancel), (cancelled.source, cancel), *self._release(decision.transfer, now)]
-        if isinstance(decision, core.Skipped):
+        if isinstance(decision, core.SkippedTurn):
             return [(decision.target, Skip(decision.turn, self._session_number, decision.count))]
         return self._end_update(decision)
 
-    def _end_update(self, decision: core.Dropped | core.Released) -> Orders:
+    def _end_update(self, decision: core.DroppedUpdate | core.ReleasedUpdate) -> Orders:
         delivery = self._updates.pop(decision.update)
         orders: Orders = []
-        if isinstance(decision, core.Dropped):
+        if isinstance(decision, core.DroppedUpdate):
             self.dropped[decision.reason] = self.dropped.get(decision.reason, 0) + 1
             orders.append(self._report_outcome(delivery, -1, decision.reason))
         elif not delivery.is_reported:  # the server was lost before it reported the update
@@ -232,9 +232,9 @@ class Dispatcher:
         uses = sum(1 for other in decided if transfer.id in other.after and other.source == transfer.target)
         offset, elements = self._directory.shard_range(transfer.shard)
         expect = Expect(self._daemon_number(transfer.id), elements, uses, course=self._session_number)
-        if isinstance(transfer, core.Model):
+        if isinstance(transfer, core.ModelTransfer):
             return replace(expect, content=Kind.MODEL, offset=offset, batch=transfer.batch)
-        if isinstance(transfer, core.Copy):
+        if isinstance(transfer, core.StateCopy):
             return replace(expect, elements=self._state_elements(elements), content=Kind.STATE, turn=transfer.resume)
         turn = -1 if transfer.turn is None else transfer.turn
         return replace(expect, turn=turn, count=len(transfer.updates), staleness=self._least_version(transfer.updates))
@@ -249,10 +249,10 @@ class Dispatcher:
             list(map(self._daemon_number, inputs)),
             course=self._session_number,
         )
-        if isinstance(transfer, core.Model):
+        if isinstance(transfer, core.ModelTransfer):
             first_element = 0 if transfer.source.role != "aggregator" else offset  # a server has only its own shard
             return replace(send, content=Kind.MODEL, offset=first_element, batch=transfer.batch)
-        if isinstance(transfer, core.Copy):
+        if isinstance(transfer, core.StateCopy):
             return replace(send, elements=self._state_elements(elements), content=Kind.STATE, turn=transfer.turn)
         updates = [self._updates[number] for number in transfer.updates]
         send = replace(
@@ -285,7 +285,7 @@ class Dispatcher:
     def _least_version(self, updates: Sequence[int]) -> int:
         return min(self._updates[number].update.base - position for position, number in enumerate(updates))
 
-    def _repace(self, decision: core.Repaced, now: float) -> Orders:
+    def _repace(self, decision: core.NewSchedule, now: float) -> Orders:
         transfer = self._transfers.get(decision.transfer)
         if transfer is None:
             return []
@@ -296,14 +296,14 @@ class Dispatcher:
             (transfer.source, Repace(self._daemon_number(decision.transfer), relative_slices(decision.schedule, now)))
         ]
 
-    def _reorder(self, decision: core.Reordered) -> Orders:
+    def _reorder(self, decision: core.NewTurn) -> Orders:
         transfer = self._transfers.get(decision.transfer)
         if not isinstance(transfer, core.Push):
             return []
         self._transfers[decision.transfer] = replace(transfer, turn=decision.turn)
         return [(transfer.target, Reorder(self._daemon_number(decision.transfer), decision.turn))]
 
-    def _regroup(self, decision: core.Regrouped) -> Orders:
+    def _regroup(self, decision: core.SmallerSum) -> Orders:
         transfer = self._transfers.get(decision.transfer)
         if not isinstance(transfer, core.Push):
             return []
@@ -320,7 +320,7 @@ def relative_slices(schedule: core.Schedule, now: float) -> list[tuple[float, fl
     """Return the schedule as sent to daemons: seconds from ``now``. A schedule that should have begun already begins
     now.
 
-    Rates are raised by the factor ``PROBE`` above the reserved ones, so that a faster link can be detected.
+    Rates are raised by the factor ``PROBE_FACTOR`` above the reserved ones, so that a faster link can be detected.
     """
     delay = max(0.0, now - schedule[0].start) if schedule else 0.0
-    return [(p.start + delay - now, p.end + delay - now, PROBE * p.rate) for p in schedule]
+    return [(p.start + delay - now, p.end + delay - now, PROBE_FACTOR * p.rate) for p in schedule]

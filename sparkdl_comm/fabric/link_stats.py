@@ -4,9 +4,9 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 
-from sparkdl_comm.fabric.bandwidth import Bandwidths, Sample
+from sparkdl_comm.fabric.bandwidth import BandwidthEstimator, Sample
 from sparkdl_comm.fabric.core import events
-from sparkdl_comm.fabric.core.roles import Node
+from sparkdl_comm.fabric.core.nodes import Node
 from sparkdl_comm.fabric.directory import Directory
 from sparkdl_comm.fabric.protocol import Rates, unpack_transfer_number
 from sparkdl_comm.fabric.scheduling_session import SchedulingSession
@@ -20,7 +20,7 @@ class LinkStats:
 
     def __init__(self, directory: Directory, link_rate: float) -> None:
         self._directory = directory
-        self._bandwidths = Bandwidths(len(directory.hosts), link_rate)
+        self._bandwidths = BandwidthEstimator(len(directory.hosts), link_rate)
         #: Recently ended transfers: the host of each target, and when it ended.
         self._recent_ends: dict[int, tuple[int, float]] = {}
 
@@ -29,7 +29,7 @@ class LinkStats:
         self._recent_ends = {
             number: end for number, end in self._recent_ends.items() if now - end[1] <= _REPORTED_SECONDS
         }
-        return self._bandwidths.told()
+        return self._bandwidths.get_stable_estimates()
 
     def record_end(self, transfer: int, node: Node, now: float) -> None:
         """Record that a transfer has ended at the node."""

@@ -8,7 +8,7 @@ from itertools import count
 
 from sparkdl_comm.fabric.core import decisions as core
 from sparkdl_comm.fabric.core import events
-from sparkdl_comm.fabric.core.roles import Node
+from sparkdl_comm.fabric.core.nodes import Node
 from sparkdl_comm.fabric.core.rules import Rules
 from sparkdl_comm.fabric.core.scheduler import Scheduler
 from sparkdl_comm.fabric.directory import Directory
@@ -125,7 +125,7 @@ class SchedulingSession:
 
     def _carry_out(self, decisions: list[core.Decision], now: float) -> None:
         for decision in decisions:
-            if isinstance(decision, core.Dropped) and decision.reason == "norm":
+            if isinstance(decision, core.DroppedUpdate) and decision.reason == "norm":
                 rank = self.directory.rank(Node("worker", decision.worker))
                 _log.warning("refused an update of rank %d: its norm is not a finite number", rank)
         self._send_orders(self.dispatcher.dispatch(decisions, now))

@@ -23,7 +23,7 @@ from sparkdl_comm.errors import (
     SparkdlCommError,
 )
 from sparkdl_comm.fabric.control_inbox import ControlInbox, Peer
-from sparkdl_comm.fabric.core.roles import Node
+from sparkdl_comm.fabric.core.nodes import Node
 from sparkdl_comm.fabric.core.rules import Rules
 from sparkdl_comm.fabric.core.synchrony import Synchrony
 from sparkdl_comm.fabric.directory import Directory

@@ -8,7 +8,7 @@ import pytest
 from lab.results import FIELDS
 from scheduled import batches
 
-from sparkdl_comm.fabric.core.decisions import Dropped, Push
+from sparkdl_comm.fabric.core.decisions import DroppedUpdate, Push
 
 
 def test_a_row_for_each_size_and_kind_of_rates(rows_of):
@@ -67,7 +67,7 @@ def test_a_schedule_that_was_tampered_with_is_not_verified(case):
     piece = first.schedule[0]
     faster = piece._replace(rate=piece.rate * 1.1, end=piece.start + (piece.end - piece.start) / 1.1)
     assert not batches.right(batch, rest), "an update that nobody decided on"
-    assert not batches.right(batch, [*decisions, Dropped(0, 0, "deadline")]), "one that is both sent and dropped"
+    assert not batches.right(batch, [*decisions, DroppedUpdate(0, 0, "deadline")]), "one that is both sent and dropped"
     assert not batches.right(batch, [replace(first, schedule=()), *rest]), "bytes that are not sent"
     assert not batches.right(batch, [replace(first, schedule=(faster, *first.schedule[1:])), *rest]), (
         "too fast for a link"

@@ -9,8 +9,8 @@ from collections.abc import Iterable, Sequence
 from hypothesis import strategies as st
 
 from sparkdl_comm.fabric.core.aggregate import Group
-from sparkdl_comm.fabric.core.bandwidth import Residual, Spans, end
 from sparkdl_comm.fabric.core.order import Job
+from sparkdl_comm.fabric.core.residual_network import ResidualNetwork, Spans, get_end
 
 #: Source host, target host, bytes, when they are there, schedule.
 Flow = tuple[int, int, float, float, Spans]
@@ -23,7 +23,7 @@ def carried(link: Spans, moment: float) -> float:
     return sum(rate for begin, stop, rate in link if begin <= moment < stop)
 
 
-def check_flows(network: Residual, flows: Iterable[Flow], left: Residual | None = None) -> None:
+def check_flows(network: ResidualNetwork, flows: Iterable[Flow], left: ResidualNetwork | None = None) -> None:
     """Every flow brings its bytes, not before they are there; no link carries more than was left of it. If ``left`` is
     given, it is what they leave."""
     flows = list(flows)
@@ -58,18 +58,18 @@ def flows_of(
             sender = aggregators[group.aggregator]
             for index, schedule in zip(group.members, group.arrivals, strict=True):
                 flows.append((jobs[index].host, sender, sum(jobs[index].sizes), now, schedule))
-                assert end(schedule, now) <= group.ready
+                assert get_end(schedule, now) <= group.ready
         for number, (server, schedule) in enumerate(zip(servers, group.deliveries, strict=True)):
             size = max(jobs[index].sizes[number] for index in group.members)
             flows.append((sender, server, size, group.ready, schedule))
-            assert end(schedule, group.ready) <= group.done
+            assert get_end(schedule, group.ready) <= group.done
     return flows
 
 
 @st.composite
-def networks(draw: st.DrawFn, hosts: int) -> Residual:
+def networks(draw: st.DrawFn, hosts: int) -> ResidualNetwork:
     """Idle links, or some of which a part was taken already."""
-    network = Residual.of([(draw(RATES), draw(RATES)) for _ in range(hosts)])
+    network = ResidualNetwork.from_rates([(draw(RATES), draw(RATES)) for _ in range(hosts)])
     for _ in range(draw(st.integers(0, 4))):
         source, target = draw(st.integers(0, hosts - 1)), draw(st.integers(0, hosts - 1))
         network.reserve(source, target, network.fill(source, target, draw(SIZES), draw(st.floats(0, 5))))

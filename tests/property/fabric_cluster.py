@@ -7,22 +7,22 @@ from collections.abc import Callable
 from dataclasses import dataclass, field, replace
 
 from sparkdl_comm.fabric.core.decisions import (
-    Cancelled,
-    Copy,
+    Cancellation,
     Decision,
-    Dropped,
-    Model,
+    DroppedUpdate,
+    ModelTransfer,
+    NewSchedule,
+    NewTurn,
     Push,
-    Regrouped,
-    Released,
-    Reordered,
-    Repaced,
+    ReleasedUpdate,
     Schedule,
-    Skipped,
+    SkippedTurn,
+    SmallerSum,
+    StateCopy,
     Transfer,
 )
 from sparkdl_comm.fabric.core.events import BandwidthReported, Event, NodeLost, TransferEnded, Update, UpdateReady
-from sparkdl_comm.fabric.core.roles import Node, Roles
+from sparkdl_comm.fabric.core.nodes import Node, Roles
 from sparkdl_comm.fabric.core.rules import Rules
 from sparkdl_comm.fabric.core.scheduler import Scheduler
 
@@ -51,7 +51,7 @@ class Cluster:
         self._arrived: dict[Node, dict[int, Push]] = {}
         self._turns: dict[Node, int] = {}
         self._skipped: dict[tuple[Node, int], int] = {}
-        self._copies: dict[Node, Copy] = {}
+        self._copies: dict[Node, StateCopy] = {}
         for host, pair in enumerate(self.rates[: self.roles.hosts]):
             self.observe(BandwidthReported(host, *pair))
 
@@ -80,7 +80,7 @@ class Cluster:
             if isinstance(transfer, Push) and transfer.turn is not None:
                 self._arrived.setdefault(transfer.target, {})[transfer.turn] = transfer
                 self._apply(transfer.target)
-            elif isinstance(transfer, Copy):
+            elif isinstance(transfer, StateCopy):
                 self._load(transfer)
             else:
                 self.observe(TransferEnded(number))
@@ -104,7 +104,7 @@ class Cluster:
         planned = schedule[-1].end if schedule else since
         return max([planned, *before])
 
-    def _load(self, copy: Copy) -> None:
+    def _load(self, copy: StateCopy) -> None:
         server = self.applied.get(copy.source, [])
         self.applied[copy.target] = [(time, push) for time, push in server if push.turn < copy.turn]
         self.counted[copy.target] = self.counted.get(copy.source, 0)
@@ -151,19 +151,19 @@ class Cluster:
                 case Transfer(id=number):
                     assert all(other in self._underway or other in self._ended for other in decision.after)
                     self._underway[number] = decision, decision.schedule, self.now
-                    if isinstance(decision, Copy):
+                    if isinstance(decision, StateCopy):
                         self._copies[decision.target] = decision
-                case Repaced(number, schedule) if number in self._underway:
+                case NewSchedule(number, schedule) if number in self._underway:
                     transfer, _, _ = self._underway[number]
                     self._underway[number] = transfer, schedule, self.now
-                case Regrouped(number, updates) if number in self._underway:
+                case SmallerSum(number, updates) if number in self._underway:
                     transfer, schedule, since = self._underway[number]
                     assert isinstance(transfer, Push)
                     kept = tuple(
                         scale for one, scale in zip(transfer.updates, transfer.scales, strict=True) if one in updates
                     )
                     self._underway[number] = replace(transfer, updates=updates, scales=kept), schedule, since
-                case Cancelled(number):
+                case Cancellation(number):
                     self._underway.pop(number, None)
                     self._ended[number] = self.now
                     for node, pushes in self._arrived.items():
@@ -171,11 +171,11 @@ class Cluster:
                     for node in [node for node, copy in self._copies.items() if copy.id == number]:
                         del self._copies[node]
                         self._apply(node)
-                case Reordered(number, turn):
+                case NewTurn(number, turn):
                     self._reorder(number, turn)
-                case Skipped(target, turn, count):
+                case SkippedTurn(target, turn, count):
                     self._skipped[target, turn] = count
                     self._apply(target)
-                case Model() | Dropped() | Released():
+                case ModelTransfer() | DroppedUpdate() | ReleasedUpdate():
                     pass
         return decisions

@@ -6,7 +6,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from sparkdl_comm.fabric.bandwidth import PROBE, Bandwidths, Sample
+from sparkdl_comm.fabric.bandwidth import PROBE_FACTOR, BandwidthEstimator, Sample
 
 HOSTS = 4
 NOMINAL = 100e6
@@ -15,16 +15,16 @@ INTERVAL = 0.1
 
 
 class Fluid:
-    """Transfers share links by max-min fairness; each is paced at ``PROBE`` times what its links are taken to carry."""
+    """Transfers share links by max-min fairness; each is paced at ``PROBE_FACTOR`` times what its links are taken to carry."""
 
     def __init__(self, nominal: float = NOMINAL) -> None:
         self.up, self.down = [nominal] * HOSTS, [nominal] * HOSTS
-        self.estimates = Bandwidths(HOSTS, nominal)
+        self.estimates = BandwidthEstimator(HOSTS, nominal)
         self.now = 0.0
 
     def rates(self, flows: list[tuple[int, int]]) -> list[tuple[float, bool]]:
         """Bytes per second of each, and whether the network holds it up."""
-        wanted = [PROBE * min(self.estimates.of(a)[0], self.estimates.of(b)[1]) for a, b in flows]
+        wanted = [PROBE_FACTOR * min(self.estimates.estimate(a)[0], self.estimates.estimate(b)[1]) for a, b in flows]
         rates = [0.0] * len(flows)
         links = [(self.up, 0), (self.down, 1)]
         open_flows = set(range(len(flows)))
@@ -58,7 +58,7 @@ class Fluid:
                     for (a, b), (rate, held), total in zip(flows, moved, totals, strict=True)
                     if a == host
                 ]
-                up = sum(s.sent for s in samples)
+                up = sum(s.sent_bytes for s in samples)
                 down = sum(round(r * INTERVAL) for (_, b), (r, _) in zip(flows, moved, strict=True) if b == host)
                 self.estimates.observe(host, INTERVAL, up, down, samples, self.now)
 
@@ -75,7 +75,7 @@ def test_path(nominal: float, changes: list[tuple[float, float]]) -> None:
     for up, down in changes:
         fluid.up[0], fluid.down[1] = up * nominal, down * nominal
         fluid.run(0.5, [(0, 1)])
-        assert near(min(fluid.estimates.of(0)[0], fluid.estimates.of(1)[1]), min(up, down) * nominal)
+        assert near(min(fluid.estimates.estimate(0)[0], fluid.estimates.estimate(1)[1]), min(up, down) * nominal)
 
 
 @given(st.lists(st.sampled_from(SHARES), min_size=2, max_size=5), st.permutations(range(1, HOSTS)))
@@ -87,10 +87,10 @@ def test_server(shares: list[float], workers: list[int]) -> None:
         for worker in workers:
             fluid.run(0.5, [(worker, 0)])
         fluid.run(0.5, [(worker, 0) for worker in workers])
-        assert near(fluid.estimates.of(0)[1], share * NOMINAL)
+        assert near(fluid.estimates.estimate(0)[1], share * NOMINAL)
     for worker in workers:
         fluid.run(0.5, [(worker, 0)])
-        assert min(fluid.estimates.of(worker)[0], fluid.estimates.of(0)[1]) >= 0.75 * shares[-1] * NOMINAL
+        assert min(fluid.estimates.estimate(worker)[0], fluid.estimates.estimate(0)[1]) >= 0.75 * shares[-1] * NOMINAL
 
 
 @given(st.lists(st.tuples(st.tuples(*[st.sampled_from((0.1, 1.0))] * 3), st.permutations(range(1, HOSTS))), max_size=4))
@@ -103,7 +103,7 @@ def test_many_slow_workers(changes: list[tuple[tuple[float, ...], list[int]]]) -
         fluid.up[1:] = [share * NOMINAL for share in shares]
         for senders in (workers[:1], workers[1:], workers[:2], workers, workers[2:]):
             fluid.run(0.5, [(worker, 0) for worker in senders])
-            assert near(fluid.estimates.of(0)[1], NOMINAL)
+            assert near(fluid.estimates.estimate(0)[1], NOMINAL)
 
 
 @given(st.sampled_from(SHARES[:2]), st.sets(st.integers(1, HOSTS - 1), min_size=1))
@@ -114,12 +114,12 @@ def test_a_server_that_is_fast_again_behind_slow_workers(share: float, senders: 
     for worker in workers:
         fluid.run(0.5, [(worker, 0)])
     fluid.run(0.5, [(worker, 0) for worker in workers])
-    assert near(fluid.estimates.of(0)[1], share * NOMINAL)
+    assert near(fluid.estimates.estimate(0)[1], share * NOMINAL)
     fluid.down[0] = NOMINAL
     fluid.up[1:] = [share / (HOSTS - 1) * NOMINAL for _ in workers]
     for _ in range(3):
         fluid.run(0.5, [(worker, 0) for worker in senders])
-    assert near(fluid.estimates.of(0)[1], NOMINAL)
+    assert near(fluid.estimates.estimate(0)[1], NOMINAL)
 
 
 @given(st.sampled_from(SHARES[:-1]), st.integers(1, HOSTS - 1))
@@ -132,8 +132,8 @@ def test_worker(share: float, slow: int) -> None:
     fluid.up[slow] = share * NOMINAL
     for worker in workers:
         fluid.run(0.5, [(worker, 0)])
-    assert near(fluid.estimates.of(slow)[0], share * NOMINAL)
-    assert near(fluid.estimates.of(0)[1], NOMINAL)
+    assert near(fluid.estimates.estimate(slow)[0], share * NOMINAL)
+    assert near(fluid.estimates.estimate(0)[1], NOMINAL)
 
 
 @given(st.lists(st.sampled_from(SHARES), min_size=1, max_size=4))
@@ -144,14 +144,14 @@ def test_together(shares: list[float]) -> None:
         fluid.down[0] = share * NOMINAL
         fluid.run(0.5, [(worker, 0) for worker in range(1, HOSTS)])
         for worker in range(1, HOSTS):
-            path = min(fluid.estimates.of(worker)[0], fluid.estimates.of(0)[1])
+            path = min(fluid.estimates.estimate(worker)[0], fluid.estimates.estimate(0)[1])
             assert 0.75 * share / (HOSTS - 1) <= path / NOMINAL <= 1.25 * share
 
 
 @given(st.sampled_from(SHARES), st.floats(0.02, 0.09), st.integers(0, 9))
 def test_in_turn(share: float, lasting: float, phase: int) -> None:
     """Transfers that are shorter than the time between two reports, one after the other, are not added up."""
-    estimates, rate = Bandwidths(HOSTS, NOMINAL), share * NOMINAL
+    estimates, rate = BandwidthEstimator(HOSTS, NOMINAL), share * NOMINAL
     begun = 0.0
     for number in range(30):
         begun, end = begun + lasting, begun + 2 * lasting
@@ -159,7 +159,7 @@ def test_in_turn(share: float, lasting: float, phase: int) -> None:
         sent = round(rate * lasting)
         sample = Sample(0, lasting, sent, 1.0, sent, report - end)
         estimates.observe(1 + number % 3, INTERVAL, sent, 0, [sample], report)
-    assert estimates.of(0)[1] <= 1.25 * NOMINAL
+    assert estimates.estimate(0)[1] <= 1.25 * NOMINAL
 
 
 @given(st.sampled_from(SHARES[:2]), st.permutations(range(1, HOSTS)))
@@ -170,34 +170,34 @@ def test_slow_among_others(share: float, workers: list[int]) -> None:
     fluid.run(1.0, flows)
     fluid.up[workers[0]] = share * NOMINAL / 3
     fluid.run(0.5, flows)
-    assert near(fluid.estimates.of(workers[0])[0], share * NOMINAL / 3)
-    assert near(fluid.estimates.of(0)[1], NOMINAL)
+    assert near(fluid.estimates.estimate(workers[0])[0], share * NOMINAL / 3)
+    assert near(fluid.estimates.estimate(0)[1], NOMINAL)
 
 
 @given(st.integers(0, 9))
 def test_what_others_send_is_not_there(tenths: int) -> None:
     """But only once it has lasted: the first bytes may be those of a transfer that its sender has not reported yet."""
-    estimates = Bandwidths(HOSTS, NOMINAL)
+    estimates = BandwidthEstimator(HOSTS, NOMINAL)
     passed = round(tenths / 10 * NOMINAL * INTERVAL)
     estimates.observe(2, INTERVAL, passed, 0, [], INTERVAL)
-    assert estimates.of(2) == (NOMINAL, NOMINAL)
+    assert estimates.estimate(2) == (NOMINAL, NOMINAL)
     for report in range(2, 6):
         estimates.observe(2, INTERVAL, passed, 0, [], report * INTERVAL)
-    assert near(estimates.of(2)[0], (10 - tenths) / 10 * NOMINAL)
-    assert estimates.of(2)[1] == NOMINAL
+    assert near(estimates.estimate(2)[0], (10 - tenths) / 10 * NOMINAL)
+    assert estimates.estimate(2)[1] == NOMINAL
 
 
 def test_acknowledgements_do_not_make_a_transfer_that_follows_another_jobs() -> None:
     """The receiver's daemon may report on its first bytes before the sender's does."""
-    estimates, passed = Bandwidths(HOSTS, NOMINAL), round(0.8 * NOMINAL * INTERVAL)
+    estimates, passed = BandwidthEstimator(HOSTS, NOMINAL), round(0.8 * NOMINAL * INTERVAL)
     for report in range(1, 8):
         estimates.observe(2, INTERVAL, passed, 200, [], report * INTERVAL)
     estimates.observe(2, INTERVAL, passed, passed, [], 8 * INTERVAL)
-    assert near(estimates.of(2)[1], NOMINAL)
-    assert near(estimates.of(2)[0], 0.2 * NOMINAL)
+    assert near(estimates.estimate(2)[1], NOMINAL)
+    assert near(estimates.estimate(2)[0], 0.2 * NOMINAL)
 
 
 def test_nothing_is_known_of_short_transfers() -> None:
-    estimates = Bandwidths(HOSTS, NOMINAL)
+    estimates = BandwidthEstimator(HOSTS, NOMINAL)
     estimates.observe(0, INTERVAL, 1000, 0, [Sample(1, INTERVAL, 1000, 1.0, 1000, 0.0)], INTERVAL)
-    assert estimates.of(0) == estimates.of(1) == (NOMINAL, NOMINAL)
+    assert estimates.estimate(0) == estimates.estimate(1) == (NOMINAL, NOMINAL)

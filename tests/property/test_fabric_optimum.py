@@ -5,8 +5,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from sparkdl_comm.fabric.core.aggregate import aggregate
-from sparkdl_comm.fabric.core.bandwidth import Residual
 from sparkdl_comm.fabric.core.order import Job, order
+from sparkdl_comm.fabric.core.residual_network import ResidualNetwork
 from tests.draws import examples
 
 from .fabric_optimum import optimum
@@ -18,7 +18,7 @@ SERVER = 4
 
 
 def scheduled(jobs: list[Job], rates: list[tuple[int, int]], aggregators: list[int]) -> tuple[float, float]:
-    network = Residual.of(rates)
+    network = ResidualNetwork.from_rates(rates)
     kept = order(jobs, network, [SERVER], 0.0).kept
     groups = aggregate(jobs, kept, network, [SERVER], aggregators, 0.0)
     return groups[-1].done, sum(group.done * len(group.members) for group in groups) / len(jobs)

@@ -9,9 +9,9 @@ from hypothesis import example, given
 from hypothesis import strategies as st
 
 from sparkdl_comm.fabric.core.aggregate import Group, aggregate, deliver
-from sparkdl_comm.fabric.core.bandwidth import Residual, Spans, constant, end
 from sparkdl_comm.fabric.core.distribute import distribute
 from sparkdl_comm.fabric.core.order import Job, order
+from sparkdl_comm.fabric.core.residual_network import ResidualNetwork, Spans, get_end, make_idle_link
 from tests.draws import examples
 
 from .fabric_checks import SIZES, check_flows, flows_of, networks
@@ -45,9 +45,9 @@ def test_order_keeps_deadlines_and_links(data: st.DataObject, servers: int) -> N
     )
 
 
-def reserved(rates: dict[int, tuple[float, float]], source: int, target: int, spans: Spans) -> Residual:
+def reserved(rates: dict[int, tuple[float, float]], source: int, target: int, spans: Spans) -> ResidualNetwork:
     """Links of 1 byte per second, other ``rates`` by host, and one transfer that has its reservation."""
-    network = Residual.of([rates.get(host, (1.0, 1.0)) for host in range(HOSTS)])
+    network = ResidualNetwork.from_rates([rates.get(host, (1.0, 1.0)) for host in range(HOSTS)])
     network.reserve(source, target, spans)
     return network
 
@@ -58,14 +58,14 @@ def reserved(rates: dict[int, tuple[float, float]], source: int, target: int, sp
 @example(
     reserved({0: (1.0, 5.0), 2: (5.0, 1.0), 4: (6.0, 1.0)}, 2, 1, ((2.0, 12.0, 1.0),)), [Job(2, (10,)), Job(4, (10,))]
 )
-def test_order_without_deadlines_is_shortest_transfer_first(network: Residual, jobs: list[Job]) -> None:
+def test_order_without_deadlines_is_shortest_transfer_first(network: ResidualNetwork, jobs: list[Job]) -> None:
     """Algorithm 1: no transfer that is left would end before the one that is next. Of equal ones, any may be next."""
     found = order(jobs, network, [0], 0.0)
     assert sorted(found.kept) == list(range(len(jobs)))
     left = set(range(len(jobs)))
     for index, (schedule,) in zip(found.kept, found.schedules, strict=True):
-        soonest = min(end(network.fill(jobs[other].host, 0, jobs[other].sizes[0], 0.0), 0.0) for other in left)
-        assert end(schedule, 0.0) == pytest.approx(soonest, rel=1e-9)
+        soonest = min(get_end(network.fill(jobs[other].host, 0, jobs[other].sizes[0], 0.0), 0.0) for other in left)
+        assert get_end(schedule, 0.0) == pytest.approx(soonest, rel=1e-9)
         network.reserve(jobs[index].host, 0, schedule)
         left.remove(index)
 
@@ -74,7 +74,7 @@ def test_order_without_deadlines_is_shortest_transfer_first(network: Residual, j
 def test_as_many_updates_keep_their_deadlines_as_can(data: st.DataObject) -> None:
     """Where no update would hold up the server: all hosts are alike."""
     jobs = data.draw(batches(1, most=6))
-    found = order(jobs, Residual.of([(1e9, 1e9)] * (HOSTS + 1)), [HOSTS], 0.0)
+    found = order(jobs, ResidualNetwork.from_rates([(1e9, 1e9)] * (HOSTS + 1)), [HOSTS], 0.0)
 
     def all_in_time(chosen: tuple[Job, ...]) -> bool:
         bounds = sorted(job.deadline for job in chosen if job.deadline is not None)
@@ -87,24 +87,26 @@ def test_as_many_updates_keep_their_deadlines_as_can(data: st.DataObject) -> Non
 def test_no_update_is_lost_to_another_with_the_same_deadline() -> None:
     """Algorithm 2 as it is printed takes one of them at position 2, where the other cannot be any more."""
     jobs = [Job(0, (10,)), Job(1, (30,), 2), Job(2, (30,), 2)]
-    found = order(jobs, Residual.of([(10.0, 10.0)] * 4), [3], 0.0)
+    found = order(jobs, ResidualNetwork.from_rates([(10.0, 10.0)] * 4), [3], 0.0)
     assert (sorted(found.kept[:2]), found.kept[2], found.dropped) == ([1, 2], 0, [])
 
 
 def exhaustive(
-    jobs: list[Job], network: Residual, servers: list[int], aggregators: list[int], following: float
+    jobs: list[Job], network: ResidualNetwork, servers: list[int], aggregators: list[int], link_weight: float
 ) -> tuple[float, float]:
     """All cases, one after the other: what :func:`worth` says of the best."""
     if not aggregators or not jobs:
-        return worth(summed(jobs, network, servers, aggregators, len(jobs), 0.0), network, servers, following)
+        return worth(summed(jobs, network, servers, aggregators, len(jobs), 0.0), network, servers, link_weight)
     cases = [(straight, 0.0) for straight in range(len(jobs) + 1)]
     for number in (1, 2)[: len(jobs) - 1]:
         alone = summed(jobs[:number], network, servers, [], number, 0.0)
         cases.append((0, alone[-1].done))
-    return min(worth(summed(jobs, network, servers, aggregators, *case), network, servers, following) for case in cases)
+    return min(
+        worth(summed(jobs, network, servers, aggregators, *case), network, servers, link_weight) for case in cases
+    )
 
 
-def worth(groups: list[Group], network: Residual, servers: list[int], following: float) -> tuple[float, float]:
+def worth(groups: list[Group], network: ResidualNetwork, servers: list[int], link_weight: float) -> tuple[float, float]:
     """The end, and what the time counts for that the busiest server's link is taken; then the updates' ends, summed."""
     if not groups:
         return 0.0, 0.0
@@ -113,15 +115,20 @@ def worth(groups: list[Group], network: Residual, servers: list[int], following:
         for number, server in enumerate(servers):
             sent = sum(rate * (stop - begin) for begin, stop, rate in group.deliveries[number])
             taken[number] += sent / fastest(network, 2 * server + 1)
-    return groups[-1].done + following * max(taken), sum(group.done * len(group.members) for group in groups)
+    return groups[-1].done + link_weight * max(taken), sum(group.done * len(group.members) for group in groups)
 
 
-def fastest(network: Residual, link: int) -> float:
+def fastest(network: ResidualNetwork, link: int) -> float:
     return max(rate for _, _, rate in network.links[link])
 
 
 def summed(
-    jobs: list[Job], network: Residual, servers: list[int], aggregators: list[int], straight: int, patience: float
+    jobs: list[Job],
+    network: ResidualNetwork,
+    servers: list[int],
+    aggregators: list[int],
+    straight: int,
+    patience: float,
 ) -> list[Group]:
     """Algorithm 3 for one case: so many go straight, and the first sum may be complete at ``patience``."""
     trial, groups, left, free = network.copy(), [], list(range(len(jobs))), list(range(len(aggregators)))
@@ -145,11 +152,11 @@ def summed(
         while left:
             job = jobs[left[0]]
             schedule = trial.fill(job.host, aggregators[chosen], sum(job.sizes), 0.0)
-            if end(schedule, 0.0) > latest + 1e-9 and group.members and free:
+            if get_end(schedule, 0.0) > latest + 1e-9 and group.members and free:
                 break
             trial.reserve(job.host, aggregators[chosen], schedule)
             group.members.append(left.pop(0))
-            group.ready = max(group.ready, end(schedule, 0.0))
+            group.ready = max(group.ready, get_end(schedule, 0.0))
         deliver(group, jobs, trial, servers, aggregators, groups[-1].done if groups else 0.0)
         groups.append(group)
         patience = 0.0
@@ -158,36 +165,36 @@ def summed(
 
 @examples(200)
 @given(st.data(), st.integers(1, 2), st.integers(0, 4), st.sampled_from([0.0, 0.5, 1.0]))
-def test_groups_are_the_best_of_all_cases(data: st.DataObject, servers: int, relays: int, following: float) -> None:
+def test_groups_are_the_best_of_all_cases(data: st.DataObject, servers: int, relays: int, link_weight: float) -> None:
     network, jobs = data.draw(networks(HOSTS)), data.draw(batches(servers, deadlines=False))
     hosts = data.draw(st.permutations(range(HOSTS)))[:servers]
     aggregators = data.draw(st.permutations(range(HOSTS)))[:relays]
     left = network.copy()
-    groups = aggregate(jobs, range(len(jobs)), left, hosts, aggregators, 0.0, following=following)
+    groups = aggregate(jobs, range(len(jobs)), left, hosts, aggregators, 0.0, link_weight=link_weight)
     assert [index for group in groups for index in group.members] == list(range(len(jobs))), "the order is kept"
     assert all(before.done <= after.done for before, after in itertools.pairwise(groups))
     check_flows(network, flows_of(jobs, groups, hosts, aggregators, 0.0), left)
-    best = exhaustive(jobs, network, hosts, aggregators, following)
-    assert worth(groups, network, hosts, following) == pytest.approx(best)
+    best = exhaustive(jobs, network, hosts, aggregators, link_weight)
+    assert worth(groups, network, hosts, link_weight) == pytest.approx(best)
 
 
 def test_a_group_is_summed_beside_its_first_update_if_links_there_are_fast() -> None:
     jobs = [Job(host, (100,)) for host in (3, 2, 0)]
-    even = Residual.of([(100.0, 100.0)] * 5)
+    even = ResidualNetwork.from_rates([(100.0, 100.0)] * 5)
     groups = aggregate(jobs, range(3), even, [4], [0, 1, 2, 3], 0.0)
     assert [(group.members, group.aggregator) for group in groups] == [([0], None), ([1, 2], 2)]
     assert groups[1].arrivals[0] == (), "update 1 is there"
     assert groups[1].done == pytest.approx(2)
-    slow = Residual.of([(100.0, 100.0)] * 2 + [(100.0, 10.0)] + [(100.0, 100.0)] * 2)
+    slow = ResidualNetwork.from_rates([(100.0, 100.0)] * 2 + [(100.0, 10.0)] + [(100.0, 100.0)] * 2)
     assert aggregate(jobs, range(3), slow, [4], [0, 1, 2, 3], 0.0)[1].aggregator == 0
 
 
 def test_a_sum_is_waited_for_if_other_updates_follow() -> None:
     jobs = [Job(host, (100,)) for host in range(4)]
-    network = Residual.of([(100.0, 100.0)] * 5)
+    network = ResidualNetwork.from_rates([(100.0, 100.0)] * 5)
     alone = aggregate(jobs, range(4), network.copy(), [4], range(4), 0.0)
     assert [group.members for group in alone] == [[0], [1, 2], [3]]
-    before_others = aggregate(jobs, range(4), network.copy(), [4], range(4), 0.0, following=0.8)
+    before_others = aggregate(jobs, range(4), network.copy(), [4], range(4), 0.0, link_weight=0.8)
     assert [group.members for group in before_others] == [[0, 1], [2, 3]]
     assert before_others[-1].done == pytest.approx(alone[-1].done)
 
@@ -207,7 +214,7 @@ def test_everybody_gets_the_model(data: st.DataObject, servers: int, relays: int
         receiver = jobs[branch.members[0]].host
         if branch.distributor is not None:
             receiver = distributors[branch.distributor]
-        ready = max(end(schedule, 0.0) for schedule in branch.arrivals)
+        ready = max(get_end(schedule, 0.0) for schedule in branch.arrivals)
         for server, size, schedule in zip(hosts, sizes, branch.arrivals, strict=True):
             flows.append((server, receiver, size, 0.0, schedule))
         for index, schedule in zip(branch.members, branch.onward, strict=branch.distributor is not None):
@@ -217,23 +224,23 @@ def test_everybody_gets_the_model(data: st.DataObject, servers: int, relays: int
 
 def test_a_tree_is_faster_than_one_link() -> None:
     jobs = [Job(host, (100,)) for host in range(8)]
-    network = Residual.of([(100.0, 100.0)] * 9)
+    network = ResidualNetwork.from_rates([(100.0, 100.0)] * 9)
     branches = distribute(jobs, network, [8], [0, 1, 2], 0.0)
-    assert max(end(s, 0.0) for branch in branches for s in [*branch.arrivals, *branch.onward]) < len(jobs)
+    assert max(get_end(s, 0.0) for branch in branches for s in [*branch.arrivals, *branch.onward]) < len(jobs)
 
 
 @examples(50)
 @given(networks(HOSTS), batches(1, most=5, deadlines=False))
-def test_no_order_is_better_where_only_the_servers_link_is_narrow(network: Residual, jobs: list[Job]) -> None:
+def test_no_order_is_better_where_only_the_servers_link_is_narrow(network: ResidualNetwork, jobs: list[Job]) -> None:
     """Compare the mean end with all permutations. Elsewhere an order that looks ahead can be better by any factor."""
-    network.links[2::2] = [constant(10.0)] * (HOSTS - 1)
+    network.links[2::2] = [make_idle_link(10.0)] * (HOSTS - 1)
 
     def mean(chosen: Sequence[int]) -> float:
         trial, ends = network.copy(), [0.0]
         for index in chosen:
             schedule = trial.fill(jobs[index].host, 0, jobs[index].sizes[0], 0.0)
             trial.reserve(jobs[index].host, 0, schedule)
-            ends.append(end(schedule, 0.0))
+            ends.append(get_end(schedule, 0.0))
         return sum(ends) / len(ends)
 
     found = order(jobs, network, [0], 0.0)

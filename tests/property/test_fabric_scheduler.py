@@ -5,8 +5,15 @@ import pytest
 from hypothesis import example, given
 from hypothesis import strategies as st
 
-from sparkdl_comm.fabric.core.bandwidth import Residual
-from sparkdl_comm.fabric.core.decisions import Cancelled, Decision, Dropped, Model, Push, Released, Transfer
+from sparkdl_comm.fabric.core.decisions import (
+    Cancellation,
+    Decision,
+    DroppedUpdate,
+    ModelTransfer,
+    Push,
+    ReleasedUpdate,
+    Transfer,
+)
 from sparkdl_comm.fabric.core.divergence import Divergence
 from sparkdl_comm.fabric.core.events import (
     BandwidthReported,
@@ -16,7 +23,8 @@ from sparkdl_comm.fabric.core.events import (
     Update,
     UpdateReady,
 )
-from sparkdl_comm.fabric.core.roles import Node, Role, Roles
+from sparkdl_comm.fabric.core.nodes import Node, Role, Roles
+from sparkdl_comm.fabric.core.residual_network import ResidualNetwork
 from sparkdl_comm.fabric.core.rules import Rules
 from sparkdl_comm.fabric.core.scheduler import Scheduler
 from sparkdl_comm.fabric.core.step_size import step_size
@@ -62,7 +70,7 @@ def test_no_update_is_older_than_the_bound(data: st.DataObject, bound: int) -> N
         Rules(
             Synchrony("async", bound),
             constant,
-            lead=data.draw(st.sampled_from([0.1, 1e9])),
+            lead_seconds=data.draw(st.sampled_from([0.1, 1e9])),
         ),
         data.draw(rates()),
         too_late=lambda: not prompt and data.draw(st.booleans()),
@@ -77,7 +85,7 @@ def test_no_update_is_older_than_the_bound(data: st.DataObject, bound: int) -> N
             cluster.observe(BandwidthReported(data.draw(st.integers(0, 6)), data.draw(RATES), data.draw(RATES)))
         cluster.decide()
         cluster.advance(cluster.now + data.draw(st.floats(0.1, 20)))
-    while set(bases) - set(cluster.order(Node("server", 0))) - {d.update for d in cluster.made(Dropped)}:
+    while set(bases) - set(cluster.order(Node("server", 0))) - {d.update for d in cluster.made(DroppedUpdate)}:
         cluster.advance()
         cluster.decide()
     cluster.advance()
@@ -87,9 +95,9 @@ def test_no_update_is_older_than_the_bound(data: st.DataObject, bound: int) -> N
     assert len(set(first)) == len(first)
     for order in (first, second):
         assert all(position - bases[number] <= bound for position, number in enumerate(order, 1))
-    dropped = [decision.update for decision in cluster.made(Dropped)]
+    dropped = [decision.update for decision in cluster.made(DroppedUpdate)]
     assert sorted(first + dropped) == list(bases)
-    assert sorted(decision.update for decision in cluster.made(Released)) == sorted(first)
+    assert sorted(decision.update for decision in cluster.made(ReleasedUpdate)) == sorted(first)
 
 
 @examples(20)
@@ -97,7 +105,9 @@ def test_no_update_is_older_than_the_bound(data: st.DataObject, bound: int) -> N
 def test_no_link_carries_more_than_it_can(data: st.DataObject) -> None:
     """Of all batches together, also while earlier transfers are under way."""
     roles = data.draw(st.sampled_from([PLAIN, REPLICATED]))
-    cluster = Cluster(roles, Rules(Synchrony("async", 50), constant, divergence=50.0, lead=1e9), data.draw(rates()))
+    cluster = Cluster(
+        roles, Rules(Synchrony("async", 50), constant, divergence=50.0, lead_seconds=1e9), data.draw(rates())
+    )
     sizes = (20,) * len(roles.servers)
     for batch in range(data.draw(st.integers(1, 4))):
         for worker in data.draw(st.lists(st.integers(0, WORKERS - 1), unique=True)):
@@ -112,7 +122,7 @@ def test_no_link_carries_more_than_it_can(data: st.DataObject) -> None:
         ready = max([0.0, *(by_id[other].end for other in transfer.after)])
         ends = roles.host(transfer.source), roles.host(transfer.target)
         flows.append((*ends, transfer.bytes, ready, tuple(map(tuple, transfer.schedule))))
-    check_flows(Residual.of(cluster.rates), flows)
+    check_flows(ResidualNetwork.from_rates(cluster.rates), flows)
 
 
 @examples(40)
@@ -181,7 +191,7 @@ def test_no_worker_is_further_ahead_than_it_may(text: str, ahead: int, data: st.
         for number in cluster.order(Node("server", 0)):
             settled[number % WORKERS] += 1
         for decision in cluster.decide():
-            if isinstance(decision, Model) and decision.target.role == "worker":
+            if isinstance(decision, ModelTransfer) and decision.target.role == "worker":
                 for worker in decision.workers:
                     assert min(settled) >= pushed[worker] - ahead, (
                         "it begins an iteration that the others are not near yet"
@@ -192,7 +202,7 @@ def test_no_worker_is_further_ahead_than_it_may(text: str, ahead: int, data: st.
             cluster.ready(Update(pushed[worker] * WORKERS + worker, worker, (10, 10), 0, 1.0))
             pushed[worker] += 1
             cluster.observe(ModelRequested(worker, (10, 10)))
-    assert not cluster.made(Dropped)
+    assert not cluster.made(DroppedUpdate)
 
 
 @examples(40)
@@ -229,7 +239,7 @@ def test_training_goes_on_when_nodes_are_lost(data: st.DataObject) -> None:
         assert len(set(order)) == len(order)
         assert cluster.version(Node("server", shard)) == len(had), "it counts what another one has"
     assert len(had) == cluster.scheduler.version, "nothing that was decided is still open"
-    settled = {decision.update for decision in [*cluster.made(Dropped), *cluster.made(Released)]}
+    settled = {decision.update for decision in [*cluster.made(DroppedUpdate), *cluster.made(ReleasedUpdate)]}
     for update in set(range(number)) - had - settled:
         assert Node("worker", update_worker[update]) in lost
 
@@ -247,7 +257,7 @@ def test_the_replica_takes_over() -> None:
     replica = Node("replica", 0)
     before = len(cluster.order(replica))
     assert cluster.scheduler.version == before, "it has all that was on its way to it"
-    lost = {decision.update for decision in cluster.made(Dropped) if decision.reason == "lost"}
+    lost = {decision.update for decision in cluster.made(DroppedUpdate) if decision.reason == "lost"}
     assert lost.isdisjoint(cluster.order(replica))
     assert len(lost) <= 3, "by norms of 1, no more than the bound of 3"
     for number in range(10, 15):
@@ -257,8 +267,8 @@ def test_the_replica_takes_over() -> None:
         cluster.decide()
         cluster.advance()
     assert set(range(10, 15)) <= set(cluster.order(replica))
-    assert {d.source.role for d in cluster.made(Model)} == {"replica"} | {
-        d.source.role for d in cluster.made(Model) if d.source.role == "aggregator"
+    assert {d.source.role for d in cluster.made(ModelTransfer)} == {"replica"} | {
+        d.source.role for d in cluster.made(ModelTransfer) if d.source.role == "aggregator"
     }
 
 
@@ -327,10 +337,10 @@ def test_the_replica_takes_over_whatever_was_lost_before(
         assert len(set(order)) == len(order)
         assert all(position - updates[number][1] <= bound for position, number in enumerate(order, 1))
     assert max(map(cluster.version, shards())) == cluster.scheduler.version
-    released = {decision.update for decision in cluster.made(Released)}
+    released = {decision.update for decision in cluster.made(ReleasedUpdate)}
     if all(node.role != "aggregator" for node in lost):
         assert released <= had, "workers forget what somebody has"
-    settled = released | {decision.update for decision in cluster.made(Dropped)}
+    settled = released | {decision.update for decision in cluster.made(DroppedUpdate)}
     assert all(updates[number][0] in lost for number in set(range(len(updates))) - had - settled)
 
 
@@ -338,7 +348,7 @@ def test_the_replica_takes_over_whatever_was_lost_before(
 @given(st.data(), st.sampled_from([3.0, float("inf")]))
 def test_nobody_waits_after_the_replica_has_taken_over(data: st.DataObject, divergence: float) -> None:
     """Whatever had ended before, and in whatever order: each update is released or dropped, once, and everybody goes on."""
-    scheduler = Scheduler(REPLICATED, Rules(Synchrony("ssp", 0), constant, divergence=divergence, lead=1e9))
+    scheduler = Scheduler(REPLICATED, Rules(Synchrony("ssp", 0), constant, divergence=divergence, lead_seconds=1e9))
     underway: dict[int, Transfer] = {}
     decided: list[Decision] = []
 
@@ -346,7 +356,7 @@ def test_nobody_waits_after_the_replica_has_taken_over(data: st.DataObject, dive
         decided.extend(decisions)
         underway.update((d.id, d) for d in decisions if isinstance(d, Transfer))
         for decision in decisions:
-            if isinstance(decision, Cancelled):
+            if isinstance(decision, Cancellation):
                 del underway[decision.transfer]
 
     def may_end() -> list[int]:
@@ -371,6 +381,6 @@ def test_nobody_waits_after_the_replica_has_taken_over(data: st.DataObject, dive
     while able := may_end():
         end(able[0], WORKERS)
         obey(scheduler.decide(WORKERS))
-    assert sorted(d.update for d in decided if isinstance(d, (Released, Dropped))) == list(range(WORKERS))
-    got = [d.target.index for d in decided if isinstance(d, Model) and d.target.role == "worker"]
+    assert sorted(d.update for d in decided if isinstance(d, (ReleasedUpdate, DroppedUpdate))) == list(range(WORKERS))
+    got = [d.target.index for d in decided if isinstance(d, ModelTransfer) and d.target.role == "worker"]
     assert sorted(got) == list(range(WORKERS))

@@ -5,13 +5,13 @@ from __future__ import annotations
 import pytest
 
 from sparkdl_comm.fabric.core.aggregate import aggregate
-from sparkdl_comm.fabric.core.bandwidth import Residual
-from sparkdl_comm.fabric.core.decisions import Dropped, Push
+from sparkdl_comm.fabric.core.decisions import DroppedUpdate, Push
 from sparkdl_comm.fabric.core.divergence import Divergence
 from sparkdl_comm.fabric.core.events import BandwidthReported, TransferEnded, Update, UpdateReady
+from sparkdl_comm.fabric.core.nodes import Node, Roles
 from sparkdl_comm.fabric.core.order import Job
-from sparkdl_comm.fabric.core.replicate import Bounded, Sides, bounded
-from sparkdl_comm.fabric.core.roles import Node, Roles
+from sparkdl_comm.fabric.core.replicate import ReplicationPlan, SideHosts, plan_replication
+from sparkdl_comm.fabric.core.residual_network import ResidualNetwork
 from sparkdl_comm.fabric.core.rules import Rules
 from sparkdl_comm.fabric.core.scheduler import Scheduler
 from sparkdl_comm.fabric.core.synchrony import Synchrony
@@ -27,7 +27,7 @@ class Pair:
         roles = Roles(workers=(0, 1), servers=(2,), replicas=(3,), replica_aggregators=(0, 1))
         self.scheduler = Scheduler(roles, Rules(Synchrony("async", 30), lambda *_: 1.0, divergence=limit))
         self.pushes: list[Push] = []
-        self.dropped: list[Dropped] = []
+        self.dropped: list[DroppedUpdate] = []
         for host in range(4):
             self.scheduler.observe(BandwidthReported(host, 10.0, 10.0), 0.0)
 
@@ -36,7 +36,7 @@ class Pair:
 
     def decide(self, now: float) -> list[Push]:
         decisions = self.scheduler.decide(now)
-        self.dropped += [decision for decision in decisions if isinstance(decision, Dropped)]
+        self.dropped += [decision for decision in decisions if isinstance(decision, DroppedUpdate)]
         found = [decision for decision in decisions if isinstance(decision, Push)]
         self.pushes += found
         return found
@@ -96,8 +96,8 @@ def test_without_a_bound_the_replica_gets_what_there_is_room_for() -> None:
 
 def test_what_brings_the_replica_nearer_only_later_waits_until_the_servers_are_that_far() -> None:
     jobs = [Job(0, (100,)), Job(1, (100,))]
-    network = Residual.of([(100.0, 100.0)] * 4)
-    sides = Sides([2], [], [3], [])
+    network = ResidualNetwork.from_rates([(100.0, 100.0)] * 4)
+    sides = SideHosts([2], [], [3], [])
     state = Divergence(0.9)
     state.serve([0, 1, 2], [10.0, 1.0, 1.0])
     state.replicate([0])
@@ -109,13 +109,23 @@ def test_what_brings_the_replica_nearer_only_later_waits_until_the_servers_are_t
     assert nearer.bound() < limit < nearer.bound(behind=1), "the replica's momentum takes it too far without update 3"
     groups = aggregate(jobs, [1], network.copy(), [2], [], 0.0)
 
-    def planned(under_way: int) -> Bounded:
+    def planned(steps_under_way: int) -> ReplicationPlan:
         updates = [(2, 1.0), (4, 0.1)]
-        return bounded(
-            jobs, updates, [0], groups, network, sides, state, limit, 0.0, under_way=under_way, servers_busy=3.0
+        return plan_replication(
+            jobs,
+            updates,
+            [0],
+            groups,
+            network,
+            sides,
+            state,
+            limit,
+            0.0,
+            steps_under_way=steps_under_way,
+            servers_busy=3.0,
         )
 
     for found, follows, done in ((planned(0), False, 1.0), (planned(1), True, 4.0)):
         assert [group.members for group in found.replicated] == [[0]], "without it update 4 would exceed the limit"
         assert [group.members for group in found.served] == [[1]]
-        assert (found.follows, found.replicated[0].done) == (follows, pytest.approx(done))
+        assert (found.needs_servers_first, found.replicated[0].done) == (follows, pytest.approx(done))

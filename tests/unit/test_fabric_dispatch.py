@@ -4,20 +4,20 @@ from __future__ import annotations
 
 import pytest
 
-from sparkdl_comm.fabric.bandwidth import PROBE
+from sparkdl_comm.fabric.bandwidth import PROBE_FACTOR
 from sparkdl_comm.fabric.core.decisions import (
-    Cancelled,
-    Dropped,
+    Cancellation,
+    DroppedUpdate,
+    NewSchedule,
+    NewTurn,
     Piece,
     Push,
-    Regrouped,
-    Released,
-    Reordered,
-    Repaced,
-    Skipped,
+    ReleasedUpdate,
+    SkippedTurn,
+    SmallerSum,
 )
 from sparkdl_comm.fabric.core.events import Update
-from sparkdl_comm.fabric.core.roles import Node
+from sparkdl_comm.fabric.core.nodes import Node
 from sparkdl_comm.fabric.core.rules import Rules
 from sparkdl_comm.fabric.core.synchrony import Synchrony
 from sparkdl_comm.fabric.directory import Directory
@@ -78,11 +78,19 @@ def test_an_update_that_goes_straight() -> None:
     assert (target, source) == (SERVER, WORKERS[2])
     assert expect == Expect(9, 10, turn=3, count=1, staleness=5)
     assert send == Send(
-        9, 10, [("127.0.0.1", 1000)], [(0.0, 1.0, PROBE * 40.0)], update=72, scale=0.5, count=1, staleness=5, norm=1.0
+        9,
+        10,
+        [("127.0.0.1", 1000)],
+        [(0.0, 1.0, PROBE_FACTOR * 40.0)],
+        update=72,
+        scale=0.5,
+        count=1,
+        staleness=5,
+        norm=1.0,
     )
     assert made.end_transfer(9, 8, 2.0) == [(WORKERS[2], Outcome(72, 8))]
     assert made.delays == [3]
-    assert made.dispatch([Released(2, 2)], 2.0) == [(WORKERS[2], Release(72))]
+    assert made.dispatch([ReleasedUpdate(2, 2)], 2.0) == [(WORKERS[2], Release(72))]
 
 
 def test_a_sum() -> None:
@@ -113,13 +121,13 @@ def test_a_transfer_that_waits_for_what_happens_elsewhere() -> None:
     assert node == ADDING
     assert isinstance(send, Send)
     assert send.of == [0, 1]
-    assert send.slices == [(0.0, 1.0, PROBE * 40.0)]
+    assert send.slices == [(0.0, 1.0, PROBE_FACTOR * 40.0)]
 
 
 def test_a_lost_worker_is_left_out() -> None:
     made = dispatch()
     made.dispatch(SUM, 0.0)
-    orders = made.dispatch([Cancelled(0), Regrouped(2, (1,))], 1.0)
+    orders = made.dispatch([Cancellation(0), SmallerSum(2, (1,))], 1.0)
     assert orders == [(ADDING, Regroup(2, 1, 6)), (ADDING, Cancel(0)), (WORKERS[0], Cancel(0))]
     assert made.end_transfer(2, 7, 2.0) == [(WORKERS[1], Outcome(71, 7))]
     assert made.end_transfer(0, -1, 2.0) == []
@@ -128,7 +136,7 @@ def test_a_lost_worker_is_left_out() -> None:
 def test_regrouped_while_it_waits() -> None:
     made = dispatch()
     made.dispatch([*SUM[:2], push(5, WORKERS[2], REPLICA, (2,)), push(2, ADDING, SERVER, (0, 1), after=(0, 1, 5))], 0.0)
-    made.dispatch([Regrouped(2, (1,)), Cancelled(0)], 1.0)
+    made.dispatch([SmallerSum(2, (1,)), Cancellation(0)], 1.0)
     [(_, send)] = made.end_transfer(5, 1, 2.0)
     assert isinstance(send, Send)
     assert (send.count, send.staleness, send.norm) == (1, 6, 1.0)
@@ -137,20 +145,20 @@ def test_regrouped_while_it_waits() -> None:
 def test_a_transfer_that_is_not_ordered_yet_is_ordered_by_its_last_schedule() -> None:
     made = dispatch()
     made.dispatch([*SUM[:2], push(5, WORKERS[2], REPLICA, (2,)), push(2, ADDING, SERVER, (0, 1), after=(0, 1, 5))], 0.0)
-    assert made.dispatch([Repaced(2, (Piece(4.0, 6.0, 20.0),))], 1.0) == []
+    assert made.dispatch([NewSchedule(2, (Piece(4.0, 6.0, 20.0),))], 1.0) == []
     [(_, send)] = made.end_transfer(5, 1, 2.0)
     assert isinstance(send, Send)
-    assert send.slices == [(2.0, 4.0, PROBE * 20.0)]
+    assert send.slices == [(2.0, 4.0, PROBE_FACTOR * 20.0)]
 
 
 def test_the_rest() -> None:
     made = dispatch()
     made.dispatch(SUM, 0.0)
     pieces = (Piece(2.0, 3.0, 10.0),)
-    assert made.dispatch([Repaced(1, pieces)], 1.5) == [(WORKERS[1], Repace(1, [(0.5, 1.5, PROBE * 10.0)]))]
-    assert made.dispatch([Skipped(SERVER, 4)], 2.0) == [(SERVER, Skip(4))]
-    assert made.dispatch([Reordered(2, 8), Skipped(SERVER, 3)], 2.0) == [(SERVER, Reorder(2, 8)), (SERVER, Skip(3))]
-    told = made.dispatch([Dropped(2, 2, "deadline")], 2.0)
+    assert made.dispatch([NewSchedule(1, pieces)], 1.5) == [(WORKERS[1], Repace(1, [(0.5, 1.5, PROBE_FACTOR * 10.0)]))]
+    assert made.dispatch([SkippedTurn(SERVER, 4)], 2.0) == [(SERVER, Skip(4))]
+    assert made.dispatch([NewTurn(2, 8), SkippedTurn(SERVER, 3)], 2.0) == [(SERVER, Reorder(2, 8)), (SERVER, Skip(3))]
+    told = made.dispatch([DroppedUpdate(2, 2, "deadline")], 2.0)
     assert told == [(WORKERS[2], Outcome(72, -1, "deadline")), (WORKERS[2], Release(72))]
     assert made.dropped == {"deadline": 1}
 
@@ -166,21 +174,21 @@ def test_take_over() -> None:
     assert made.lost_updates == 5
     assert made.serving_role == "replica"
     cancel = Cancel(0)
-    assert made.dispatch([Cancelled(0), Released(0, 0)], 2.0) == [
+    assert made.dispatch([Cancellation(0), ReleasedUpdate(0, 0)], 2.0) == [
         (SERVER, cancel), (WORKERS[0], cancel), (WORKERS[0], Outcome(70, 1)), (WORKERS[0], Release(70)),
     ]  # fmt: skip
     made.dispatch([push(7, WORKERS[2], REPLICA, (2,))], 2.0)
     assert made.end_transfer(7, 6, 3.0) == [(WORKERS[2], Outcome(72, 6))]
-    assert made.dispatch([Released(2, 2)], 3.0) == [(WORKERS[2], Release(72))]
+    assert made.dispatch([ReleasedUpdate(2, 2)], 3.0) == [(WORKERS[2], Release(72))]
 
 
 def test_what_is_on_its_way_to_the_replica_when_it_takes_over() -> None:
     made = dispatch()
     made.dispatch([push(0, WORKERS[0], SERVER, (0,)), push(1, WORKERS[0], REPLICA, (0,))], 0.0)
     made.take_over()
-    made.dispatch([Cancelled(0)], 1.0)
+    made.dispatch([Cancellation(0)], 1.0)
     assert made.end_transfer(1, 1, 2.0) == []
-    assert made.dispatch([Released(0, 0)], 2.0) == [(WORKERS[0], Outcome(70, 1)), (WORKERS[0], Release(70))]
+    assert made.dispatch([ReleasedUpdate(0, 0)], 2.0) == [(WORKERS[0], Outcome(70, 1)), (WORKERS[0], Release(70))]
 
 
 @pytest.mark.parametrize("course", [0, 1, 12345])
@@ -193,9 +201,9 @@ def test_numbers_of_transfers(course: int) -> None:
 
 def test_schedules_travel_without_a_clock() -> None:
     pieces = (Piece(100.0, 101.0, 5.0), Piece(103.0, 104.0, 6.0))
-    expected = [(2.0, 3.0, PROBE * 5.0), (5.0, 6.0, PROBE * 6.0)]
+    expected = [(2.0, 3.0, PROBE_FACTOR * 5.0), (5.0, 6.0, PROBE_FACTOR * 6.0)]
     assert relative_slices(pieces, 98.0) == expected
-    assert relative_slices(pieces, 105.0) == [(0.0, 1.0, PROBE * 5.0), (3.0, 4.0, PROBE * 6.0)]
+    assert relative_slices(pieces, 105.0) == [(0.0, 1.0, PROBE_FACTOR * 5.0), (3.0, 4.0, PROBE_FACTOR * 6.0)]
     assert relative_slices((), 98.0) == []
 
 

@@ -4,19 +4,19 @@ import numpy as np
 import pytest
 
 from sparkdl_comm.fabric.core.aggregate import aggregate
-from sparkdl_comm.fabric.core.bandwidth import Residual, end, fill, without
 from sparkdl_comm.fabric.core.divergence import Divergence
 from sparkdl_comm.fabric.core.order import Job, order
-from sparkdl_comm.fabric.core.replicate import Sides, bounded
+from sparkdl_comm.fabric.core.replicate import SideHosts, plan_replication
+from sparkdl_comm.fabric.core.residual_network import ResidualNetwork, fill, get_end, subtract
 from sparkdl_comm.fabric.core.rules import Rules
 from sparkdl_comm.fabric.core.synchrony import Synchrony
 
 GAMMA = 0.9
 
 
-def star(*rates: float) -> Residual:
+def star(*rates: float) -> ResidualNetwork:
     """Hosts whose links have these rates, in and out."""
-    return Residual.of((rate, rate) for rate in rates)
+    return ResidualNetwork.from_rates((rate, rate) for rate in rates)
 
 
 def test_fig_1_an_old_update_is_sent_among_the_first_that_keep_its_delay_bound() -> None:
@@ -38,7 +38,9 @@ def test_fig_1_an_old_update_is_sent_among_the_first_that_keep_its_delay_bound()
     found = order(jobs, network, [server], 0.0)
     assert found.kept == [0, 4, 1, 2, 3], "Fig. 1c: as the last that it may be, the others in the order of their ends"
     assert version + early - oldest == bound
-    assert end(found.schedules[-1][0], 0.0) == pytest.approx(end(plain.schedules[-1][0], 0.0)), "t_N' is the same"
+    assert get_end(found.schedules[-1][0], 0.0) == pytest.approx(get_end(plain.schedules[-1][0], 0.0)), (
+        "t_N' is the same"
+    )
 
 
 def test_fig_2_an_aggregator_spares_the_server_one_transfer() -> None:
@@ -87,13 +89,13 @@ def test_fig_3_the_last_transfer_waits_for_the_replica() -> None:
     network.links[2 * replica + 1] = ((0.0, 5.0, 10.0), (5.0, float("inf"), 100.0))
     groups = aggregate(jobs, [0, 1], network.copy(), [server], [], 0.0)
     assert [group.done for group in groups] == pytest.approx([1, 2])
-    sides = Sides([server], [], [replica], [])
+    sides = SideHosts([server], [], [replica], [])
     updates = [(1, 3.0), (2, 5.0)]
 
-    apart = bounded(jobs, updates, [], groups, network, sides, _lagging(), 100.0, 0.0)
+    apart = plan_replication(jobs, updates, [], groups, network, sides, _lagging(), 100.0, 0.0)
     assert (apart.served, apart.replicated) == (groups, []), "Fig. 3a: it may lag by both, which are punted"
 
-    near = bounded(jobs, updates, [], groups, network, sides, _lagging(), limit + 1e-9, 0.0)
+    near = plan_replication(jobs, updates, [], groups, network, sides, _lagging(), limit + 1e-9, 0.0)
     assert [group.members for group in near.replicated] == [[0]]
     assert (near.awaited, near.replicated[0].done) == (1, pytest.approx(5.6)), (
         "40 bytes from 1 s to 5 s, 60 at full rate"
@@ -107,9 +109,9 @@ def test_fig_4_an_update_takes_all_that_is_left_at_every_time() -> None:
     left = ((0.0, 2.0, 5.0), (2.0, 5.0, 2.0), (5.0, float("inf"), 7.0))
     wide = ((0.0, float("inf"), 10.0),)
     schedule = fill(left, wide, 30, 0.0)
-    assert end(schedule, 0.0) == 7.0, "Fig. 4b: 30 MB, available at 0, are complete at 7"
-    assert without(left, schedule) == ((7.0, float("inf"), 7.0),), "Fig. 4c"
-    assert without(wide, schedule) == (
+    assert get_end(schedule, 0.0) == 7.0, "Fig. 4b: 30 MB, available at 0, are complete at 7"
+    assert subtract(left, schedule) == ((7.0, float("inf"), 7.0),), "Fig. 4c"
+    assert subtract(wide, schedule) == (
         (0.0, 2.0, 5.0),
         (2.0, 5.0, 8.0),
         (5.0, 7.0, 3.0),
@@ -123,15 +125,15 @@ def test_fig_5_an_update_that_would_hold_up_the_server_is_dropped() -> None:
     network = star(10 * megabit, 100 * megabit, 100 * megabit)
     slow, fast = Job(0, (12_500_000,), 1), Job(1, (12_500_000,), 5)
     first = network.fill(slow.host, server, slow.sizes[0], 0.0)
-    assert end(first, 0.0) == pytest.approx(10)
+    assert get_end(first, 0.0) == pytest.approx(10)
     rest = network.copy()
     rest.reserve(slow.host, server, first)
     second = rest.fill(fast.host, server, fast.sizes[0], 0.0)
-    assert end(second, 0.0) == pytest.approx(1.1, abs=0.02), "by the 90 Mb/s that are left"
+    assert get_end(second, 0.0) == pytest.approx(1.1, abs=0.02), "by the 90 Mb/s that are left"
 
     found = order([slow, fast], network, [server], 0.0)
     assert (found.kept, found.dropped) == ([1], [0])
-    assert end(found.schedules[0][0], 0.0) == pytest.approx(1), "scheduled at once, with all 100 Mb/s"
+    assert get_end(found.schedules[0][0], 0.0) == pytest.approx(1), "scheduled at once, with all 100 Mb/s"
 
 
 def test_fig_6_groups_close_when_the_server_would_run_out() -> None:

@@ -13,10 +13,10 @@ from scheduled.fabric_run import Control, FabricRun
 from scheduled.run import Job
 from scheduled.task import Task
 
-from sparkdl_comm.fabric.bandwidth import PROBE, Bandwidths, Sample
-from sparkdl_comm.fabric.core.decisions import Decision, Piece, Repaced, Schedule
+from sparkdl_comm.fabric.bandwidth import PROBE_FACTOR, BandwidthEstimator, Sample
+from sparkdl_comm.fabric.core.decisions import Decision, NewSchedule, Piece, Schedule
 from sparkdl_comm.fabric.core.events import BandwidthReported, TransferProgressed
-from sparkdl_comm.fabric.core.roles import Node
+from sparkdl_comm.fabric.core.nodes import Node
 from sparkdl_comm.fabric.core.synchrony import Synchrony
 from sparkdl_comm.fabric.monitor import INTERVAL_SECONDS
 
@@ -46,7 +46,7 @@ class MonitoredRun(FabricRun):
     """Daemons report when it suits each of them, also on transfers that have ended."""
 
     def _begin(self) -> None:
-        self._links = Bandwidths(WORKERS + 1, 10 * GBIT * SCALE)
+        self._links = BandwidthEstimator(WORKERS + 1, 10 * GBIT * SCALE)
         self._watched: dict[int, Watched] = {}
         self._phases = random.Random(7)
         self.ratios: list[float] = []
@@ -57,7 +57,7 @@ class MonitoredRun(FabricRun):
 
     def _decide(self) -> None:
         for host, true in enumerate(self.job.conditions.rates(int(self.engine.now / self.job.conditions.interval))):
-            found = self._links.of(host)
+            found = self._links.estimate(host)
             self._observe(BandwidthReported(host, *found))
             self.ratios += [mine / theirs for mine, theirs in zip(found, true, strict=True)]
         super()._decide()
@@ -67,14 +67,14 @@ class MonitoredRun(FabricRun):
 
     def _carry_out(self, decisions: Sequence[Decision]) -> None:
         for decision in decisions:
-            if isinstance(decision, Repaced) and decision.transfer in self._watched:
+            if isinstance(decision, NewSchedule) and decision.transfer in self._watched:
                 self._pace(self._watched[decision.transfer], decision.schedule)
         super()._carry_out(
-            [replace(d, schedule=probing(d.schedule)) if isinstance(d, Repaced) else d for d in decisions]
+            [replace(d, schedule=probing(d.schedule)) if isinstance(d, NewSchedule) else d for d in decisions]
         )
 
     def _pace(self, watched: Watched, schedule: Schedule) -> None:
-        watched.pace = PROBE * max((piece.rate for piece in schedule), default=0.0)
+        watched.pace = PROBE_FACTOR * max((piece.rate for piece in schedule), default=0.0)
         watched.paced = schedule[-1].end if schedule else self.engine.now
 
     def _start(self, number: int) -> None:
@@ -130,7 +130,7 @@ class ScaledConditions(Conditions):
 
 
 def probing(schedule: Schedule) -> Schedule:
-    return tuple(Piece(start, end, PROBE * rate) for start, end, rate in schedule)
+    return tuple(Piece(start, end, PROBE_FACTOR * rate) for start, end, rate in schedule)
 
 
 @pytest.mark.parametrize(("network", "slower"), [("N1", 1.15), ("N2", 1.15), ("N3", 1.25)])

@@ -21,7 +21,7 @@ def test_a_peer_that_does_not_take_its_messages() -> None:
         for sock in (ours, theirs):
             sock.setsockopt(socket.SOL_SOCKET, socket.SO_SNDBUF, 4096)
             sock.setblocking(False)
-        link = ControlLink(ours, patience=0.1)
+        link = ControlLink(ours, timeout_seconds=0.1)
         with pytest.raises(DeadlineError):
             link.send(End("x" * 2_000_000))
         Peer(Register("server", 1, "host", [], {}), link).send(End("x" * 2_000_000))

@@ -6,16 +6,16 @@ import pytest
 
 from sparkdl_comm.errors import ConfError, InputError, RankLostError
 from sparkdl_comm.fabric.core.decisions import (
-    Cancelled,
-    Copy,
+    Cancellation,
     Decision,
-    Dropped,
-    Model,
+    DroppedUpdate,
+    ModelTransfer,
+    NewSchedule,
+    NewTurn,
     Push,
-    Released,
-    Reordered,
-    Repaced,
-    Skipped,
+    ReleasedUpdate,
+    SkippedTurn,
+    StateCopy,
 )
 from sparkdl_comm.fabric.core.events import (
     BandwidthReported,
@@ -26,7 +26,7 @@ from sparkdl_comm.fabric.core.events import (
     Update,
     UpdateReady,
 )
-from sparkdl_comm.fabric.core.roles import Node, Roles
+from sparkdl_comm.fabric.core.nodes import Node, Roles
 from sparkdl_comm.fabric.core.rules import Rules
 from sparkdl_comm.fabric.core.scheduler import Scheduler
 from sparkdl_comm.fabric.core.step_size import step_size
@@ -61,7 +61,7 @@ def of(kind: type, decisions: list[Decision]) -> list[Decision]:
 @pytest.mark.parametrize("norm", [math.nan, math.inf, -1.0])
 def test_an_update_without_a_proper_norm_is_refused_and_its_worker_named(norm):
     made = scheduler([10.0, 10.0])
-    assert ready(made, 0, 0.0, norm=norm) == [Dropped(0, 0, "norm")]
+    assert ready(made, 0, 0.0, norm=norm) == [DroppedUpdate(0, 0, "norm")]
     assert not of(Push, made.decide(0.1))
 
 
@@ -105,8 +105,8 @@ def test_settings_that_make_no_sense_are_refused():
         Rules(Synchrony("bsp"), constant, momentum=1.0)
     with pytest.raises(ConfError, match="divergence=0"):
         Rules(Synchrony("bsp"), constant, divergence=0.0)
-    with pytest.raises(ConfError, match="lead=-1"):
-        Rules(Synchrony("bsp"), constant, lead=-1.0)
+    with pytest.raises(ConfError, match="lead_seconds=-1"):
+        Rules(Synchrony("bsp"), constant, lead_seconds=-1.0)
     with pytest.raises(ConfError, match="0 and 1"):
         Roles(workers=(), servers=(0,))
     with pytest.raises(ConfError, match="1 replicas of 2 servers"):
@@ -140,16 +140,16 @@ def test_a_transfer_under_way_is_paced_anew_when_its_link_changes():
     [push] = of(Push, made.decide(0.0))
     assert push.end == pytest.approx(10)
     made.observe(BandwidthReported(0, 5.0, 5.0), 4.0)
-    [repaced] = of(Repaced, made.decide(4.0))
+    [repaced] = of(NewSchedule, made.decide(4.0))
     assert repaced.transfer == push.id
     assert repaced.schedule[-1].end == pytest.approx(4 + 60 / 5)
     made.observe(TransferProgressed(push.id, 80), 6.0)
-    [repaced] = of(Repaced, made.decide(6.0))
+    [repaced] = of(NewSchedule, made.decide(6.0))
     assert repaced.schedule[-1].end == pytest.approx(6 + 20 / 5)
 
 
 def test_a_batch_waits_while_the_server_is_busy_and_is_then_decided_on_as_one():
-    made = scheduler([10.0] * 5, lead=2.0)
+    made = scheduler([10.0] * 5, lead_seconds=2.0)
     ready(made, 0, 0.0)
     assert len(of(Push, made.decide(0.0))) == 1
     ready(made, 1, 1.0)
@@ -159,13 +159,13 @@ def test_a_batch_waits_while_the_server_is_busy_and_is_then_decided_on_as_one():
 
 
 def test_models_wait_too_and_go_out_together():
-    made = scheduler([10.0] * 5, lead=2.0)
+    made = scheduler([10.0] * 5, lead_seconds=2.0)
     for worker, now in enumerate([0.0, 1.0, 5.0]):
         made.observe(ModelRequested(worker, (100,)), now)
-        found = of(Model, made.decide(now))
+        found = of(ModelTransfer, made.decide(now))
         assert [model.batch for model in found] == ([0] if worker == 0 else [])
     made.observe(TransferEnded(0), 10.0)
-    found = of(Model, made.decide(10.0))
+    found = of(ModelTransfer, made.decide(10.0))
     assert sorted(model.workers[0] for model in found) == [1, 2]
     assert len({model.batch for model in found}) == 1
 
@@ -182,10 +182,10 @@ def test_a_slow_update_is_overtaken_if_its_delay_bound_allows_it(bound, overtake
     turns = [push.turn for push in of(Push, decisions)]
     assert turns == [1, 2]
     if overtaken:
-        assert of(Reordered, decisions) == [Reordered(slow.id, 3)]
-        assert of(Skipped, decisions) == [Skipped(SERVER, 0)]
+        assert of(NewTurn, decisions) == [NewTurn(slow.id, 3)]
+        assert of(SkippedTurn, decisions) == [SkippedTurn(SERVER, 0)]
     else:
-        assert not of(Reordered, decisions), "it would be the third, and may be the second at most"
+        assert not of(NewTurn, decisions), "it would be the third, and may be the second at most"
     assert made.version == 3
 
 
@@ -197,8 +197,8 @@ def test_what_overtakes_keeps_its_delay_bound_if_the_other_one_was_applied_befor
     made.decide(0.0)
     ready(made, 1, 1.0, base=base)
     decisions = made.decide(1.0)
-    assert bool(of(Reordered, decisions)) == bool(of(Push, decisions)) == kept
-    assert of(Dropped, decisions) == ([] if kept else [Dropped(1, 1, "deadline")])
+    assert bool(of(NewTurn, decisions)) == bool(of(Push, decisions)) == kept
+    assert of(DroppedUpdate, decisions) == ([] if kept else [DroppedUpdate(1, 1, "deadline")])
 
 
 def test_what_is_under_way_and_what_is_new_get_their_turns_by_their_ends():
@@ -209,8 +209,8 @@ def test_what_is_under_way_and_what_is_new_get_their_turns_by_their_ends():
     ready(made, 2, 1.0)
     decisions = made.decide(1.0)
     assert {push.updates: push.turn for push in of(Push, decisions)} == {(1,): 1, (2,): 3}
-    assert of(Reordered, decisions) == [Reordered(slow.id, 2)]
-    assert of(Skipped, decisions) == [Skipped(SERVER, 0)]
+    assert of(NewTurn, decisions) == [NewTurn(slow.id, 2)]
+    assert of(SkippedTurn, decisions) == [SkippedTurn(SERVER, 0)]
 
 
 @pytest.mark.parametrize(("base", "yields"), [(0, True), (-1, False)])
@@ -222,9 +222,9 @@ def test_what_becomes_slow_lets_pass_what_is_under_way_if_its_delay_bound_allows
     assert (slow.updates, slow.turn) == ((0,), 0)
     made.observe(BandwidthReported(0, 0.5, 0.5), 4.0)
     decisions = made.decide(4.0)
-    assert of(Reordered, decisions) == ([Reordered(slow.id, 2)] if yields else [])
-    assert of(Skipped, decisions) == ([Skipped(SERVER, 0)] if yields else [])
-    assert not of(Reordered, made.decide(5.0)), "it is the last one now, or has to stay the first"
+    assert of(NewTurn, decisions) == ([NewTurn(slow.id, 2)] if yields else [])
+    assert of(SkippedTurn, decisions) == ([SkippedTurn(SERVER, 0)] if yields else [])
+    assert not of(NewTurn, made.decide(5.0)), "it is the last one now, or has to stay the first"
 
 
 def test_nothing_is_put_behind_a_later_one_that_has_to_keep_its_turn():
@@ -236,7 +236,7 @@ def test_nothing_is_put_behind_a_later_one_that_has_to_keep_its_turn():
     ready(made, 2, 1.0, base=2)
     decisions = made.decide(1.0)
     assert [push.turn for push in of(Push, decisions)] == [2]
-    assert not of(Reordered, decisions), "update 0, which ends at 50, would come after update 1, which ends at 100"
+    assert not of(NewTurn, decisions), "update 0, which ends at 50, would come after update 1, which ends at 100"
 
 
 def test_a_batch_is_due_when_a_link_of_the_server_is_idle():
@@ -294,10 +294,10 @@ def test_after_a_loss_the_replica_gets_a_copy_of_the_server():
     assert [push.target.role for push in pushes] == ["server"], "the copy for the replica is punted"
     made.observe(TransferEnded(pushes[0].id), 10.0)
     made.observe(NodeLost(Node("worker", 0)), 10.0)
-    [copy] = of(Copy, made.decide(10.0))
+    [copy] = of(StateCopy, made.decide(10.0))
     assert (copy.source, copy.target, copy.turn, copy.resume) == (SERVER, Node("replica", 0), 1, 0)
     assert copy.bytes == 200, "parameters and momentum"
-    assert not of(Copy, made.decide(20.0))
+    assert not of(StateCopy, made.decide(20.0))
 
 
 @pytest.mark.parametrize("ended", [0, 1, None])
@@ -312,7 +312,7 @@ def test_the_version_counts_a_lost_update_that_one_server_has(ended):
         made.observe(TransferEnded(by_server[ended].id), 10.0)
     decisions = made.observe(NodeLost(Node("worker", 0)), 10.0)
     lacking = [Node("server", shard) for shard in range(2) if shard != ended]
-    assert of(Skipped, decisions) == [Skipped(node, 0, 0 if ended is None else 1) for node in lacking]
+    assert of(SkippedTurn, decisions) == [SkippedTurn(node, 0, 0 if ended is None else 1) for node in lacking]
     assert made.version == (0 if ended is None else 1)
 
 
@@ -346,11 +346,11 @@ def test_what_the_replica_has_is_settled_when_it_takes_over():
     assert replicated.updates == (0,)
     made.observe(TransferEnded(replicated.id), 20.0)
     decisions = made.observe(NodeLost(SERVER, versions=(1,)), 20.0)
-    assert of(Released, decisions) == [Released(0, 0)]
-    assert of(Dropped, decisions) == [Dropped(1, 1, "lost")]
+    assert of(ReleasedUpdate, decisions) == [ReleasedUpdate(0, 0)]
+    assert of(DroppedUpdate, decisions) == [DroppedUpdate(1, 1, "lost")]
     for worker in range(2):
         made.observe(ModelRequested(worker, (100,)), 20.0)
-    assert {model.workers for model in of(Model, made.decide(20.0))} == {(0,), (1,)}
+    assert {model.workers for model in of(ModelTransfer, made.decide(20.0))} == {(0,), (1,)}
 
 
 def replicated(bound: int) -> Scheduler:
@@ -372,11 +372,11 @@ def test_a_server_that_is_lost_while_its_replica_copies_it():
     """The replica is what it was before the copy, and what the server alone had is lost."""
     made = replicated(bound=1)
     decisions = made.decide(20.0)
-    [copy] = of(Copy, decisions)
-    assert not of(Released, decisions), "the replica has not got it yet"
+    [copy] = of(StateCopy, decisions)
+    assert not of(ReleasedUpdate, decisions), "the replica has not got it yet"
     decisions = made.observe(NodeLost(SERVER, versions=(0,)), 21.0)
-    assert Cancelled(copy.id) in decisions
-    assert of(Dropped, decisions) == [Dropped(1, 1, "lost")]
+    assert Cancellation(copy.id) in decisions
+    assert of(DroppedUpdate, decisions) == [DroppedUpdate(1, 1, "lost")]
     assert made.version == 0
     ready(made, 2, 22.0, worker=1, base=0)
     assert [push.updates for push in of(Push, made.decide(22.0))] == [(2,)], "its delay is 1"
@@ -384,10 +384,10 @@ def test_a_server_that_is_lost_while_its_replica_copies_it():
 
 def test_what_the_copy_brings_is_released_when_it_has_come():
     made = replicated(bound=9)
-    [copy] = of(Copy, made.decide(20.0))
+    [copy] = of(StateCopy, made.decide(20.0))
     ready(made, 2, 21.0, worker=1, base=2)
     assert not made.decide(21.0), "the server does not go further away from its replica"
-    assert made.observe(TransferEnded(copy.id), 30.0) == [Released(1, 1)]
+    assert made.observe(TransferEnded(copy.id), 30.0) == [ReleasedUpdate(1, 1)]
     assert [push.updates for push in of(Push, made.decide(30.0))] == [(2,)]
 
 
@@ -398,10 +398,10 @@ def test_models_of_a_lost_server_are_not_passed_on():
         made.observe(BandwidthReported(host, rate, rate), 0.0)
     for worker in range(3):
         made.observe(ModelRequested(worker, (100,)), 0.0)
-    models = of(Model, made.decide(0.0))
+    models = of(ModelTransfer, made.decide(0.0))
     assert {model.source.role for model in models} == {"server", "aggregator"}
-    assert {cancelled.transfer for cancelled in of(Cancelled, made.observe(NodeLost(SERVER, (0,)), 1.0))} == {
+    assert {cancelled.transfer for cancelled in of(Cancellation, made.observe(NodeLost(SERVER, (0,)), 1.0))} == {
         model.id for model in models
     }
-    again = of(Model, made.decide(1.0))
+    again = of(ModelTransfer, made.decide(1.0))
     assert {worker for model in again for worker in model.workers} == {0, 1, 2}

@@ -27,13 +27,13 @@ from collections.abc import Sequence
 from dataclasses import dataclass, field
 from itertools import accumulate
 
-from sparkdl_comm.fabric.core.bandwidth import Residual, Spans, end
 from sparkdl_comm.fabric.core.order import Job
+from sparkdl_comm.fabric.core.residual_network import ResidualNetwork, Spans, get_end
 
 #: Seconds by which an update may arrive late at its aggregator, to absorb rounding in sums of floats.
 _ROUNDING = 1e-9
 #: Numbers of straight updates whose transfer time the first sum may take.
-_PATIENCE = (1, 2)
+_FIRST_SUM_UPDATES = (1, 2)
 
 
 @dataclass
@@ -59,29 +59,29 @@ class Group:
 def aggregate(
     jobs: Sequence[Job],
     placed: Sequence[int],
-    network: Residual,
+    network: ResidualNetwork,
     servers: Sequence[int],
     aggregators: Sequence[int],
     now: float,
     busy: float = -math.inf,
-    following: float = 0.0,
+    link_weight: float = 0.0,
 ) -> list[Group]:
     """Group ``placed``, indices of jobs, keep their order, and reserve bandwidth for all groups in ``network``.
 
     :param servers: host of each server.
     :param aggregators: host of each aggregator, in the order of use.
     :param busy: time until which earlier groups keep the servers busy, seconds.
-    :param following: weight of a second on a server's link, relative to a second by which the batch ends later.
+    :param link_weight: weight of a second on a server's link, relative to a second by which the batch ends later.
     """
-    search = _Search(jobs, placed, servers, aggregators, now, max(now, busy), following)
-    network.links = search.best(network)
+    search = _Search(jobs, placed, servers, aggregators, now, max(now, busy), link_weight)
+    network.links = search.find_best(network)
     return search.groups
 
 
 def reserve(
     group: Group,
     jobs: Sequence[Job],
-    network: Residual,
+    network: ResidualNetwork,
     servers: Sequence[int],
     aggregators: Sequence[int],
     *,
@@ -102,7 +102,7 @@ def reserve(
 def deliver(
     group: Group,
     jobs: Sequence[Job],
-    network: Residual,
+    network: ResidualNetwork,
     servers: Sequence[int],
     aggregators: Sequence[int],
     after: float,
@@ -122,7 +122,7 @@ def deliver(
         schedule = network.fill(sender, server, size, group.ready)
         network.reserve(sender, server, schedule)
         group.deliveries.append(schedule)
-        group.done = max(group.done, end(schedule, group.ready))
+        group.done = max(group.done, get_end(schedule, group.ready))
 
 
 class _Search:
@@ -139,103 +139,108 @@ class _Search:
         aggregators: Sequence[int],
         now: float,
         busy: float,
-        following: float,
+        link_weight: float,
     ) -> None:
         self._jobs, self._placed, self._servers, self._aggregators = jobs, placed, servers, aggregators
-        self._now, self._busy, self._following = now, busy, following
-        self._direct: list[Group] = []
-        self._value = (math.inf, math.inf)
-        self._links: list[Spans] = []
-        self._fastest: list[float] = []
-        self._near: dict[int, list[int]] = {}
+        self._now, self._busy, self._link_weight = now, busy, link_weight
+        self._straight_groups: list[Group] = []
+        self._best_cost = (math.inf, math.inf)
+        self._best_links: list[Spans] = []
+        self._peak_rates: list[float] = []
+        self._aggregators_by_host: dict[int, list[int]] = {}
         for aggregator, host in enumerate(aggregators):
-            self._near.setdefault(host, []).append(aggregator)
+            self._aggregators_by_host.setdefault(host, []).append(aggregator)
         self.groups: list[Group] = []
 
-    def best(self, network: Residual) -> list[Spans]:
+    def find_best(self, network: ResidualNetwork) -> list[Spans]:
         """Set ``groups`` to the best grouping and return the links left over."""
         after = [network]
-        self._links = network.links
-        self._fastest = [max(rate for _, _, rate in link) for link in network.links]
+        self._best_links = network.links
+        self._peak_rates = [max(rate for _, _, rate in link) for link in network.links]
         if not self._aggregators or not self._placed:
             self._try(len(self._placed), after)
-            return self._links
-        rate = sum(self._fastest[2 * host + 1] for host in self._aggregators)
-        rest = self._bytes_over_links()
+            return self._best_links
+        rate = sum(self._peak_rates[2 * host + 1] for host in self._aggregators)
+        rest = self._count_link_bytes()
         likely = 0
-        while likely < len(self._placed) and rate * (self._until(likely, after) - self._now) < rest[likely]:
+        while likely < len(self._placed) and rate * (self._finish_straight(likely, after) - self._now) < rest[likely]:
             likely += 1
         for number in range(likely, -1, -1):
-            if rate * (self._value[0] - self._now) < rest[number]:
+            if rate * (self._best_cost[0] - self._now) < rest[number]:
                 break
             self._try(number, after)
         for number in range(likely + 1, len(self._placed) + 1):
-            if self._until(number, after) + self._taken(self._direct[:number]) > self._value[0]:
+            if (
+                self._finish_straight(number, after) + self._weigh_link_seconds(self._straight_groups[:number])
+                > self._best_cost[0]
+            ):
                 break
             self._try(number, after)
-        for number in _PATIENCE:
+        for number in _FIRST_SUM_UPDATES:
             if number < len(self._placed):
-                self._try(0, after, self._until(number, after))
-        return self._links
+                self._try(0, after, self._finish_straight(number, after))
+        return self._best_links
 
-    def _bytes_over_links(self) -> list[int]:
+    def _count_link_bytes(self) -> list[int]:
         """Return the least bytes that links must carry to aggregators, indexed by the number of straight updates.
 
         Updates on an aggregator's host may need no link.
         """
         sizes = [sum(self._jobs[index].sizes) for index in self._placed]
         near = sum(
-            size for index, size in zip(self._placed, sizes, strict=True) if self._jobs[index].host in self._near
+            size
+            for index, size in zip(self._placed, sizes, strict=True)
+            if self._jobs[index].host in self._aggregators_by_host
         )
         return [sum(sizes) - near - before for before in accumulate(sizes, initial=0)]
 
-    def _until(self, number: int, after: list[Residual]) -> float:
+    def _finish_straight(self, number: int, after: list[ResidualNetwork]) -> float:
         """Return when the first ``number`` updates reach the servers if all go straight, seconds.
 
         ``after`` caches the residual network after each of them.
         """
-        for index in self._placed[len(self._direct) : number]:
+        for index in self._placed[len(self._straight_groups) : number]:
             after.append(after[-1].copy())
-            self._direct.append(self._straight(index, after[-1], self._direct))
-        return self._direct[number - 1].done if number else self._busy
+            self._straight_groups.append(self._make_straight(index, after[-1], self._straight_groups))
+        return self._straight_groups[number - 1].done if number else self._busy
 
-    def _try(self, number: int, after: list[Residual], patience: float = -math.inf) -> None:
+    def _try(self, number: int, after: list[ResidualNetwork], patience: float = -math.inf) -> None:
         """Try the grouping whose first ``number`` updates go straight. ``patience``: latest time for the first sum,
         if later than usual."""
-        self._until(number, after)
+        self._finish_straight(number, after)
         trial = after[number].copy()
-        groups = self._summed(self._direct[:number], trial, patience)
+        groups = self._group_rest(self._straight_groups[:number], trial, patience)
         if groups is None:
             return
         done = groups[-1].done if groups else self._busy
-        value = (done + self._taken(groups), sum(group.done * len(group.members) for group in groups))
-        if value < self._value:
-            self._value, self.groups, self._links = value, groups, trial.links
+        value = (done + self._weigh_link_seconds(groups), sum(group.done * len(group.members) for group in groups))
+        if value < self._best_cost:
+            self._best_cost, self.groups, self._best_links = value, groups, trial.links
 
-    def _taken(self, groups: Sequence[Group]) -> float:
+    def _weigh_link_seconds(self, groups: Sequence[Group]) -> float:
         """Return the weighted seconds for which these groups use the busiest server's link."""
         seconds = [0.0] * len(self._servers)
         for group in groups:
             for number, schedule in enumerate(group.deliveries):
                 sent = sum(rate * (stop - begin) for begin, stop, rate in schedule)
-                seconds[number] += sent / self._fastest[2 * self._servers[number] + 1]
-        return self._following * max(seconds)
+                seconds[number] += sent / self._peak_rates[2 * self._servers[number] + 1]
+        return self._link_weight * max(seconds)
 
-    def _straight(self, index: int, network: Residual, earlier: list[Group]) -> Group:
+    def _make_straight(self, index: int, network: ResidualNetwork, earlier: list[Group]) -> Group:
         group = Group([index], ready=self._now)
         self._deliver(group, network, earlier)
         return group
 
-    def _deliver(self, group: Group, network: Residual, earlier: list[Group]) -> None:
+    def _deliver(self, group: Group, network: ResidualNetwork, earlier: list[Group]) -> None:
         after = earlier[-1].done if earlier else self._busy
         deliver(group, self._jobs, network, self._servers, self._aggregators, after)
 
-    def _summed(self, straight: list[Group], network: Residual, patience: float) -> list[Group] | None:
+    def _group_rest(self, straight: list[Group], network: ResidualNetwork, patience: float) -> list[Group] | None:
         """Return all groups after these straight ones, or None if they would be worse than the best so far."""
         groups, first = straight, len(straight)
         used: set[int] = set()
         while first < len(self._placed) and len(used) < len(self._aggregators):
-            aggregator = self._relay(self._jobs[self._placed[first]].host, used)
+            aggregator = self._choose_aggregator(self._jobs[self._placed[first]].host, used)
             used.add(aggregator)
             latest = max(patience, groups[-1].done if groups else self._busy) + _ROUNDING
             if len(used) == len(self._aggregators):
@@ -246,21 +251,21 @@ class _Search:
             first, patience = first + len(group.members), -math.inf
             self._deliver(group, network, groups)
             groups = [*groups, group]
-            if group.done + self._taken(groups) > self._value[0] + _ROUNDING:
+            if group.done + self._weigh_link_seconds(groups) > self._best_cost[0] + _ROUNDING:
                 return None
         return groups
 
-    def _gather(self, first: int, aggregator: int, network: Residual, latest: float) -> Group | None:
+    def _gather(self, first: int, aggregator: int, network: ResidualNetwork, latest: float) -> Group | None:
         """Return the group that starts at index ``first`` of the placed updates. None if an update would arrive after
         the best end so far."""
         group, host = Group([], aggregator, ready=self._now), self._aggregators[aggregator]
         for index in self._placed[first:]:
             job = self._jobs[index]
             schedule = network.fill(job.host, host, sum(job.sizes), self._now)
-            arrival = end(schedule, self._now)
+            arrival = get_end(schedule, self._now)
             if group.members and arrival > latest:
                 break
-            if arrival > self._value[0]:
+            if arrival > self._best_cost[0]:
                 return None
             network.reserve(job.host, host, schedule)
             group.members.append(index)
@@ -270,15 +275,15 @@ class _Search:
             return Group(group.members, ready=self._now)  # on its aggregator's host: skip the extra process
         return group
 
-    def _relay(self, host: int, used: set[int]) -> int:
+    def _choose_aggregator(self, host: int, used: set[int]) -> int:
         """Return the unused aggregator for a group whose first update is on ``host``."""
-        following = next(number for number in range(len(self._aggregators)) if number not in used)
-        near = next((number for number in self._near.get(host, ()) if number not in used), following)
-        return min(near, following, key=lambda number: self._seconds_per_byte(host, self._aggregators[number]))
+        next_free = next(number for number in range(len(self._aggregators)) if number not in used)
+        near = next((number for number in self._aggregators_by_host.get(host, ()) if number not in used), next_free)
+        return min(near, next_free, key=lambda number: self._compute_seconds_per_byte(host, self._aggregators[number]))
 
-    def _seconds_per_byte(self, source: int, host: int) -> float:
+    def _compute_seconds_per_byte(self, source: int, host: int) -> float:
         """Return the time per byte of the path through an aggregator: first update, one more update that may share
         its downlink, and the sum."""
-        out, into = self._fastest[2 * host], self._fastest[2 * host + 1]
-        first = 0.0 if source == host else 1 / min(self._fastest[2 * source], into)
+        out, into = self._peak_rates[2 * host], self._peak_rates[2 * host + 1]
+        first = 0.0 if source == host else 1 / min(self._peak_rates[2 * source], into)
         return first + 1 / into + 1 / out

@@ -5,7 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import Literal, NamedTuple
 
-from sparkdl_comm.fabric.core.roles import Node
+from sparkdl_comm.fabric.core.nodes import Node
 
 
 class Piece(NamedTuple):
@@ -59,8 +59,8 @@ class Push(Transfer):
       only adds.
     - ``shard``: index of the server whose component is sent, or None for all components, to an aggregator.
     - ``turn``: position in the order in which servers and replicas apply transfers, or None to an aggregator. Turns
-      count from 0 without gaps, except those named by a :class:`Skipped`. A turn is one optimizer step and raises the
-      version by ``len(updates)``.
+      count from 0 without gaps, except those named by a :class:`SkippedTurn`. A turn is one optimizer step and raises
+      the version by ``len(updates)``.
     """
 
     updates: tuple[int, ...]
@@ -70,7 +70,7 @@ class Push(Transfer):
 
 
 @dataclass(frozen=True, kw_only=True)
-class Model(Transfer):
+class ModelTransfer(Transfer):
     """The model, or the component of server ``shard``, sent to a worker or distributor.
 
     - ``workers``: workers that get it: the target itself, or the ones to which the target forwards it by further
@@ -86,7 +86,7 @@ class Model(Transfer):
 
 
 @dataclass(frozen=True, kw_only=True)
-class Copy(Transfer):
+class StateCopy(Transfer):
     """The whole state of server ``shard``, parameters and momentum, sent to its replica after a loss left them with
     different updates.
 
@@ -102,7 +102,7 @@ class Copy(Transfer):
 
 
 @dataclass(frozen=True)
-class Repaced:
+class NewSchedule:
     """New schedule from now on for a transfer under way, because bandwidth has changed."""
 
     transfer: int
@@ -110,10 +110,10 @@ class Repaced:
 
 
 @dataclass(frozen=True)
-class Reordered:
+class NewTurn:
     """Later turn for a transfer to a server that would delay the ones behind it.
 
-    A :class:`Skipped` names its old turn. If the transfer was applied meanwhile, the server skips the new turn.
+    A :class:`SkippedTurn` names its old turn. If the transfer was applied meanwhile, the server skips the new turn.
     """
 
     transfer: int
@@ -121,7 +121,7 @@ class Reordered:
 
 
 @dataclass(frozen=True)
-class Regrouped:
+class SmallerSum:
     """A sum reduced to ``updates``, because the other updates' worker was lost. The aggregator leaves them out."""
 
     transfer: int
@@ -129,7 +129,7 @@ class Regrouped:
 
 
 @dataclass(frozen=True)
-class Cancelled:
+class Cancellation:
     """Transfer that is abandoned because one of its nodes was lost. The receiver discards what has arrived and is not
     applied yet."""
 
@@ -137,7 +137,7 @@ class Cancelled:
 
 
 @dataclass(frozen=True)
-class Skipped:
+class SkippedTurn:
     """Turn that ``target`` does not wait for.
 
     ``count``: updates of the turn that another server has applied. They raise this server's version too, so that all
@@ -150,7 +150,7 @@ class Skipped:
 
 
 @dataclass(frozen=True)
-class Dropped:
+class DroppedUpdate:
     """Update that its worker discards."""
 
     update: int
@@ -159,11 +159,22 @@ class Dropped:
 
 
 @dataclass(frozen=True)
-class Released:
+class ReleasedUpdate:
     """Update that its worker may forget, because it has reached every node that needs it."""
 
     update: int
     worker: int
 
 
-Decision = Push | Model | Copy | Repaced | Reordered | Regrouped | Cancelled | Skipped | Dropped | Released
+Decision = (
+    Push
+    | ModelTransfer
+    | StateCopy
+    | NewSchedule
+    | NewTurn
+    | SmallerSum
+    | Cancellation
+    | SkippedTurn
+    | DroppedUpdate
+    | ReleasedUpdate
+)

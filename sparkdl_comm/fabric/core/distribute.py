@@ -12,8 +12,8 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 
 from sparkdl_comm.fabric.core.aggregate import aggregate
-from sparkdl_comm.fabric.core.bandwidth import Residual, Spans, end
 from sparkdl_comm.fabric.core.order import Job, order
+from sparkdl_comm.fabric.core.residual_network import ResidualNetwork, Spans, get_end
 
 
 @dataclass(frozen=True)
@@ -34,22 +34,22 @@ class Branch:
 
 def distribute(
     jobs: Sequence[Job],
-    network: Residual,
+    network: ResidualNetwork,
     servers: Sequence[int],
     distributors: Sequence[int],
     now: float,
-    following: float = 0.0,
+    link_weight: float = 0.0,
 ) -> list[Branch]:
     """Return the branches in the order in which the servers send to them, with bandwidth reserved in ``network``.
 
     :param jobs: each request's worker host and the bytes of each server's component.
     :param distributors: host of each distributor, in the order of use.
-    :param following: see :func:`~sparkdl_comm.fabric.core.aggregate.aggregate`.
+    :param link_weight: see :func:`~sparkdl_comm.fabric.core.aggregate.aggregate`.
     """
     mirrored = network.mirrored()
     placed = order(jobs, mirrored, servers, now).kept
     branches = []
-    for group in reversed(aggregate(jobs, placed, mirrored, servers, distributors, now, following=following)):
+    for group in reversed(aggregate(jobs, placed, mirrored, servers, distributors, now, link_weight=link_weight)):
         first = jobs[group.members[0]]
         receiver = first.host if group.aggregator is None else distributors[group.aggregator]
         arrivals, onward = [], []
@@ -57,7 +57,7 @@ def distribute(
             arrivals.append(network.fill(server, receiver, size, now))
             network.reserve(server, receiver, arrivals[-1])
         if group.aggregator is not None:
-            ready = max(end(schedule, now) for schedule in arrivals)
+            ready = max(get_end(schedule, now) for schedule in arrivals)
             for index in group.members:
                 onward.append(network.fill(receiver, jobs[index].host, sum(jobs[index].sizes), ready))
                 network.reserve(receiver, jobs[index].host, onward[-1])

@@ -21,7 +21,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 #: An update that both sides have is forgotten once its remaining effect is at most this share of its norm.
-_FADED = 1e-12
+_FADED_SHARE = 1e-12
 
 
 class Divergence:
@@ -65,15 +65,15 @@ class Divergence:
         """
         if not self._ids:
             return 0.0
-        parts = self._parts(behind)
+        parts = self._compute_coefficients(behind)
         return float(np.abs(parts[0] - parts[1]) @ self._norms)
 
     def prune(self) -> None:
         """Forget updates whose effect on the difference has faded."""
         steps = np.where(self._applied < 0, 0, np.array(self._steps)[:, None] - self._applied)
-        self._keep((self._momentum ** steps.min(axis=0)) > _FADED)
+        self._keep((self._momentum ** steps.min(axis=0)) > _FADED_SHARE)
 
-    def _parts(self, behind: int) -> NDArray[np.float64]:
+    def _compute_coefficients(self, behind: int) -> NDArray[np.float64]:
         """Return c for each side and update, shape [2, updates]."""
         taken = np.array([self._steps[0] - behind, self._steps[1]])[:, None]
         steps = np.where(self._applied < 0, 0, np.maximum(taken - self._applied, 0))

@@ -7,7 +7,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
-from sparkdl_comm.fabric.core.roles import Node
+from sparkdl_comm.fabric.core.nodes import Node
 
 
 @dataclass(frozen=True)

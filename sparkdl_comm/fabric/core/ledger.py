@@ -8,19 +8,19 @@ from dataclasses import dataclass
 from itertools import count
 
 from sparkdl_comm.errors import InputError
-from sparkdl_comm.fabric.core.batch import State
-from sparkdl_comm.fabric.core.decisions import Copy, Push, Transfer
+from sparkdl_comm.fabric.core.batch import BatchState
+from sparkdl_comm.fabric.core.decisions import Push, StateCopy, Transfer
 from sparkdl_comm.fabric.core.divergence import Divergence
 from sparkdl_comm.fabric.core.events import ModelRequested
-from sparkdl_comm.fabric.core.flight import Flight
-from sparkdl_comm.fabric.core.held import Held
-from sparkdl_comm.fabric.core.replicate import Sides
-from sparkdl_comm.fabric.core.roles import Node, Role, Roles
+from sparkdl_comm.fabric.core.nodes import Node, Role, Roles
+from sparkdl_comm.fabric.core.pending_transfers import PendingTransfers
+from sparkdl_comm.fabric.core.replicate import SideHosts
 from sparkdl_comm.fabric.core.rules import Rules
+from sparkdl_comm.fabric.core.update_ledger import UpdateLedger
 
 
 @dataclass
-class CatchingUp:
+class CatchUpTurn:
     """Updates on their way to the replicas. ``missing``: their transfers that have not ended."""
 
     updates: tuple[int, ...]
@@ -30,62 +30,69 @@ class CatchingUp:
 class Ledger:
     """Remaining nodes, the workers' updates, transfers under way, and the state that the decisions so far lead to.
 
-    ``serving``: role of the nodes that act as servers, ``"replica"`` after the replicas have taken over.
+    ``serving_role``: role of the nodes that act as servers, ``"replica"`` after the replicas have taken over.
     """
 
     def __init__(self, roles: Roles, rules: Rules) -> None:
         self.roles, self.rules = roles, rules
-        self.lost: set[Node] = set()
-        self.serving: Role = "server"
-        self.held = Held(len(roles.workers), replicated=bool(roles.replicas))
-        self.flight = Flight()
+        self.lost_nodes: set[Node] = set()
+        self.serving_role: Role = "server"
+        self.update_ledger = UpdateLedger(len(roles.workers), has_replicas=bool(roles.replicas))
+        self.pending_transfers = PendingTransfers()
         self.requests: list[ModelRequested] = []
         #: The servers' version, in updates, once all decisions are applied.
         self.version = rules.version
         #: Next turn of servers and replicas, and the time until which decided transfers keep them busy, seconds.
         self.turns: dict[Role, int] = {"server": 0, "replica": 0}
-        self.busy: dict[Role, float] = {"server": -math.inf, "replica": -math.inf}
+        self.busy_until: dict[Role, float] = {"server": -math.inf, "replica": -math.inf}
         self.divergence = Divergence(rules.momentum)
         #: Punted updates under way to the replicas, by turn. ``divergence`` does not count them as replicated yet.
-        self.catching_up: dict[int, CatchingUp] = {}
+        self.catch_up_turns: dict[int, CatchUpTurn] = {}
         self.ids = count()
         #: Bytes of an update, or of the model, at each server, from the last update or request.
         self.sizes: tuple[int, ...] = (0,) * len(roles.servers)
         #: A lost node has left servers and replicas with different updates.
-        self.apart = False
+        self.has_diverged = False
         self._rates: list[tuple[float, float] | None] = [None] * roles.hosts
 
     @property
     def servers(self) -> tuple[int, ...]:
         """Host of each server. After the replicas have taken over: host of each replica."""
-        return self.roles.servers if self.serving == "server" else self.roles.replicas
+        return self.roles.servers if self.serving_role == "server" else self.roles.replicas
 
     @property
     def replicas(self) -> tuple[int, ...]:
         """Host of each replica; none if they are lost or have taken over."""
-        return self.roles.replicas if self.held.replicated else ()
+        return self.roles.replicas if self.update_ledger.has_replicas else ()
 
     @property
-    def state(self) -> State:
+    def state(self) -> BatchState:
         """State that all decisions so far lead to."""
-        busy = self.busy
-        under_way = len({push.turn for push in self.to_servers})
-        return State(self.version, self.divergence, busy[self.serving], busy["replica"], self.coming, under_way)
+        busy = self.busy_until
+        steps_under_way = len({push.turn for push in self.server_pushes})
+        return BatchState(
+            self.version,
+            self.divergence,
+            busy[self.serving_role],
+            busy["replica"],
+            self.catch_up_states,
+            steps_under_way,
+        )
 
     @property
-    def to_servers(self) -> list[Push]:
+    def server_pushes(self) -> list[Push]:
         """Pushes under way to the servers, or to the replicas once these have taken over."""
         return [
             transfer
-            for transfer in self.flight.transfers()
-            if isinstance(transfer, Push) and transfer.turn is not None and transfer.target.role == self.serving
+            for transfer in self.pending_transfers.list_transfers()
+            if isinstance(transfer, Push) and transfer.turn is not None and transfer.target.role == self.serving_role
         ]
 
     @property
-    def coming(self) -> list[Divergence]:
+    def catch_up_states(self) -> list[Divergence]:
         """Divergence after each turn with which the replicas catch up."""
         states: list[Divergence] = []
-        for each in self.catching_up.values():
+        for each in self.catch_up_turns.values():
             states.append((states[-1] if states else self.divergence).copy())
             states[-1].replicate(each.updates)
         return states
@@ -93,14 +100,14 @@ class Ledger:
     @property
     def is_copying(self) -> bool:
         """True while copies of the servers are on their way to the replicas."""
-        return any(isinstance(transfer, Copy) for transfer in self.flight.transfers())
+        return any(isinstance(transfer, StateCopy) for transfer in self.pending_transfers.list_transfers())
 
     @property
-    def may_serve(self) -> bool:
+    def can_serve(self) -> bool:
         """True if the servers may get more updates. Under a divergence bound they wait until copies have arrived."""
         return self.rules.divergence == math.inf or not self.is_copying
 
-    def report(self, host: int, up: float, down: float) -> None:
+    def record_bandwidth(self, host: int, up: float, down: float) -> None:
         """Record the bandwidth of a host's links, bytes per second.
 
         :raises InputError: unknown host, or rates that are negative or not finite.
@@ -111,13 +118,13 @@ class Ledger:
             raise InputError(f"bandwidth of host {host}, {up} and {down} bytes/s: must be finite and at least 0")
         if self._rates[host] != (up, down):
             self._rates[host] = (up, down)
-            self.flight.outdate()
+            self.pending_transfers.mark_stale()
 
     @property
-    def answerable(self) -> list[int]:
+    def answerable_workers(self) -> list[int]:
         """Workers that have asked for the model and may have it."""
-        held, slowest = self.held, self.held.slowest()
-        return [r.worker for r in self.requests if self.rules.may_begin(held.pushed[r.worker], slowest)]
+        update_ledger, slowest = self.update_ledger, self.update_ledger.count_slowest()
+        return [r.worker for r in self.requests if self.rules.can_begin(update_ledger.pushed[r.worker], slowest)]
 
     def rates(self) -> list[tuple[float, float]]:
         """Return each host's rates out and in, bytes per second.
@@ -133,18 +140,18 @@ class Ledger:
     def gathering_seconds(self) -> float:
         """Seconds in which the servers' first aggregator can receive all pending updates but one. That one may be on
         its host."""
-        first = next(iter(self.relays(self.serving)), None)
+        first = next(iter(self.list_aggregators(self.serving_role)), None)
         if first is None:
             return 0.0
         _, down = self.rates()[self.roles.host(Node("aggregator", first))]
-        return (len(self.held.pending) - 1) * sum(self.sizes) / down if down else 0.0
+        return (len(self.update_ledger.pending) - 1) * sum(self.sizes) / down if down else 0.0
 
-    def relays(self, role: Role) -> list[int]:
+    def list_aggregators(self, role: Role) -> list[int]:
         """Return the indices of the remaining aggregators for this role, fastest first."""
         mine = len(self.roles.aggregators)
         theirs = mine + len(self.roles.replica_aggregators)
         numbers = range(mine, theirs) if role == "replica" else range(mine)
-        if self.serving == "replica":
+        if self.serving_role == "replica":
             numbers = range(theirs)
         rates = self.rates()
 
@@ -153,29 +160,31 @@ class Ledger:
             return 1 / up + 1 / down if up and down else math.inf
 
         return sorted(
-            (number for number in numbers if Node("aggregator", number) not in self.lost), key=seconds_per_byte
+            (number for number in numbers if Node("aggregator", number) not in self.lost_nodes), key=seconds_per_byte
         )
 
-    def sides(self) -> Sides:
-        """Return the hosts of both sides, with aggregators in the order of :meth:`relays`."""
+    def list_hosts(self) -> SideHosts:
+        """Return the hosts of both sides, with aggregators in the order of :meth:`list_aggregators`."""
 
         def hosts(role: Role) -> list[int]:
-            return [self.roles.host(Node("aggregator", number)) for number in self.relays(role)]
+            return [self.roles.host(Node("aggregator", number)) for number in self.list_aggregators(role)]
 
-        return Sides(self.servers, hosts(self.serving), self.replicas, hosts("replica") if self.replicas else [])
+        return SideHosts(
+            self.servers, hosts(self.serving_role), self.replicas, hosts("replica") if self.replicas else []
+        )
 
-    def ask(self, request: ModelRequested) -> None:
+    def add_request(self, request: ModelRequested) -> None:
         """Add a worker's request for the model. A repeated request counts once."""
         self.sizes = request.sizes
         if all(other.worker != request.worker for other in self.requests):
             self.requests.append(request)
 
-    def ask_again(self, workers: Iterable[int]) -> None:
+    def repeat_requests(self, workers: Iterable[int]) -> None:
         """Repeat the requests of these workers, because the answers did not reach them."""
         for worker in workers:
-            if Node("worker", worker) not in self.lost:
-                self.ask(ModelRequested(worker, self.sizes))
+            if Node("worker", worker) not in self.lost_nodes:
+                self.add_request(ModelRequested(worker, self.sizes))
 
-    def launch(self, transfer: Transfer) -> None:
+    def add_transfer(self, transfer: Transfer) -> None:
         """Record that a transfer was decided on."""
-        self.flight.add(transfer, self.roles.host(transfer.source), self.roles.host(transfer.target))
+        self.pending_transfers.add(transfer, self.roles.host(transfer.source), self.roles.host(transfer.target))

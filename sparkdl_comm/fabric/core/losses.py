@@ -8,87 +8,98 @@ from dataclasses import replace
 from typing import TypeGuard
 
 from sparkdl_comm.errors import RankLostError
-from sparkdl_comm.fabric.core.bandwidth import Residual, end
-from sparkdl_comm.fabric.core.decisions import Cancelled, Copy, Decision, Model, Push, Regrouped, Skipped, Transfer
+from sparkdl_comm.fabric.core.decisions import (
+    Cancellation,
+    Decision,
+    ModelTransfer,
+    Push,
+    SkippedTurn,
+    SmallerSum,
+    StateCopy,
+    Transfer,
+)
 from sparkdl_comm.fabric.core.divergence import Divergence
-from sparkdl_comm.fabric.core.flight import pieces
 from sparkdl_comm.fabric.core.ledger import Ledger
-from sparkdl_comm.fabric.core.roles import Node, Role
+from sparkdl_comm.fabric.core.nodes import Node, Role
+from sparkdl_comm.fabric.core.pending_transfers import to_pieces
+from sparkdl_comm.fabric.core.residual_network import ResidualNetwork, get_end
 
 
-def lose(ledger: Ledger, node: Node, versions: Sequence[int]) -> list[Decision]:
+def remove_node(ledger: Ledger, node: Node, versions: Sequence[int]) -> list[Decision]:
     """Remove a lost node from the ledger.
 
     :param versions: see :class:`~sparkdl_comm.fabric.core.events.NodeLost`.
     :raises RankLostError: the node is a server without replica.
     """
-    if node in ledger.lost:
+    if node in ledger.lost_nodes:
         return []
-    ledger.lost.add(node)
+    ledger.lost_nodes.add(node)
     if node.role == "worker":
-        return _counted(ledger, _lose_worker(ledger, node))
+        return _correct_counts(ledger, _lose_worker(ledger, node))
     if node.role == "aggregator":
-        return _counted(ledger, _lose_aggregator(ledger, node))
-    if node.role == ledger.serving:
+        return _correct_counts(ledger, _lose_aggregator(ledger, node))
+    if node.role == ledger.serving_role:
         return _lose_servers(ledger, node, versions)
     return _lose_replicas(ledger) if node.role == "replica" and ledger.replicas else []
 
 
-def copies(ledger: Ledger, network: Residual, now: float) -> list[Decision]:
+def plan_copies(ledger: Ledger, network: ResidualNetwork, now: float) -> list[Decision]:
     """Send each server's whole state to its replica. Transfers under way to the replicas are cancelled, because the
     copies contain them."""
     decisions = _cancel_all(ledger, "replica")
     made: list[int] = []
     for shard, (server, replica) in enumerate(zip(ledger.servers, ledger.replicas, strict=True)):
-        target = Node(ledger.serving, shard)
-        after = tuple(transfer.id for transfer in ledger.flight.transfers() if transfer.target == target)
-        ready = max(now, ledger.busy[ledger.serving])
+        target = Node(ledger.serving_role, shard)
+        after = tuple(
+            transfer.id for transfer in ledger.pending_transfers.list_transfers() if transfer.target == target
+        )
+        ready = max(now, ledger.busy_until[ledger.serving_role])
         parts = 2 if ledger.rules.momentum else 1
         schedule = network.fill(server, replica, parts * ledger.sizes[shard], ready)
         network.reserve(server, replica, schedule)
-        copy = Copy(
+        copy = StateCopy(
             id=next(ledger.ids),
             source=target,
             target=Node("replica", shard),
             bytes=parts * ledger.sizes[shard],
             after=after,
-            schedule=pieces(schedule),
+            schedule=to_pieces(schedule),
             shard=shard,
-            turn=ledger.turns[ledger.serving],
+            turn=ledger.turns[ledger.serving_role],
             resume=ledger.turns["replica"],
         )
-        ledger.launch(copy)
-        ledger.busy["replica"] = max(ledger.busy["replica"], end(schedule, ready))
+        ledger.add_transfer(copy)
+        ledger.busy_until["replica"] = max(ledger.busy_until["replica"], get_end(schedule, ready))
         decisions.append(copy)
         made.append(copy.id)
-    ledger.held.copy(made)
-    ledger.apart = False
+    ledger.update_ledger.record_copies(made)
+    ledger.has_diverged = False
     return decisions
 
 
-def copied(ledger: Ledger, copy: Copy) -> list[Decision]:
+def record_copy(ledger: Ledger, copy: StateCopy) -> list[Decision]:
     """Record that a replica has received its server's state."""
     if not ledger.is_copying:
         ledger.divergence = Divergence(ledger.rules.momentum)
-    return list(ledger.held.arrived(copy.id, ledger.held.by_id))
+    return list(ledger.update_ledger.record_arrival(copy.id, ledger.update_ledger.by_id))
 
 
 def _lose_worker(ledger: Ledger, worker: Node) -> list[Decision]:
     ledger.requests = [request for request in ledger.requests if request.worker != worker.index]
     decisions: list[Decision] = []
-    for transfer in ledger.flight.transfers():
-        if worker in (transfer.source, transfer.target) and transfer.id in ledger.flight:
+    for transfer in ledger.pending_transfers.list_transfers():
+        if worker in (transfer.source, transfer.target) and transfer.id in ledger.pending_transfers:
             decisions += _cancel(ledger, transfer)
             if isinstance(transfer, Push) and transfer.turn is None:
                 decisions += _leave_out(ledger, transfer)
-    ledger.apart |= ledger.held.lose(worker.index) or bool(decisions)
+    ledger.has_diverged |= ledger.update_ledger.remove_worker(worker.index) or bool(decisions)
     return decisions
 
 
 def _leave_out(ledger: Ledger, arrival: Push) -> list[Decision]:
     """Remove a cancelled arrival from the sums that wait for it."""
     decisions: list[Decision] = []
-    for transfer in ledger.flight.transfers():
+    for transfer in ledger.pending_transfers.list_transfers():
         if not isinstance(transfer, Push) or arrival.id not in transfer.after or arrival.target != transfer.source:
             continue
         rest = tuple(number for number in transfer.updates if number not in arrival.updates)
@@ -96,10 +107,10 @@ def _leave_out(ledger: Ledger, arrival: Push) -> list[Decision]:
             scale = dict(zip(transfer.updates, transfer.scales, strict=True))
             scales = tuple(scale[number] for number in rest)
             after = tuple(other for other in transfer.after if other != arrival.id)
-            ledger.flight.replace(replace(transfer, updates=rest, scales=scales, after=after))
-            if transfer.target == Node(ledger.serving, 0):
+            ledger.pending_transfers.replace(replace(transfer, updates=rest, scales=scales, after=after))
+            if transfer.target == Node(ledger.serving_role, 0):
                 ledger.version -= len(arrival.updates)
-            decisions.append(Regrouped(transfer.id, rest))
+            decisions.append(SmallerSum(transfer.id, rest))
         else:
             decisions += _cancel(ledger, transfer)
     return decisions
@@ -107,39 +118,44 @@ def _leave_out(ledger: Ledger, arrival: Push) -> list[Decision]:
 
 def _lose_aggregator(ledger: Ledger, aggregator: Node) -> list[Decision]:
     decisions: list[Decision] = []
-    for transfer in ledger.flight.transfers():
+    for transfer in ledger.pending_transfers.list_transfers():
         if aggregator in (transfer.source, transfer.target):
             decisions += _cancel(ledger, transfer)
-            if isinstance(transfer, Model):
-                ledger.ask_again(transfer.workers)
+            if isinstance(transfer, ModelTransfer):
+                ledger.repeat_requests(transfer.workers)
             elif isinstance(transfer, Push):
-                ledger.apart = True
-                if transfer.turn is not None and transfer.target.role == ledger.serving:
-                    decisions += ledger.held.unserve(transfer.id, transfer.updates, len(ledger.servers))
+                ledger.has_diverged = True
+                if transfer.turn is not None and transfer.target.role == ledger.serving_role:
+                    decisions += ledger.update_ledger.undo_serving(transfer.id, transfer.updates, len(ledger.servers))
     return decisions
 
 
 def _lose_servers(ledger: Ledger, server: Node, versions: Sequence[int]) -> list[Decision]:
     if not ledger.replicas:
         raise RankLostError(f"{server.role} {server.index} is lost, and there is no replica to take over")
-    ledger.serving = "replica"
+    ledger.serving_role = "replica"
     ledger.version = max(
-        version + sum(len(push.updates) for push in ledger.flight.transfers() if _brings(push, Node("replica", shard)))
+        version
+        + sum(
+            len(push.updates)
+            for push in ledger.pending_transfers.list_transfers()
+            if _brings_updates(push, Node("replica", shard))
+        )
         for shard, version in enumerate(versions)
     )
     # Cancelled before the copies, because a replica whose copy is cancelled applies the turns that follow.
-    following = _following_copies(ledger)
+    following = _find_pushes_after_copies(ledger)
     decisions = _cancel_all(ledger, "replica") if following else []
     decisions += _cancel_all(ledger, "server")
     ledger.divergence = Divergence(ledger.rules.momentum)
-    ledger.catching_up = {}
-    decisions += ledger.held.take_over()
+    ledger.catch_up_turns = {}
+    decisions += ledger.update_ledger.take_over()
     for push in following:
-        decisions += ledger.held.unserve(push.id, push.updates, len(ledger.servers))
+        decisions += ledger.update_ledger.undo_serving(push.id, push.updates, len(ledger.servers))
     return decisions
 
 
-def _following_copies(ledger: Ledger) -> list[Push]:
+def _find_pushes_after_copies(ledger: Ledger) -> list[Push]:
     """Return the transfers that replicas were to apply after a copy under way.
 
     Without the copies they have to be planned again. The replicas then have updates that are not in the copies, so
@@ -147,17 +163,21 @@ def _following_copies(ledger: Ledger) -> list[Push]:
     """
     if not ledger.is_copying:
         return []
-    return [push for push in ledger.flight.transfers() if isinstance(push, Push) and push.target.role == "replica"]
+    return [
+        push
+        for push in ledger.pending_transfers.list_transfers()
+        if isinstance(push, Push) and push.target.role == "replica"
+    ]
 
 
-def _brings(transfer: Transfer, node: Node) -> TypeGuard[Push]:
+def _brings_updates(transfer: Transfer, node: Node) -> TypeGuard[Push]:
     """Return whether the transfer brings an update or a sum to this node."""
     return isinstance(transfer, Push) and transfer.target == node
 
 
 def _lose_replicas(ledger: Ledger) -> list[Decision]:
     decisions = _cancel_all(ledger, "replica")
-    return [*decisions, *ledger.held.lose_replicas()]
+    return [*decisions, *ledger.update_ledger.lose_replicas()]
 
 
 def _cancel_all(ledger: Ledger, role: Role) -> list[Decision]:
@@ -165,40 +185,40 @@ def _cancel_all(ledger: Ledger, role: Role) -> list[Decision]:
     ``"server"``, cancel all models too."""
     decisions: list[Decision] = []
     parts: set[int] = set()
-    for transfer in reversed(ledger.flight.transfers()):
+    for transfer in reversed(ledger.pending_transfers.list_transfers()):
         theirs = role in (transfer.source.role, transfer.target.role)
-        if theirs or transfer.id in parts or (role == "server" and isinstance(transfer, Model)):
+        if theirs or transfer.id in parts or (role == "server" and isinstance(transfer, ModelTransfer)):
             decisions += _cancel(ledger, transfer)
             if transfer.source.role == "aggregator":
-                parts |= {other for other in transfer.after if ledger.flight.reaches(other, transfer.source)}
-            if isinstance(transfer, Model):
-                ledger.ask_again(transfer.workers)
-    return _counted(ledger, decisions)
+                parts |= {other for other in transfer.after if ledger.pending_transfers.reaches(other, transfer.source)}
+            if isinstance(transfer, ModelTransfer):
+                ledger.repeat_requests(transfer.workers)
+    return _correct_counts(ledger, decisions)
 
 
 def _cancel(ledger: Ledger, transfer: Transfer) -> list[Decision]:
-    ledger.flight.end(transfer.id)
-    decisions: list[Decision] = [Cancelled(transfer.id)]
+    ledger.pending_transfers.remove(transfer.id)
+    decisions: list[Decision] = [Cancellation(transfer.id)]
     if isinstance(transfer, Push) and transfer.turn is not None:
-        decisions.append(Skipped(transfer.target, transfer.turn, len(transfer.updates)))
+        decisions.append(SkippedTurn(transfer.target, transfer.turn, len(transfer.updates)))
         if transfer.target.role == "replica":
-            ledger.catching_up.pop(transfer.turn, None)
-    elif isinstance(transfer, Copy):
-        ledger.held.uncopy(transfer.id)
+            ledger.catch_up_turns.pop(transfer.turn, None)
+    elif isinstance(transfer, StateCopy):
+        ledger.update_ledger.undo_copy(transfer.id)
     return decisions
 
 
-def _counted(ledger: Ledger, decisions: list[Decision]) -> list[Decision]:
+def _correct_counts(ledger: Ledger, decisions: list[Decision]) -> list[Decision]:
     """Return the decisions with corrected counts of skipped updates.
 
     If only some servers skip a turn, its updates count there, because the other servers have them. If all servers
     skip it, nobody has the updates, and the version falls. Replicas do not count them, because they get a copy.
     """
-    skipping = Counter(d.turn for d in decisions if isinstance(d, Skipped) and d.target.role == ledger.serving)
+    skipping = Counter(d.turn for d in decisions if isinstance(d, SkippedTurn) and d.target.role == ledger.serving_role)
     counted: list[Decision] = []
     for decision in decisions:
-        if isinstance(decision, Skipped):
-            if decision.target.role != ledger.serving:
+        if isinstance(decision, SkippedTurn):
+            if decision.target.role != ledger.serving_role:
                 decision = replace(decision, count=0)
             elif skipping[decision.turn] == len(ledger.servers):
                 if decision.target.index == 0:
@@ -206,4 +226,4 @@ def _counted(ledger: Ledger, decisions: list[Decision]) -> list[Decision]:
                 decision = replace(decision, count=0)
         counted.append(decision)
     # A skipped turn lets the next ones be applied, so cancellations come first.
-    return sorted(counted, key=lambda decision: isinstance(decision, Skipped))
+    return sorted(counted, key=lambda decision: isinstance(decision, SkippedTurn))

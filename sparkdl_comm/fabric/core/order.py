@@ -23,7 +23,7 @@ from dataclasses import dataclass, field
 
 import numpy as np
 
-from sparkdl_comm.fabric.core.bandwidth import Residual, Spans, end
+from sparkdl_comm.fabric.core.residual_network import ResidualNetwork, Spans, get_end
 
 #: Relative tolerance for equal finish times.
 _ROUNDING = 1e-12
@@ -57,7 +57,7 @@ class Order:
     dropped: list[int] = field(default_factory=list)
 
 
-def order(jobs: Sequence[Job], network: Residual, servers: Sequence[int], now: float) -> Order:
+def order(jobs: Sequence[Job], network: ResidualNetwork, servers: Sequence[int], now: float) -> Order:
     """Order jobs that are all ready at ``now``. ``network`` is not changed."""
     return _Ordering(jobs, network, servers, now).run()
 
@@ -71,38 +71,38 @@ class _Deadlines:
     def __init__(self, jobs: Sequence[Job], slowness: Sequence[float]) -> None:
         last = len(jobs)
         self.dropped: list[int] = []
-        self._at: list[set[int]] = [set() for _ in range(last + 1)]
-        self._of: dict[int, int] = {}
+        self._by_deadline: list[set[int]] = [set() for _ in range(last + 1)]
+        self._deadline_of: dict[int, int] = {}
         due = sorted((job.deadline, index) for index, job in enumerate(jobs) if job.deadline is not None)
         slowest: list[tuple[float, int]] = []
         for deadline, index in due:
             if deadline >= last:
                 break
-            self._of[index] = deadline
+            self._deadline_of[index] = deadline
             heapq.heappush(slowest, (-slowness[index], index))
             if len(slowest) > max(deadline, 0):
                 late = heapq.heappop(slowest)[1]
                 self.dropped.append(late)
-                del self._of[late]
+                del self._deadline_of[late]
         counts = np.zeros(last + 1, dtype=np.int64)
-        for index, deadline in self._of.items():
-            self._at[deadline].add(index)
+        for index, deadline in self._deadline_of.items():
+            self._by_deadline[deadline].add(index)
             counts[deadline] += 1
         self._slack = np.arange(last + 1) - counts.cumsum()
 
-    def due(self, position: int) -> list[int]:
+    def find_due(self, position: int) -> list[int]:
         """Return the jobs from which this position must be filled to keep all deadlines. Empty if any job may take
         it."""
         slack = self._slack[position:]
         if not slack.size or slack[deadline := int(slack.argmin())]:
             return []
-        return sorted(index for at in self._at[position : position + deadline + 1] for index in at)
+        return sorted(index for at in self._by_deadline[position : position + deadline + 1] for index in at)
 
     def place(self, index: int) -> None:
         """Give this job the next position."""
-        deadline = self._of.pop(index, len(self._slack))
+        deadline = self._deadline_of.pop(index, len(self._slack))
         if deadline < len(self._slack):
-            self._at[deadline].discard(index)
+            self._by_deadline[deadline].discard(index)
         self._slack[:deadline] -= 1
 
     def displace(self) -> None:
@@ -111,31 +111,33 @@ class _Deadlines:
 
 
 @dataclass(frozen=True)
-class _Pick:
+class _Candidate:
     """Candidate for the next position.
 
     - ``index``: index of the job.
     - ``done``: time at which it would be complete, seconds.
     - ``schedules``: schedule to each server.
-    - ``due``: a deadline requires that a job like this is next.
+    - ``is_due``: a deadline requires that a job like this is next.
     """
 
     index: int
     done: float
     schedules: tuple[Spans, ...]
-    due: bool
+    is_due: bool
 
 
 class _Ordering:
     """Run of the ordering algorithm."""
 
-    def __init__(self, jobs: Sequence[Job], network: Residual, servers: Sequence[int], now: float) -> None:
+    def __init__(self, jobs: Sequence[Job], network: ResidualNetwork, servers: Sequence[int], now: float) -> None:
         self._jobs, self._network, self._servers, self._now = jobs, network, servers, now
-        self._least = [_least_seconds(job, network, servers) for job in jobs]
+        self._least_seconds = [_estimate_least_seconds(job, network, servers) for job in jobs]
         self._smallest = min((sum(job.sizes) for job in jobs if job.host not in servers), default=0) or 1
-        self._deadlines = _Deadlines(jobs, self._least)
+        self._deadlines = _Deadlines(jobs, self._least_seconds)
         dropped = set(self._deadlines.dropped)
-        self._left = [index for index in sorted(range(len(jobs)), key=self._least.__getitem__) if index not in dropped]
+        self._unplaced = [
+            index for index in sorted(range(len(jobs)), key=self._least_seconds.__getitem__) if index not in dropped
+        ]
 
     def run(self) -> Order:
         found = Order(dropped=list(self._deadlines.dropped))
@@ -145,7 +147,7 @@ class _Ordering:
             self._network = before.copy()
             self._place(pick)
             following = self._pick(len(found.kept) + 2)
-            if pick.due and following and pick.done > following.done:
+            if pick.is_due and following and pick.done > following.done:
                 self._network = before
                 self._deadlines.displace()
                 found.dropped.append(pick.index)
@@ -156,24 +158,24 @@ class _Ordering:
                 pick = following
         return found
 
-    def _place(self, pick: _Pick) -> None:
-        self._left.remove(pick.index)
+    def _place(self, pick: _Candidate) -> None:
+        self._unplaced.remove(pick.index)
         self._deadlines.place(pick.index)
         for server, schedule in zip(self._servers, pick.schedules, strict=True):
             self._network.reserve(self._jobs[pick.index].host, server, schedule)
 
-    def _pick(self, position: int) -> _Pick | None:
+    def _pick(self, position: int) -> _Candidate | None:
         """Return the job that ends first, among the due ones if there are any."""
-        due = self._deadlines.due(position)
-        best: _Pick | None = None
+        due = self._deadlines.find_due(position)
+        best: _Candidate | None = None
         bounds, enough = self._bounds(), math.inf
-        for index in sorted(due, key=self._least.__getitem__) if due else self._left:
-            if self._least[index] >= enough:
+        for index in sorted(due, key=self._least_seconds.__getitem__) if due else self._unplaced:
+            if self._least_seconds[index] >= enough:
                 break
             schedules = self._schedules(self._jobs[index])
-            done = max(end(schedule, self._now) for schedule in schedules)
+            done = max(get_end(schedule, self._now) for schedule in schedules)
             if not best or done < best.done:
-                best = _Pick(index, done, schedules, bool(due))
+                best = _Candidate(index, done, schedules, bool(due))
                 soonest = done - _ROUNDING * (done - self._now)
                 enough = min(
                     (soonest - since) / part if part else math.inf if since < soonest else -math.inf
@@ -212,7 +214,7 @@ class _Ordering:
         return tuple(found)
 
 
-def _least_seconds(job: Job, network: Residual, servers: Sequence[int]) -> float:
+def _estimate_least_seconds(job: Job, network: ResidualNetwork, servers: Sequence[int]) -> float:
     """Return the seconds that the job takes on its sender's link at full speed. Components for the own host take
     none."""
     sent = sum(size for size, server in zip(job.sizes, servers, strict=True) if server != job.host)

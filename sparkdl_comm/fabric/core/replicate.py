@@ -24,13 +24,13 @@ from collections.abc import Sequence
 from dataclasses import dataclass, replace
 
 from sparkdl_comm.fabric.core.aggregate import Group, aggregate, deliver, reserve
-from sparkdl_comm.fabric.core.bandwidth import Residual
 from sparkdl_comm.fabric.core.divergence import Divergence
 from sparkdl_comm.fabric.core.order import Job
+from sparkdl_comm.fabric.core.residual_network import ResidualNetwork
 
 
 @dataclass(frozen=True)
-class Sides:
+class SideHosts:
     """Hosts of the servers, of the replicas, and of each side's aggregators in the order of use."""
 
     servers: Sequence[int]
@@ -40,38 +40,38 @@ class Sides:
 
 
 @dataclass(frozen=True)
-class Bounded:
+class ReplicationPlan:
     """Part of a batch that keeps the bound.
 
     - ``served``: the server's groups, a prefix of the planned ones.
     - ``replicated``: the replica's groups.
     - ``awaited``: number of ``replicated`` that must have arrived before the last of ``served`` starts.
     - ``left``: residual network after all groups.
-    - ``follows``: ``replicated`` may start only when the servers have what was under way to them before.
+    - ``needs_servers_first``: ``replicated`` may start only when the servers have what was under way to them before.
     """
 
     served: list[Group]
     replicated: list[Group]
     awaited: int
-    left: Residual
-    follows: bool = False
+    left: ResidualNetwork
+    needs_servers_first: bool = False
 
 
-def bounded(
+def plan_replication(
     jobs: Sequence[Job],
     updates: Sequence[tuple[int, float]],
     punted: Sequence[int],
     groups: Sequence[Group],
-    network: Residual,
-    sides: Sides,
+    network: ResidualNetwork,
+    sides: SideHosts,
     divergence: Divergence,
     limit: float,
     now: float,
     busy: float = -math.inf,
-    coming: Sequence[Divergence] = (),
-    under_way: int = 0,
+    catch_up_states: Sequence[Divergence] = (),
+    steps_under_way: int = 0,
     servers_busy: float = -math.inf,
-) -> Bounded:
+) -> ReplicationPlan:
     """Return how much of a batch can be served, and with which transfers to the replica.
 
     Nothing is served if the first group would exceed the limit even with a replica that has everything before it.
@@ -85,39 +85,44 @@ def bounded(
     :param divergence: state after all earlier decisions. It is not changed.
     :param limit: largest value that the bound may have.
     :param busy: time until which earlier groups keep the replicas busy, seconds.
-    :param coming: divergence after each transfer with which the replicas catch up. These do not count in
+    :param catch_up_states: divergence after each transfer with which the replicas catch up. These do not count in
         ``divergence``. Nobody waits for them, so the limit must hold for any time of their arrival.
-    :param under_way: steps of the servers that ``divergence`` includes and that may still come after the replicas'
+    :param steps_under_way: steps of the servers that ``divergence`` includes and that may still come after the
+        replicas'
         first ones, until ``servers_busy``.
     """
     plan = _Plan(jobs, updates, punted, network, sides, divergence, limit, now, busy)
-    found = _found(plan, groups, coming)
-    if plan.keeps_limit(found.replicated, under_way):
+    found = _search_plan(plan, groups, catch_up_states)
+    if plan.keeps_limit(found.replicated, steps_under_way):
         return found
     later = max(now, servers_busy)
-    return replace(_found(replace(plan, now=later, busy=max(busy, later)), groups, coming), follows=True)
+    return replace(
+        _search_plan(replace(plan, now=later, busy=max(busy, later)), groups, catch_up_states), needs_servers_first=True
+    )
 
 
-def _found(plan: _Plan, groups: Sequence[Group], coming: Sequence[Divergence]) -> Bounded:
+def _search_plan(plan: _Plan, groups: Sequence[Group], catch_up_states: Sequence[Divergence]) -> ReplicationPlan:
     divergence, limit = plan.divergence, plan.limit
     served = list(groups)
     if served and limit < math.inf:
-        alone = min((plan.without_replicas(served, state) for state in (divergence, *coming)), key=_count)
-        if coming or len(alone.served) == len(served):
+        alone = min(
+            (plan.plan_without_replica(served, state) for state in (divergence, *catch_up_states)), key=_count_served
+        )
+        if catch_up_states or len(alone.served) == len(served):
             return alone
     while served:
-        found = plan.all_at_once(served)
-        if isinstance(found, Bounded):
+        found = plan.plan_at_once(served)
+        if isinstance(found, ReplicationPlan):
             return found
         served = served[: found + 1]
-        if late := plan.last_delayed(served):
+        if late := plan.plan_with_delay(served):
             return late
         served.pop()
-    return plan.nothing()
+    return plan.plan_nothing()
 
 
-def _count(bounded: Bounded) -> int:
-    return len(bounded.served)
+def _count_served(plan: ReplicationPlan) -> int:
+    return len(plan.served)
 
 
 @dataclass(frozen=True)
@@ -125,57 +130,57 @@ class _Plan:
     jobs: Sequence[Job]
     updates: Sequence[tuple[int, float]]
     punted: Sequence[int]
-    network: Residual
-    sides: Sides
+    network: ResidualNetwork
+    sides: SideHosts
     divergence: Divergence
     limit: float
     now: float
     busy: float
 
-    def without_replicas(self, served: list[Group], divergence: Divergence) -> Bounded:
+    def plan_without_replica(self, served: list[Group], divergence: Divergence) -> ReplicationPlan:
         """Return the groups that keep the limit if the replica gets nothing beyond ``divergence``."""
-        walk = _Walk(replace(self, divergence=divergence), served, [])
-        while walk.serve():
+        simulation = _StepSimulation(replace(self, divergence=divergence), served, [])
+        while simulation.serve():
             pass
-        return Bounded(served[: walk.served], [], 0, self._left(served[: walk.served]))
+        return ReplicationPlan(served[: simulation.served], [], 0, self._residual_after(served[: simulation.served]))
 
-    def all_at_once(self, served: list[Group]) -> Bounded | int:
+    def plan_at_once(self, served: list[Group]) -> ReplicationPlan | int:
         """Return the plan without delays, or the index of the first group that would exceed the limit."""
-        replicas = self._replicas(served, self._left(served))
+        replicas = self._plan_replica_groups(served, self._residual_after(served))
         while True:
-            walk = _Walk(self, served, replicas)
-            while walk.serve():
+            simulation = _StepSimulation(self, served, replicas)
+            while simulation.serve():
                 pass
-            if walk.replica_exceeds:
-                replicas = replicas[: walk.replicated]
-            elif walk.served < len(served):
-                return walk.served
+            if simulation.has_replica_exceeded:
+                replicas = replicas[: simulation.replicated]
+            elif simulation.served < len(served):
+                return simulation.served
             else:
-                replicated = replicas[: walk.replicated]
-                return Bounded(served, replicated, 0, self._left(served, replicated))
+                replicated = replicas[: simulation.replicated]
+                return ReplicationPlan(served, replicated, 0, self._residual_after(served, replicated))
 
-    def last_delayed(self, served: list[Group]) -> Bounded | None:
+    def plan_with_delay(self, served: list[Group]) -> ReplicationPlan | None:
         """Return the plan whose last group waits until it keeps the limit. None if no wait is enough."""
         before, last = served[:-1], served[-1]
-        left = self._left(before)
+        left = self._residual_after(before)
         reserve(last, self.jobs, left, self.sides.servers, self.sides.aggregators, deliveries=False)
-        replicas = self._replicas(before, left)
-        walk = _Walk(self, [*before, last], replicas)
-        while walk.served < len(before):
-            if not walk.serve():
+        replicas = self._plan_replica_groups(before, left)
+        simulation = _StepSimulation(self, [*before, last], replicas)
+        while simulation.served < len(before):
+            if not simulation.serve():
                 return None
-        while not walk.allows_next():
-            if not walk.replicate():
+        while not simulation.can_serve_next():
+            if not simulation.replicate():
                 return None
-        replicated = replicas[: walk.replicated]
-        left = self._left(before, replicated)
+        replicated = replicas[: simulation.replicated]
+        left = self._residual_after(before, replicated)
         reserve(last, self.jobs, left, self.sides.servers, self.sides.aggregators, deliveries=False)
         late = replace(last, ready=max([last.ready, *(group.done for group in replicated)]))
         after = max([late.ready, *(group.done for group in before)])
         deliver(late, self.jobs, left, self.sides.servers, self.sides.aggregators, after)
-        return Bounded([*before, late], replicated, len(replicated), left)
+        return ReplicationPlan([*before, late], replicated, len(replicated), left)
 
-    def keeps_limit(self, replicated: Sequence[Group], under_way: int) -> bool:
+    def keeps_limit(self, replicated: Sequence[Group], steps_under_way: int) -> bool:
         """Return whether the replicas keep the limit, however many of the steps under way the servers have taken
         before."""
         if self.limit == math.inf:
@@ -185,15 +190,15 @@ class _Plan:
             if not set(self.punted).issuperset(group.members):
                 break  # the servers apply new updates after those under way
             state.replicate([self.updates[index][0] for index in group.members])
-            if any(state.bound(behind) > self.limit for behind in range(1, under_way + 1)):
+            if any(state.bound(behind) > self.limit for behind in range(1, steps_under_way + 1)):
                 return False
         return True
 
-    def nothing(self) -> Bounded:
+    def plan_nothing(self) -> ReplicationPlan:
         """Return a plan without transfers."""
-        return Bounded([], [], 0, self.network.copy())
+        return ReplicationPlan([], [], 0, self.network.copy())
 
-    def _left(self, served: Sequence[Group], replicated: Sequence[Group] = ()) -> Residual:
+    def _residual_after(self, served: Sequence[Group], replicated: Sequence[Group] = ()) -> ResidualNetwork:
         left = self.network.copy()
         for group in served:
             reserve(group, self.jobs, left, self.sides.servers, self.sides.aggregators)
@@ -201,22 +206,22 @@ class _Plan:
             reserve(group, self.jobs, left, self.sides.replicas, self.sides.replica_aggregators)
         return left
 
-    def _replicas(self, served: Sequence[Group], left: Residual) -> list[Group]:
+    def _plan_replica_groups(self, served: Sequence[Group], left: ResidualNetwork) -> list[Group]:
         queue = [*self.punted, *(index for group in served for index in group.members)]
         sides = self.sides
         return aggregate(self.jobs, queue, left.copy(), sides.replicas, sides.replica_aggregators, self.now, self.busy)
 
 
-class _Walk:
+class _StepSimulation:
     """Simulation of the steps of server and replica in order, as long as each keeps the limit."""
 
     def __init__(self, plan: _Plan, served: Sequence[Group], replicas: Sequence[Group]) -> None:
         self._plan, self._groups, self._replicas = plan, served, replicas
         self._state = plan.divergence.copy()
-        self._at_server = set(plan.punted)
+        self._server_jobs = set(plan.punted)
         self.served = self.replicated = 0
         #: A step of the replica exceeded the limit.
-        self.replica_exceeds = False
+        self.has_replica_exceeded = False
 
     def serve(self) -> bool:
         """Take the replica's steps that come before the server's next step, then that step. After the last one, take
@@ -225,18 +230,18 @@ class _Walk:
         Return False if there is no next step or one would exceed the limit.
         """
         until = self._groups[min(self.served, len(self._groups) - 1)].done
-        while self._replica_can(until):
+        while self._can_replicate(until):
             if not self.replicate():
-                self.replica_exceeds = True
+                self.has_replica_exceeded = True
                 return False
-        if self.served == len(self._groups) or not self.allows_next():
+        if self.served == len(self._groups) or not self.can_serve_next():
             return False
         self._serve(self._state)
-        self._at_server.update(self._groups[self.served].members)
+        self._server_jobs.update(self._groups[self.served].members)
         self.served += 1
         return True
 
-    def allows_next(self) -> bool:
+    def can_serve_next(self) -> bool:
         """Return whether the server's next step would keep the limit now."""
         trial = self._state.copy()
         self._serve(trial)
@@ -254,11 +259,11 @@ class _Walk:
         self.replicated += 1
         return True
 
-    def _replica_can(self, until: float) -> bool:
+    def _can_replicate(self, until: float) -> bool:
         if self.replicated == len(self._replicas):
             return False
         group = self._replicas[self.replicated]
-        return group.done <= until and self._at_server.issuperset(group.members)
+        return group.done <= until and self._server_jobs.issuperset(group.members)
 
     def _serve(self, state: Divergence) -> None:
         members = self._groups[self.served].members

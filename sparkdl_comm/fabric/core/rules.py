@@ -19,18 +19,18 @@ class Rules:
     - ``momentum``: the servers' momentum, at least 0 and below 1.
     - ``divergence``: largest allowed L2 norm of the difference between the servers' and the replicas' parameters.
       Unused without replicas.
-    - ``lead``: seconds. Updates and requests wait while more than half of a server's link is taken for longer than
-      this. Waiting lets later ones join their groups, and avoids decisions long before a transfer can begin.
+    - ``lead_seconds``: seconds. Updates and requests wait while more than half of a server's link is taken for longer
+      than this. Waiting lets later ones join their groups, and avoids decisions long before a transfer can begin.
     - ``version``: version of the servers' first model, in updates.
 
-    :raises ConfError: momentum, divergence or lead is out of range.
+    :raises ConfError: momentum, divergence or lead_seconds is out of range.
     """
 
     synchrony: Synchrony
     step_size: Callable[[int, int], float]
     momentum: float = 0.0
     divergence: float = math.inf
-    lead: float = 0.1
+    lead_seconds: float = 0.1
     version: int = 0
 
     def __post_init__(self) -> None:
@@ -38,8 +38,8 @@ class Rules:
             raise ConfError(f"momentum={self.momentum}: must be from 0 to below 1")
         if not self.divergence > 0:
             raise ConfError(f"divergence={self.divergence}: must be above 0")
-        if not self.lead >= 0:
-            raise ConfError(f"lead={self.lead}: must be at least 0")
+        if not self.lead_seconds >= 0:
+            raise ConfError(f"lead_seconds={self.lead_seconds}: must be at least 0")
 
     def deadline(self, base: int, version: int) -> int | None:
         """Return the last position, counted from 1, at which an update may be applied to a model of ``version``. None
@@ -49,7 +49,7 @@ class Rules:
         """
         return base + self.synchrony.bound - version if self.synchrony.kind == "async" else None
 
-    def may_begin(self, pushed: int, slowest: int) -> bool:
+    def can_begin(self, pushed: int, slowest: int) -> bool:
         """Return whether a worker may get the model for its next iteration.
 
         :param pushed: updates that the worker has pushed.

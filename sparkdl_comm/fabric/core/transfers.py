@@ -5,76 +5,80 @@ from __future__ import annotations
 from collections.abc import Sequence
 
 from sparkdl_comm.fabric.core.aggregate import Group
-from sparkdl_comm.fabric.core.bandwidth import Residual
-from sparkdl_comm.fabric.core.batch import Batch
-from sparkdl_comm.fabric.core.decisions import Decision, Model, Push
+from sparkdl_comm.fabric.core.batch import BatchPlan
+from sparkdl_comm.fabric.core.decisions import Decision, ModelTransfer, Push
 from sparkdl_comm.fabric.core.distribute import distribute
-from sparkdl_comm.fabric.core.flight import pieces
 from sparkdl_comm.fabric.core.ledger import Ledger
+from sparkdl_comm.fabric.core.nodes import Node, Role
 from sparkdl_comm.fabric.core.order import Job
-from sparkdl_comm.fabric.core.overtake import Waiting, move_behind
-from sparkdl_comm.fabric.core.roles import Node, Role
+from sparkdl_comm.fabric.core.overtake import PendingTurn, move_to_last_turn
+from sparkdl_comm.fabric.core.pending_transfers import to_pieces
+from sparkdl_comm.fabric.core.residual_network import ResidualNetwork
 
 
-def make_pushes(ledger: Ledger, batch: Batch, overtaken: Sequence[Waiting]) -> list[Decision]:
+def make_pushes(ledger: Ledger, batch: BatchPlan, overtaken: Sequence[PendingTurn]) -> list[Decision]:
     """Return the decisions for a planned batch of updates, and record them in the ledger.
 
     :param overtaken: groups already under way, in the order of their ends, that get new turns among the batch's groups.
     """
-    held, served, replicated = ledger.held, batch.bounded.served, batch.bounded.replicated
-    decisions: list[Decision] = [held.drop(number, "deadline") for number in batch.late]
-    decisions += [held.drop(number, "divergence") for number in batch.apart]
+    held, served, replicated = ledger.update_ledger, batch.replication.served, batch.replication.replicated
+    decisions: list[Decision] = [held.drop(number, "deadline") for number in batch.overdue]
+    decisions += [held.drop(number, "divergence") for number in batch.over_limit]
     for number, scale in batch.scales.items():
         if number in held.by_id:
             held.by_id[number].scale = scale
-    awaited = batch.bounded.awaited
-    relays = ledger.relays(ledger.serving)
+    awaited = batch.replication.awaited
+    aggregators = ledger.list_aggregators(ledger.serving_role)
     remaining = list(overtaken)
-    earlier_pushes = [push.id for push in ledger.to_servers] if batch.bounded.follows else []
+    earlier_pushes = [push.id for push in ledger.server_pushes] if batch.replication.needs_servers_first else []
     for group in served[:-1] if awaited else served:
         while remaining and remaining[0].end < group.done:
-            decisions += move_behind(ledger, remaining.pop(0))
-        decisions += make_deliveries(ledger, batch.updates, group, ledger.serving, relays, ())
+            decisions += move_to_last_turn(ledger, remaining.pop(0))
+        decisions += make_deliveries(ledger, batch.updates, group, ledger.serving_role, aggregators, ())
     for moved in remaining:
-        decisions += move_behind(ledger, moved)
+        decisions += move_to_last_turn(ledger, moved)
     replica_transfers: list[int] = []
     for number, group in enumerate(replicated):
-        pushes = make_deliveries(ledger, batch.updates, group, "replica", ledger.relays("replica"), earlier_pushes)
+        pushes = make_deliveries(
+            ledger, batch.updates, group, "replica", ledger.list_aggregators("replica"), earlier_pushes
+        )
         ledger.divergence.replicate([batch.updates[index] for index in group.members])
         decisions += pushes
         if number < awaited:
             replica_transfers += [push.id for push in pushes if push.turn is not None]
     if awaited:
-        decisions += make_deliveries(ledger, batch.updates, served[-1], ledger.serving, relays, replica_transfers)
+        decisions += make_deliveries(
+            ledger, batch.updates, served[-1], ledger.serving_role, aggregators, replica_transfers
+        )
     ledger.divergence.prune()
     return decisions
 
 
-def make_models(ledger: Ledger, network: Residual, batch: int, now: float) -> list[Decision]:
+def make_models(ledger: Ledger, network: ResidualNetwork, batch: int, now: float) -> list[Decision]:
     """Return the transfers that answer all requests that may be answered now, and reserve them in ``network``."""
-    sizes, asking = ledger.sizes, ledger.answerable
+    sizes, asking = ledger.sizes, ledger.answerable_workers
     if not asking:
         return []
     ledger.requests = [request for request in ledger.requests if request.worker not in asking]
-    relays = ledger.relays(ledger.serving)
+    aggregators = ledger.list_aggregators(ledger.serving_role)
     jobs = [Job(ledger.roles.workers[worker], sizes) for worker in asking]
-    distributors = [ledger.roles.host(Node("aggregator", number)) for number in relays]
-    following = ledger.held.share_without(len(asking))
-    branches = distribute(jobs, network, ledger.servers, distributors, now, following)
+    distributors = [ledger.roles.host(Node("aggregator", number)) for number in aggregators]
+    link_weight = ledger.update_ledger.get_remaining_share(len(asking))
+    branches = distribute(jobs, network, ledger.servers, distributors, now, link_weight)
     decisions: list[Decision] = []
     for branch in branches:
         workers = tuple(asking[index] for index in branch.members)
         receiver = Node("worker", workers[0])
         if branch.distributor is not None:
-            receiver = Node("aggregator", relays[branch.distributor])
+            receiver = Node("aggregator", aggregators[branch.distributor])
         transfers = [
-            Model(
+            ModelTransfer(
                 id=next(ledger.ids),
-                source=Node(ledger.serving, shard),
+                source=Node(ledger.serving_role, shard),
                 target=receiver,
                 bytes=sizes[shard],
                 after=(),
-                schedule=pieces(schedule),
+                schedule=to_pieces(schedule),
                 workers=workers,
                 shard=shard,
                 batch=batch,
@@ -83,13 +87,13 @@ def make_models(ledger: Ledger, network: Residual, batch: int, now: float) -> li
         ]
         after = tuple(model.id for model in transfers)
         transfers += [
-            Model(
+            ModelTransfer(
                 id=next(ledger.ids),
                 source=receiver,
                 target=Node("worker", worker),
                 bytes=sum(sizes),
                 after=after,
-                schedule=pieces(schedule),
+                schedule=to_pieces(schedule),
                 workers=(worker,),
                 shard=None,
                 batch=batch,
@@ -97,41 +101,41 @@ def make_models(ledger: Ledger, network: Residual, batch: int, now: float) -> li
             for worker, schedule in zip(workers, branch.onward, strict=False)
         ]
         for model in transfers:
-            ledger.launch(model)
+            ledger.add_transfer(model)
         decisions += transfers
     return decisions
 
 
 def make_deliveries(
-    ledger: Ledger, updates: Sequence[int], group: Group, role: Role, relays: Sequence[int], awaited: Sequence[int]
+    ledger: Ledger, updates: Sequence[int], group: Group, role: Role, aggregators: Sequence[int], awaited: Sequence[int]
 ) -> list[Push]:
     """Return the transfers of one group to the nodes of ``role``, and record them in the ledger.
 
     :param updates: update ids; the group's members are indices into them.
-    :param relays: numbers of the aggregators that serve this role.
+    :param aggregators: numbers of the aggregators that serve this role.
     :param awaited: transfers that must end before the group is sent to the nodes of ``role``.
     """
-    holdings = [ledger.held.by_id[updates[index]] for index in group.members]
-    numbers = [holding.update.id for holding in holdings]
-    scales = tuple(holding.scale for holding in holdings)
+    holdings = [ledger.update_ledger.by_id[updates[index]] for index in group.members]
+    numbers = [entry.update.id for entry in holdings]
+    scales = tuple(entry.scale for entry in holdings)
     source = Node("worker", holdings[0].update.worker)
     gathering: list[Push] = []
     if group.aggregator is not None:
-        source = Node("aggregator", relays[group.aggregator])
+        source = Node("aggregator", aggregators[group.aggregator])
         gathering = [
             Push(
                 id=next(ledger.ids),
-                source=Node("worker", holding.update.worker),
+                source=Node("worker", entry.update.worker),
                 target=source,
-                bytes=holding.update.bytes,
+                bytes=entry.update.bytes,
                 after=(),
-                schedule=pieces(schedule),
-                updates=(holding.update.id,),
-                scales=(holding.scale,),
+                schedule=to_pieces(schedule),
+                updates=(entry.update.id,),
+                scales=(entry.scale,),
                 shard=None,
                 turn=None,
             )
-            for holding, schedule in zip(holdings, group.arrivals, strict=True)
+            for entry, schedule in zip(holdings, group.arrivals, strict=True)
         ]
     after = (*(push.id for push in gathering), *awaited)
     final = [
@@ -139,9 +143,9 @@ def make_deliveries(
             id=next(ledger.ids),
             source=source,
             target=Node(role, shard),
-            bytes=max(holding.update.sizes[shard] for holding in holdings),
+            bytes=max(entry.update.sizes[shard] for entry in holdings),
             after=after,
-            schedule=pieces(schedule),
+            schedule=to_pieces(schedule),
             updates=tuple(numbers),
             scales=scales,
             shard=shard,
@@ -150,15 +154,15 @@ def make_deliveries(
         for shard, schedule in enumerate(group.deliveries)
     ]
     ids = [push.id for push in final]
-    if role == ledger.serving:
-        ledger.held.serve(numbers, ids)
+    if role == ledger.serving_role:
+        ledger.update_ledger.serve(numbers, ids)
         ledger.version += len(numbers)
         if ledger.replicas:
-            ledger.divergence.serve(numbers, [holding.norm for holding in holdings])
+            ledger.divergence.serve(numbers, [entry.norm for entry in holdings])
     else:
-        ledger.held.replicate(numbers, ids)
+        ledger.update_ledger.replicate(numbers, ids)
     ledger.turns[role] += 1
-    ledger.busy[role] = group.done
+    ledger.busy_until[role] = group.done
     for push in [*gathering, *final]:
-        ledger.launch(push)
+        ledger.add_transfer(push)
     return [*gathering, *final]

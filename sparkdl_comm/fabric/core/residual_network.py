@@ -1,10 +1,10 @@
 """Residual network: what each host's NIC can still carry, each way, as piecewise constant functions of time.
 
 A transfer between two hosts uses two links: the sender's uplink and the receiver's downlink. The network's core is
-assumed to have no congestion. A transfer within a host uses no link. :meth:`Residual.fill` is the paper's t_en with
-its schedule: at every time it uses all that is left on the narrower link. :meth:`Residual.reserve` is the paper's
-NetUp. Raajay Viswanathan and Aditya Akella, "Network-accelerated Distributed Machine Learning Using MLfabric", Fig.
-4.
+assumed to have no congestion. A transfer within a host uses no link. :meth:`ResidualNetwork.fill` is the paper's t_en
+with its schedule: at every time it uses all that is left on the narrower link. :meth:`ResidualNetwork.reserve` is the
+paper's NetUp. Raajay Viswanathan and Aditya Akella, "Network-accelerated Distributed Machine Learning Using
+MLfabric", Fig. 4.
 """
 
 from __future__ import annotations
@@ -18,17 +18,17 @@ Span = tuple[float, float, float]
 Spans = tuple[Span, ...]
 
 #: Least rate of a link in bytes per second, so that every transfer ends.
-SLOWEST = 1.0
+LEAST_RATE = 1.0
 #: Share of a link's rate below which the rest counts as zero, to absorb rounding in sums of floats.
 _ROUNDING = 1e-9
 
 
-def constant(rate: float, since: float = 0.0) -> Spans:
+def make_idle_link(rate: float, since: float = 0.0) -> Spans:
     """Return an idle link."""
-    return ((since, math.inf, max(rate, SLOWEST)),)
+    return ((since, math.inf, max(rate, LEAST_RATE)),)
 
 
-class Residual:
+class ResidualNetwork:
     """Unreserved bandwidth of every host's links. Copies are cheap: they share the functions, which are never changed
     in place.
 
@@ -41,16 +41,16 @@ class Residual:
         self.links = list(links)
 
     @classmethod
-    def of(cls, rates: Iterable[tuple[float, float]], since: float = 0.0) -> Residual:
+    def from_rates(cls, rates: Iterable[tuple[float, float]], since: float = 0.0) -> ResidualNetwork:
         """Return the network of idle links, from each host's rates out and in, bytes per second."""
-        return cls([constant(rate, since) for pair in rates for rate in pair])
+        return cls([make_idle_link(rate, since) for pair in rates for rate in pair])
 
-    def copy(self) -> Residual:
-        return Residual(self.links)
+    def copy(self) -> ResidualNetwork:
+        return ResidualNetwork(self.links)
 
-    def mirrored(self) -> Residual:
+    def mirrored(self) -> ResidualNetwork:
         """Return the network with every direction reversed."""
-        return Residual([self.links[index ^ 1] for index in range(len(self.links))])
+        return ResidualNetwork([self.links[index ^ 1] for index in range(len(self.links))])
 
     def fill(self, source: int, target: int, size: float, ready: float) -> Spans:
         """Return the fastest schedule for ``size`` bytes between two hosts from time ``ready`` on. Empty within a
@@ -62,16 +62,16 @@ class Residual:
     def reserve(self, source: int, target: int, schedule: Spans) -> None:
         """Subtract a schedule from both links that it uses."""
         if schedule:
-            self.links[2 * source] = without(self.links[2 * source], schedule)
-            self.links[2 * target + 1] = without(self.links[2 * target + 1], schedule)
+            self.links[2 * source] = subtract(self.links[2 * source], schedule)
+            self.links[2 * target + 1] = subtract(self.links[2 * target + 1], schedule)
 
 
-def end(schedule: Spans, ready: float) -> float:
+def get_end(schedule: Spans, ready: float) -> float:
     """Return when a transfer is complete; ``ready`` if its schedule is empty."""
     return schedule[-1][1] if schedule else ready
 
 
-def taken_until(link: Spans) -> float:
+def get_reserved_until(link: Spans) -> float:
     """Return the time until which more than half of the link is reserved."""
     whole = link[-1][2]
     return next(begin for begin, _, rate in link if 2 * rate >= whole)
@@ -105,7 +105,7 @@ def fill(out: Spans, into: Spans, size: float, ready: float) -> Spans:
             begin2, stop2, rate2 = into[second]
 
 
-def without(link: Spans, schedule: Spans) -> Spans:
+def subtract(link: Spans, schedule: Spans) -> Spans:
     """Return a link's residual after a schedule that fits into it."""
     if len(link) == 1 and len(schedule) == 1:
         begin, stop, rate = link[0]

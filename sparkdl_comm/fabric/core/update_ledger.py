@@ -5,24 +5,24 @@ from __future__ import annotations
 from collections.abc import Iterable
 from dataclasses import dataclass, field
 
-from sparkdl_comm.fabric.core.decisions import Dropped, Reason, Released
+from sparkdl_comm.fabric.core.decisions import DroppedUpdate, Reason, ReleasedUpdate
 from sparkdl_comm.fabric.core.events import Update
 
 
 @dataclass
-class Holding:
+class UpdateEntry:
     """Update that its worker keeps.
 
     - ``scale``: step size, once decided.
-    - ``serving``, ``replicating``: transfers to servers and to replicas that have to end; None before the decision.
-    - ``applied``: all servers have applied it.
+    - ``server_transfers``, ``replica_transfers``: open transfers to servers and replicas; None before the decision.
+    - ``is_applied``: all servers have applied it.
     """
 
     update: Update
     scale: float = 1.0
-    serving: set[int] | None = None
-    replicating: set[int] | None = None
-    applied: bool = False
+    server_transfers: set[int] | None = None
+    replica_transfers: set[int] | None = None
+    is_applied: bool = False
 
     @property
     def norm(self) -> float:
@@ -31,19 +31,19 @@ class Holding:
 
 
 @dataclass
-class Held:
+class UpdateLedger:
     """All updates that workers keep.
 
     - ``workers``: number of workers.
-    - ``replicated``: the servers have replicas.
+    - ``has_replicas``: the servers have replicas.
     - ``by_id``: updates by id.
     - ``pending``: ids of undecided updates, oldest first.
     - ``punted``: ids of updates sent to the servers but not to the replicas, in the servers' order.
     """
 
     workers: int
-    replicated: bool
-    by_id: dict[int, Holding] = field(default_factory=dict)
+    has_replicas: bool
+    by_id: dict[int, UpdateEntry] = field(default_factory=dict)
     pending: list[int] = field(default_factory=list)
     punted: list[int] = field(default_factory=list)
 
@@ -51,60 +51,60 @@ class Held:
         #: Per worker: updates that were ready, and how many of them were applied or dropped.
         self.pushed = [0] * self.workers
         self.settled = [0] * self.workers
-        self.lost: set[int] = set()
+        self.lost_workers: set[int] = set()
 
     def add(self, update: Update) -> None:
-        self.by_id[update.id] = Holding(update)
+        self.by_id[update.id] = UpdateEntry(update)
         self.pushed[update.worker] += 1
         self.pending.append(update.id)
 
-    def drop(self, number: int, reason: Reason) -> Dropped:
+    def drop(self, number: int, reason: Reason) -> DroppedUpdate:
         """Remove an update that is sent to nobody."""
-        holding = self.by_id.pop(number)
+        entry = self.by_id.pop(number)
         self.pending = [other for other in self.pending if other != number]
-        self.settled[holding.update.worker] += not holding.applied
-        return Dropped(number, holding.update.worker, reason)
+        self.settled[entry.update.worker] += not entry.is_applied
+        return DroppedUpdate(number, entry.update.worker, reason)
 
     def serve(self, numbers: Iterable[int], deliveries: Iterable[int]) -> None:
         """Record that the transfers ``deliveries`` bring these updates to the servers."""
-        served = set(deliveries)
+        transfers = set(deliveries)
         for number in numbers:
-            self.by_id[number].serving = set(served)
+            self.by_id[number].server_transfers = set(transfers)
             self.pending.remove(number)
-            if self.replicated:
+            if self.has_replicas:
                 self.punted.append(number)
 
     def replicate(self, numbers: Iterable[int], deliveries: Iterable[int]) -> None:
         """Record that the transfers ``deliveries`` bring these updates to the replicas."""
-        replicated = set(deliveries)
+        transfers = set(deliveries)
         for number in numbers:
-            self.by_id[number].replicating = set(replicated)
+            self.by_id[number].replica_transfers = set(transfers)
             self.punted.remove(number)
 
-    def arrived(self, transfer: int, numbers: Iterable[int]) -> list[Released]:
+    def record_arrival(self, transfer: int, numbers: Iterable[int]) -> list[ReleasedUpdate]:
         """Record that a transfer with these updates to a server or replica has ended."""
         released = []
         for number in list(numbers):
-            holding = self.by_id.get(number)
-            if holding is None:
+            entry = self.by_id.get(number)
+            if entry is None:
                 continue
-            if holding.serving and transfer in holding.serving:
-                holding.serving.discard(transfer)
-                self._settle(holding)
-            if holding.replicating:
-                holding.replicating.discard(transfer)
+            if entry.server_transfers and transfer in entry.server_transfers:
+                entry.server_transfers.discard(transfer)
+                self._count_if_applied(entry)
+            if entry.replica_transfers:
+                entry.replica_transfers.discard(transfer)
             released += self.release(number)
         return released
 
-    def release(self, number: int) -> list[Released]:
+    def release(self, number: int) -> list[ReleasedUpdate]:
         """Forget the update if every node that needs it has it."""
-        holding = self.by_id[number]
-        if holding.serving != set() or (self.replicated and holding.replicating != set()):
+        entry = self.by_id[number]
+        if entry.server_transfers != set() or (self.has_replicas and entry.replica_transfers != set()):
             return []
         del self.by_id[number]
-        return [Released(number, holding.update.worker)]
+        return [ReleasedUpdate(number, entry.update.worker)]
 
-    def unserve(self, delivery: int, numbers: Iterable[int], servers: int) -> list[Released]:
+    def undo_serving(self, delivery: int, numbers: Iterable[int], servers: int) -> list[ReleasedUpdate]:
         """Record that a transfer to a server was cancelled.
 
         Its updates become pending again, with two exceptions: another server has them, or their transfer to the
@@ -112,58 +112,58 @@ class Held:
         """
         released = []
         for number in numbers:
-            holding = self.by_id.get(number)
-            if holding is None or holding.serving is None:
+            entry = self.by_id.get(number)
+            if entry is None or entry.server_transfers is None:
                 continue
-            if len(holding.serving) < servers or holding.replicating is not None:
-                released += self.arrived(delivery, [number])
+            if len(entry.server_transfers) < servers or entry.replica_transfers is not None:
+                released += self.record_arrival(delivery, [number])
                 continue
-            holding.serving = None
+            entry.server_transfers = None
             self.punted = [other for other in self.punted if other != number]
             self.pending.append(number)
         return released
 
-    def copy(self, copies: Iterable[int]) -> None:
+    def record_copies(self, copies: Iterable[int]) -> None:
         """Record that the transfers ``copies`` bring the replicas everything that the servers have or will have."""
         brought = set(copies)
         self.punted = []
-        for holding in self.by_id.values():
-            if holding.serving is not None and holding.replicating != set():
-                holding.replicating = set(brought)
+        for entry in self.by_id.values():
+            if entry.server_transfers is not None and entry.replica_transfers != set():
+                entry.replica_transfers = set(brought)
 
-    def uncopy(self, copy: int) -> None:
+    def undo_copy(self, copy: int) -> None:
         """Record that this copy does not reach its replica. Its updates count as punted again."""
-        for number, holding in self.by_id.items():
-            if holding.replicating and copy in holding.replicating:
-                holding.replicating = None
+        for number, entry in self.by_id.items():
+            if entry.replica_transfers and copy in entry.replica_transfers:
+                entry.replica_transfers = None
                 self.punted.append(number)
 
-    def lose_replicas(self) -> list[Released]:
+    def lose_replicas(self) -> list[ReleasedUpdate]:
         """Record that the servers have no replicas any more."""
-        self.replicated, self.punted = False, []
+        self.has_replicas, self.punted = False, []
         return [released for number in list(self.by_id) for released in self.release(number)]
 
-    def take_over(self) -> list[Dropped | Released]:
+    def take_over(self) -> list[DroppedUpdate | ReleasedUpdate]:
         """Make the replicas the servers. Drop updates sent to the servers alone. Count transfers to the replicas as
         transfers to the servers."""
-        decided: list[Dropped | Released] = []
+        decided: list[DroppedUpdate | ReleasedUpdate] = []
         for number in self.punted:
-            holding = self.by_id.pop(number)
-            self.settled[holding.update.worker] += not holding.applied
-            decided.append(Dropped(number, holding.update.worker, "lost"))
+            entry = self.by_id.pop(number)
+            self.settled[entry.update.worker] += not entry.is_applied
+            decided.append(DroppedUpdate(number, entry.update.worker, "lost"))
         self.punted = []
-        self.replicated = False
-        for number, holding in list(self.by_id.items()):
-            if holding.replicating is not None:
-                holding.serving, holding.replicating = holding.replicating, None
-                self._settle(holding)
+        self.has_replicas = False
+        for number, entry in list(self.by_id.items()):
+            if entry.replica_transfers is not None:
+                entry.server_transfers, entry.replica_transfers = entry.replica_transfers, None
+                self._count_if_applied(entry)
                 decided += self.release(number)
         return decided
 
-    def lose(self, worker: int) -> bool:
+    def remove_worker(self, worker: int) -> bool:
         """Forget a worker's updates. Return whether the servers have or get any that the replicas will not."""
-        self.lost.add(worker)
-        mine = {number for number, holding in self.by_id.items() if holding.update.worker == worker}
+        self.lost_workers.add(worker)
+        mine = {number for number, entry in self.by_id.items() if entry.update.worker == worker}
         alone = not mine.isdisjoint(self.punted)
         for number in mine:
             del self.by_id[number]
@@ -171,17 +171,17 @@ class Held:
         self.punted = [number for number in self.punted if number not in mine]
         return alone
 
-    def slowest(self) -> int:
+    def count_slowest(self) -> int:
         """Return the least number of applied or dropped updates among the remaining workers."""
-        return min((count for worker, count in enumerate(self.settled) if worker not in self.lost), default=0)
+        return min((count for worker, count in enumerate(self.settled) if worker not in self.lost_workers), default=0)
 
-    def share_without(self, workers: int) -> float:
+    def get_remaining_share(self, workers: int) -> float:
         """Return the share of the remaining workers that is left after taking ``workers`` of them away."""
-        left = self.workers - len(self.lost)
+        left = self.workers - len(self.lost_workers)
         return max(0.0, 1 - workers / left) if left else 0.0
 
-    def _settle(self, holding: Holding) -> None:
+    def _count_if_applied(self, entry: UpdateEntry) -> None:
         """Count the update once all servers have it."""
-        if not holding.serving and not holding.applied:
-            holding.applied = True
-            self.settled[holding.update.worker] += 1
+        if not entry.server_transfers and not entry.is_applied:
+            entry.is_applied = True
+            self.settled[entry.update.worker] += 1
