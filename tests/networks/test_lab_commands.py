@@ -77,7 +77,7 @@ def test_down_without_a_name_removes_what_was_left_and_no_lab_in_use(networks, n
 def test_run_shows_what_each_rank_wrote_and_fails_with_them(networks):
     done = call("run", "--topology", "hosts:1x2,100mbit", "--", "sh", "-c", "echo of $WORLD_SIZE; exit $RANK")
     assert done.stdout == "[0] of 2\n[1] of 2\n"
-    assert (done.returncode, done.stderr) == (1, "sparkdl-comm: ranks 1 failed\n")
+    assert (done.returncode, done.stderr) == (1, "sparkdl-lab: ranks 1 failed\n")
     assert call("run", "--topology", "star:2", "--loopback", "--", "true").returncode == 0
 
 
