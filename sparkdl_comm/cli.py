@@ -22,21 +22,21 @@ COMMANDS = (
 )
 
 
-def parser() -> argparse.ArgumentParser:
+def make_parser() -> argparse.ArgumentParser:
     """Return the parser of the whole command line."""
-    made = argparse.ArgumentParser(
+    parser = argparse.ArgumentParser(
         prog="sparkdl-comm", description="Deep learning on Spark: tools beside the estimator."
     )
-    made.add_argument("--version", action="version", version=__version__)
-    commands = made.add_subparsers(metavar="COMMAND", required=True)
+    parser.add_argument("--version", action="version", version=__version__)
+    commands = parser.add_subparsers(metavar="COMMAND", required=True)
     for module in COMMANDS:
         import_module(module).add_parser(commands)
-    return made
+    return parser
 
 
 def main(arguments: Sequence[str] | None = None) -> int:
     """Run a command line. Return 0 on success, 1 after an error of this package, which is printed on one line."""
-    options = parser().parse_args(arguments)
+    options = make_parser().parse_args(arguments)
     try:
         return int(options.call(options))
     except SparkdlCommError as error:

@@ -67,14 +67,14 @@ def all_reduce_hook(algorithm: str) -> Hook:
         devices: Any = [gradients.device] if gradients.is_cuda else None
         result: torch.futures.Future[torch.Tensor] = torch.futures.Future(devices=devices)
 
-        def ended(job: Work) -> None:
+        def on_end(job: Work) -> None:
             if job.error is None:
                 result.set_result(gradients)
             else:
                 result.set_exception(job.error)  # type: ignore[arg-type]  # what torch's own annotation says is wrong
 
         comm = Communicator.current() if Communicator.is_there() else communicator(state, gradients.device)
-        comm.collectives(algorithm).start("all_reduce", gradients, "mean").then(ended)
+        comm.collectives(algorithm).start("all_reduce", gradients, "mean").then(on_end)
         return result
 
     hook.__name__ = hook.__qualname__ = algorithm
@@ -88,7 +88,7 @@ def sparse_hook(name: str, operator: str | None = None) -> Hook:
     """
 
     def make(ranks: RankGroup, conf: CommConf, device: torch.device) -> DdpSums:
-        return DdpSums(ranks, conf, device, _compression(name, operator, conf), is_hierarchical=operator is None)
+        return DdpSums(ranks, conf, device, _compression_of(name, operator, conf), is_hierarchical=operator is None)
 
     def hook(state: Any, bucket: dist.GradBucket) -> torch.futures.Future[torch.Tensor]:
         gradients = bucket.buffer()
@@ -98,35 +98,35 @@ def sparse_hook(name: str, operator: str | None = None) -> Hook:
         devices: Any = [gradients.device] if gradients.is_cuda else None
         result: torch.futures.Future[torch.Tensor] = torch.futures.Future(devices=devices)
 
-        def ended(staged: StagedExchange) -> None:
+        def on_end(staged: StagedExchange) -> None:
             if staged.error is None:
                 result.set_result(gradients.div_(comm.world))
             else:
                 result.set_exception(staged.error)  # type: ignore[arg-type]  # what torch's own annotation says is wrong
 
         parameters_key = tuple(map(id, bucket.parameters()))
-        comm.once(name, make).start(bucket.index(), gradients, parameters_key, bucket.is_last()).then(ended)
+        comm.once(name, make).start(bucket.index(), gradients, parameters_key, bucket.is_last()).then(on_end)
         return result
 
     hook.__name__ = hook.__qualname__ = name
     return hook
 
 
-def _compression(name: str, operator: str | None, conf: CommConf) -> Compression:
+def _compression_of(name: str, operator: str | None, conf: CommConf) -> Compression:
     """Return the operator and density of a hook."""
-    found = conf.compression or DEFAULT_COMPRESSION
-    if found.rank:
+    compression = conf.compression or DEFAULT_COMPRESSION
+    if compression.rank:
         raise ConfError(
-            f"{PREFIX}compression={found}, but hook {name} sends the largest gradients. Use torch's own powerSGD_hook."
+            f"{PREFIX}compression={compression}, but hook {name} sends the largest gradients. Use torch's own powerSGD_hook."
         )
     if operator is None:
-        return found
-    if conf.compression is not None and operator != found.operator:
+        return compression
+    if conf.compression is not None and operator != compression.operator:
         raise ConfError(
-            f"{PREFIX}compression={found}, but hook {name} selects by {operator}. Register the hook {found.operator}, or set"
-            f" {operator}:{found.density:g}."
+            f"{PREFIX}compression={compression}, but hook {name} selects by {operator}. Register the hook"
+            f" {compression.operator}, or set {operator}:{compression.density:g}."
         )
-    return replace(found, operator=operator)
+    return replace(compression, operator=operator)
 
 
 #: BML: uses all NICs of every host of a BCube at once.

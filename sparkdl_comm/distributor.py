@@ -20,9 +20,9 @@ from sparkdl_comm.gang.process_group import BACKENDS
 from sparkdl_comm.gang.values import unpack
 from sparkdl_comm.job import memory, session, slots
 from sparkdl_comm.job.admission import ADMISSION
-from sparkdl_comm.job.arrow_batches import bounded, measures
+from sparkdl_comm.job.arrow_batches import limit_batches, measure_columns
 from sparkdl_comm.job.function import ALONE, FunctionSpec, Script, make_function_fn
-from sparkdl_comm.job.interrupt import interruptible
+from sparkdl_comm.job.interrupt import cancel_on_interrupt
 from sparkdl_comm.job.launch import run_gang, run_tasks
 from sparkdl_comm.job.local import HOST, run_locally
 from sparkdl_comm.job.slot_watch import SlotWatch
@@ -98,8 +98,8 @@ class CommDistributor:
         :raises GangError: a rank was lost, or did not connect in time.
         """
         spark = session.active_session()
-        with interruptible(spark):
-            return self._run(spark, _call(train_fn, args, kwargs), None)
+        with cancel_on_interrupt(spark):
+            return self._run(spark, _check_call(train_fn, args, kwargs), None)
 
     def run_on_df(self, train_fn: Callable[..., Any], df: DataFrame, *args: Any, **kwargs: Any) -> Any:
         """Call ``train_fn(dataset, *args, **kwargs)`` on each rank. ``dataset`` has the rank's share of the rows of
@@ -124,39 +124,39 @@ class CommDistributor:
         if self.local_mode:
             raise ConfError("local_mode=True: run_on_df needs ranks in executors, where the rows are")
         spark = session.session_of(df)
-        with interruptible(spark):
+        with cancel_on_interrupt(spark):
             rows = tensor_columns(df)
-            row_bytes = sum(measure.bytes for measure in measures(df, df.columns).values())
-            return self._run(spark, _call(train_fn, args, kwargs), bounded(rows, row_bytes))
+            row_bytes = sum(measure.bytes for measure in measure_columns(df, df.columns).values())
+            return self._run(spark, _check_call(train_fn, args, kwargs), limit_batches(rows, row_bytes))
 
     def _run(self, spark: SparkSession, call: Callable[..., Any], rows: DataFrame | None) -> Any:
         conf = CommConf.from_mapping(session.session_conf(spark))
         spec = FunctionSpec(
             call=cloudpickle.dumps(call),
-            on_rows=rows is not None,
+            has_rows=rows is not None,
             device=self.device,
             conf=conf,
             world=self.num_workers or 1,
             attempt_id=secrets.token_hex(8),
             secret=secrets.token_bytes(32),
             driver_address=("", 0),
-            local=self.local_mode,
+            is_local=self.local_mode,
         )
         if self.local_mode:
-            return _gang(spec, run_locally, HOST, None, None)
-        session.use_own_python(spark)
+            return _run_ranks(spec, run_locally, HOST, None, None)
+        session.use_driver_python(spark)
         session.check_dynamic_allocation(spark)
         world = slots.check_slots(spark, self.num_workers, conf.slot_timeout)
-        slots.tell_threads(spark, world)
-        memory.tell_limit(spark)
-        session.tell_clear(spark, "what ranks send each other, what they print, and what train_fn returns")
+        slots.warn_about_threads(spark, world)
+        memory.warn_about_limit(spark)
+        session.warn_unencrypted(spark, "what ranks send each other, what they print, and what train_fn returns")
         spec = dataclasses.replace(spec, world=world)
         partitions = spark.range(0, world, 1, numPartitions=world) if rows is None else rows.repartition(world)
-        with ADMISSION.admitted(world, slots.slots_now(spark), conf.turn_timeout):
-            return _gang(
+        with ADMISSION.admit(world, slots.slots_now(spark), conf.turn_timeout):
+            return _run_ranks(
                 spec,
                 lambda spec, check: run_tasks(
-                    partitions, make_function_fn(spec), check, f"sparkdl_comm run: {_name(call)} on {world} ranks"
+                    partitions, make_function_fn(spec), check, f"sparkdl_comm run: {_call_name(call)} on {world} ranks"
                 ),
                 session.driver_host(spark, conf),
                 session.driver_bind(spark),
@@ -164,7 +164,7 @@ class CommDistributor:
             )
 
 
-def _gang(
+def _run_ranks(
     spec: FunctionSpec,
     start: Callable[[FunctionSpec, Callable[[], None]], list[str]],
     host: str,
@@ -182,21 +182,21 @@ def _gang(
         host=host,
         bind=bind,
     )
-    alone = [rank for rank, report in enumerate(reports) if report == ALONE]
-    if alone:
+    silent_ranks = [rank for rank, report in enumerate(reports) if report == ALONE]
+    if silent_ranks:
         _log.warning(
             "%s of %d never communicated, so they trained without the other ranks. Wrap the model in"
             " DistributedDataParallel, or call a collective of torch.distributed or of Communicator.current(). Lightning's"
             " Trainer does so with num_nodes=%d, devices=%d, strategy='ddp'",
-            listed(alone),
+            listed(silent_ranks),
             spec.world,
-            *((1, spec.world) if spec.local else (spec.world, 1)),
+            *((1, spec.world) if spec.is_local else (spec.world, 1)),
         )
     return unpack(tensors)
 
 
 @dataclasses.dataclass(frozen=True)
-class _Call:
+class _BoundCall:
     """Call of ``train_fn`` with arguments that follow those given by the caller."""
 
     train_fn: Callable[..., Any]
@@ -207,15 +207,15 @@ class _Call:
         return self.train_fn(*first, *self.args, **self.kwargs)
 
 
-def _name(call: Callable[..., Any]) -> str:
+def _call_name(call: Callable[..., Any]) -> str:
     """Return the name of a rank's call for the Spark UI."""
     if isinstance(call, Script):
         return os.path.basename(call.path)
-    function = call.train_fn if isinstance(call, _Call) else call
+    function = call.train_fn if isinstance(call, _BoundCall) else call
     return str(getattr(function, "__name__", type(function).__name__))
 
 
-def _call(train_fn: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Callable[..., Any]:
+def _check_call(train_fn: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Callable[..., Any]:
     """Return the call of each rank, after a check of its arguments."""
     if isinstance(train_fn, str):
         if kwargs:
@@ -228,4 +228,4 @@ def _call(train_fn: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Calla
             f"train_fn is of type {type(train_fn).__name__}. Give a function, or the path of a Python file"
         )
     components.check_picklable(train_fn=train_fn, args=args, kwargs=kwargs)
-    return _Call(train_fn, args, kwargs)
+    return _BoundCall(train_fn, args, kwargs)

@@ -39,7 +39,7 @@ class SparkdlCommError(Exception):
     state_dict: dict[str, Any] | None = None
 
     #: True if the message alone says what to change. Then the log of the rank is left out, unless there is a traceback.
-    explains_itself = False
+    is_self_explanatory = False
 
     def __init__(
         self,
@@ -61,7 +61,7 @@ class SparkdlCommError(Exception):
 
     def __str__(self) -> str:
         text = self.message
-        if self.explains_itself and not self.remote_traceback:
+        if self.is_self_explanatory and not self.remote_traceback:
             return text
         if self.remote_traceback:
             text += f"\n\nTraceback of rank {self.rank}:\n{self.remote_traceback}"
@@ -76,19 +76,19 @@ class SparkdlCommError(Exception):
 class ConfError(SparkdlCommError, ValueError):
     """Wrong setting. The message names the key to change."""
 
-    explains_itself = True
+    is_self_explanatory = True
 
 
 class InputError(SparkdlCommError, ValueError):
     """Wrong data: a missing column, a wrong type, nulls, labels that are not among the classes."""
 
-    explains_itself = True
+    is_self_explanatory = True
 
 
 class ModelError(SparkdlCommError, ValueError):
     """Unusable model: it cannot be shipped, has tensors that cannot be sent, or does not fit its weights."""
 
-    explains_itself = True
+    is_self_explanatory = True
 
 
 class PluginError(SparkdlCommError, RuntimeError):
@@ -180,7 +180,7 @@ class ProtocolError(GangError):
 
 #: Classes that may be rebuilt from a name that arrived over the network. RankFailedError is not among them, because it
 #: represents all classes that are not listed here.
-BY_NAME: dict[str, type[SparkdlCommError]] = {
+ERRORS_BY_NAME: dict[str, type[SparkdlCommError]] = {
     cls.__name__: cls
     for cls in (
         SparkdlCommError,

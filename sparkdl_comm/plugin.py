@@ -41,28 +41,28 @@ def jar_for(spark_version: str, folder: Path) -> Path:
 
     :raises PluginError: the plugin is not built for this line of Spark, or ``folder`` has no jar for it.
     """
-    wanted = _minor(spark_version)
-    if wanted not in SPARK_LINES:
+    line = _minor(spark_version)
+    if line not in SPARK_LINES:
         raise PluginError(
             f"pyspark {spark_version}: the plugin is built for Spark {' and '.join(SPARK_LINES)} only. Install a pyspark of"
             f" one of these lines, such as `pip install 'pyspark~={SPARK_LINES[-1]}.0'`"
         )
     jars = sorted(path for path in folder.glob("*.jar") if _JAR.fullmatch(path.name))
-    fitting = [path for path in jars if _JAR.fullmatch(path.name)["spark"] == wanted]  # type: ignore[index]
+    fitting = [path for path in jars if _JAR.fullmatch(path.name)["spark"] == line]  # type: ignore[index]
     if not fitting:
-        there = ", ".join(path.name for path in jars) or "no jar at all"
+        names = ", ".join(path.name for path in jars) or "no jar at all"
         raise PluginError(
-            f"no plugin jar for Spark {wanted} in {folder}: there is {there}. Build the jars with "
+            f"no plugin jar for Spark {line} in {folder}: there is {names}. Build the jars with "
             "`make jar` (Maven, JDK 17), or use a pyspark that one of these jars is for"
         )
     return fitting[-1]
 
 
-def with_jar(given: str, jar: Path) -> str:
+def append_jar(given: str, jar: Path) -> str:
     """Return ``given``, a value of ``spark.jars``, with ``jar`` appended unless it has a jar of the plugin."""
     jars = [name.strip() for name in given.split(",") if name.strip()]
-    has_one = any(_JAR.fullmatch(name.rsplit("/", 1)[-1]) for name in jars)
-    return ",".join(jars if has_one else [*jars, str(jar)])
+    has_plugin = any(_JAR.fullmatch(name.rsplit("/", 1)[-1]) for name in jars)
+    return ",".join(jars if has_plugin else [*jars, str(jar)])
 
 
 def check_conf(conf: Mapping[str, str], spark_version: str, scala_version: str | None) -> None:

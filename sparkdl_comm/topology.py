@@ -30,7 +30,9 @@ from sparkdl_comm.units import format_rate, parse_rate
 #: memory.
 MAX_HOSTS = 65536
 
-KNOWN = "star:N, bcube:n,k, bcube:n0xn1x…, fattree:k[,oversub=R], hosts:MxS; each may end in a rate, such as ,200mbit"
+KNOWN_FORMS = (
+    "star:N, bcube:n,k, bcube:n0xn1x…, fattree:k[,oversub=R], hosts:MxS; each may end in a rate, such as ,200mbit"
+)
 
 
 @dataclass(frozen=True)
@@ -94,11 +96,11 @@ class Topology:
         parts = [part.strip() for part in rest.split(",")]
         rates = parts.pop() if len(parts) > 1 and parts[-1].lower().endswith("bit") else None
         if kind not in _KINDS:
-            raise ConfError(f"topology {text!r}: unknown kind {kind!r}; known: {KNOWN}{nearest(kind, _KINDS)}")
+            raise ConfError(f"topology {text!r}: unknown kind {kind!r}; known: {KNOWN_FORMS}{nearest(kind, _KINDS)}")
         try:
             topology = _KINDS[kind](parts)
         except ValueError as error:
-            raise ConfError(f"topology {text!r}: {error}; known: {KNOWN}") from None
+            raise ConfError(f"topology {text!r}: {error}; known: {KNOWN_FORMS}") from None
         return topology if rates is None else topology.with_rates(*rates.split("/"))
 
     def __str__(self) -> str:
@@ -124,16 +126,16 @@ class Topology:
     @property
     def world(self) -> int:
         """Number of ranks."""
-        return len(self.hosts) * self.slots
+        return len(self.hosts) * self.ranks_per_host
 
     @property
-    def slots(self) -> int:
+    def ranks_per_host(self) -> int:
         """Ranks per host."""
         return len(self.hosts[0].ranks)
 
     def host_of(self, rank: int) -> Host:
         """Return the host of ``rank``. Consecutive ranks fill one host after the other."""
-        return self.hosts[rank // self.slots]
+        return self.hosts[rank // self.ranks_per_host]
 
     def digits(self, host: int) -> tuple[int, ...]:
         """Return the host's BCube address, digit 0 first. Digit l is less than ``radices[l]``."""
@@ -154,15 +156,15 @@ class Topology:
         """Return the segment of the host's NIC, numbered within the rail."""
         return self.switches[self.hosts[host].nics[rail].switch].segment
 
-    def neighbour_hosts(self, host: int, rail: int) -> tuple[int, ...]:
+    def neighbor_hosts(self, host: int, rail: int) -> tuple[int, ...]:
         """Return the other hosts on the segment of this host's NIC ``rail``, in order."""
         digits = self.digits(host)
         others = (d for d in range(self.radices[rail]) if d != digits[rail])
         return tuple(self.host_at((*digits[:rail], d, *digits[rail + 1 :])).index for d in others)
 
-    def neighbours(self, rank: int, rail: int) -> tuple[int, ...]:
+    def neighbors(self, rank: int, rail: int) -> tuple[int, ...]:
         """Return the ranks of other hosts that ``rank`` reaches over ``rail`` without a host in between, in order."""
-        hosts = self.neighbour_hosts(self.host_of(rank).index, rail)
+        hosts = self.neighbor_hosts(self.host_of(rank).index, rail)
         return tuple(other for host in hosts for other in self.hosts[host].ranks)
 
     def local_ranks(self, rank: int) -> tuple[int, ...]:
@@ -176,25 +178,25 @@ class Topology:
         order = [0]
         stride = 1
         for radix in self.radices:
-            order = _woven([[host + digit * stride for host in order] for digit in range(radix)])
+            order = _weave([[host + digit * stride for host in order] for digit in range(radix)])
             stride *= radix
         return [rank for host in order for rank in self.hosts[host].ranks]
 
-    def relay(self, host: int, rail: int, segment: int) -> Nic | None:
+    def next_hop(self, host: int, rail: int, segment: int) -> Nic | None:
         """Return the neighbor's NIC to which a packet for ``segment`` of ``rail`` goes next. None: this host is on the
         segment.
 
         Corrects one differing digit per hop, lowest level first, as BCube's servers do.
         """
         digits = self.digits(host)
-        wanted = _without(rail, self.radices, segment)
-        for level, digit in wanted.items():
+        target_digits = _shared_digits(rail, self.radices, segment)
+        for level, digit in target_digits.items():
             if digits[level] != digit:
                 return self.host_at((*digits[:level], digit, *digits[level + 1 :])).nics[level]
         return None
 
 
-def _woven(rows: list[list[int]]) -> list[int]:
+def _weave(rows: list[list[int]]) -> list[int]:
     """Return one cycle through all rows. Each row is a cycle, and hosts at the same index of two rows are neighbors.
 
     The first column is kept for the way back, unless the number of rows is even. Then the way there ends in that column
@@ -202,11 +204,11 @@ def _woven(rows: list[list[int]]) -> list[int]:
     """
     if len(rows[0]) == 1 or len(rows) % 2 == 0:
         return [host for index, row in enumerate(rows) for host in (reversed(row) if index % 2 else row)]
-    there = [host for index, row in enumerate(rows) for host in (reversed(row[1:]) if index % 2 else row[1:])]
-    return [rows[0][0], *there, *(row[0] for row in reversed(rows[1:]))]
+    path = [host for index, row in enumerate(rows) for host in (reversed(row[1:]) if index % 2 else row[1:])]
+    return [rows[0][0], *path, *(row[0] for row in reversed(rows[1:]))]
 
 
-def _without(rail: int, radices: tuple[int, ...], segment: int) -> dict[int, int]:
+def _shared_digits(rail: int, radices: tuple[int, ...], segment: int) -> dict[int, int]:
     """Return the digits that all hosts of the segment have in common, by level: all levels but ``rail``."""
     found = {}
     for level, radix in enumerate(radices):
@@ -215,8 +217,8 @@ def _without(rail: int, radices: tuple[int, ...], segment: int) -> dict[int, int
     return found
 
 
-def _segment(rail: int, radices: tuple[int, ...], digits: tuple[int, ...]) -> int:
-    """Return the segment of a host with these digits: the inverse of :func:`_without`."""
+def _segment_of(rail: int, radices: tuple[int, ...], digits: tuple[int, ...]) -> int:
+    """Return the segment of a host with these digits: the inverse of :func:`_shared_digits`."""
     segment = 0
     for level in reversed(range(len(radices))):
         if level != rail:
@@ -224,22 +226,22 @@ def _segment(rail: int, radices: tuple[int, ...], digits: tuple[int, ...]) -> in
     return segment
 
 
-def _number(text: str, least: int, what: str) -> int:
-    if not text.isdecimal() or not least <= int(text) <= MAX_HOSTS:
-        raise ValueError(f"{what} must be a number from {least} to {MAX_HOSTS}, not {text!r}")
+def _number(text: str, minimum: int, what: str) -> int:
+    if not text.isdecimal() or not minimum <= int(text) <= MAX_HOSTS:
+        raise ValueError(f"{what} must be a number from {minimum} to {MAX_HOSTS}, not {text!r}")
     return int(text)
 
 
-def _only(parts: list[str], count: int, what: str) -> list[str]:
+def _expect_count(parts: list[str], count: int, what: str) -> list[str]:
     if len(parts) != count:
         raise ValueError(f"needs {what}, not {len(parts)} values")
     return parts
 
 
-def _generalised_cube(text: str, radices: tuple[int, ...], slots: int = 1) -> Topology:
+def _make_cube(text: str, radices: tuple[int, ...], ranks_per_host: int = 1) -> Topology:
     """Return hosts at all addresses of these radices, with one switch per segment of each rail."""
-    if math.prod(radices) * slots > MAX_HOSTS:
-        raise ValueError(f"has {math.prod(radices) * slots} ranks, more than {MAX_HOSTS}")
+    if math.prod(radices) * ranks_per_host > MAX_HOSTS:
+        raise ValueError(f"has {math.prod(radices) * ranks_per_host} ranks, more than {MAX_HOSTS}")
     count = math.prod(radices)
     shape = Topology(text, radices, (), (), ())
     per_rail = [count // radix for radix in radices]
@@ -252,31 +254,31 @@ def _generalised_cube(text: str, radices: tuple[int, ...], slots: int = 1) -> To
     hosts = []
     for host in range(count):
         digits = shape.digits(host)
-        nics = tuple(Nic(host, rail, first[rail] + _segment(rail, radices, digits)) for rail in range(len(radices)))
-        hosts.append(Host(host, tuple(range(host * slots, (host + 1) * slots)), nics))
+        nics = tuple(Nic(host, rail, first[rail] + _segment_of(rail, radices, digits)) for rail in range(len(radices)))
+        hosts.append(Host(host, tuple(range(host * ranks_per_host, (host + 1) * ranks_per_host)), nics))
     return replace(shape, hosts=tuple(hosts), switches=switches)
 
 
 def _star(parts: list[str]) -> Topology:
-    count = _number(_only(parts, 1, "the number of hosts")[0], 1, "the number of hosts")
-    return _generalised_cube(f"star:{count}", (count,))
+    count = _number(_expect_count(parts, 1, "the number of hosts")[0], 1, "the number of hosts")
+    return _make_cube(f"star:{count}", (count,))
 
 
 def _hosts(parts: list[str]) -> Topology:
-    pair = _only(_only(parts, 1, "MxS")[0].split("x"), 2, "MxS, hosts and ranks on each")
-    count, slots = (_number(part, 1, "hosts and ranks per host") for part in pair)
-    return _generalised_cube(f"hosts:{count}x{slots}", (count,), slots)
+    pair = _expect_count(_expect_count(parts, 1, "MxS")[0].split("x"), 2, "MxS, hosts and ranks on each")
+    count, ranks_per_host = (_number(part, 1, "hosts and ranks per host") for part in pair)
+    return _make_cube(f"hosts:{count}x{ranks_per_host}", (count,), ranks_per_host)
 
 
 def _bcube(parts: list[str]) -> Topology:
     if len(parts) == 1 and "x" in parts[0]:
         radices = tuple(_number(part, 2, "a radix") for part in parts[0].split("x"))
-        return _generalised_cube(f"bcube:{parts[0]}", radices)
-    n, k = _only(parts, 2, "n,k or radices such as 2x3")
+        return _make_cube(f"bcube:{parts[0]}", radices)
+    n, k = _expect_count(parts, 2, "n,k or radices such as 2x3")
     ports, levels = _number(n, 2, "n, the ports of a switch,"), _number(k, 1, "k, the number of levels,")
     if levels > math.log2(MAX_HOSTS):
         raise ValueError(f"has more than {MAX_HOSTS} hosts")
-    return _generalised_cube(f"bcube:{ports},{levels}", (ports,) * levels)
+    return _make_cube(f"bcube:{ports},{levels}", (ports,) * levels)
 
 
 def _fattree(parts: list[str]) -> Topology:

@@ -143,7 +143,7 @@ def digest(vector: torch.Tensor) -> str:
 def is_right(found: torch.Tensor, place: Place, asked: dict[str, Any]) -> bool:
     """Compares with the same sum made here of all ranks' gradients, by torch.topk."""
     wanted = torch.zeros_like(found)
-    dense, slots = bool(asked["plan"]), place.topology.slots
+    dense, slots = bool(asked["plan"]), place.topology.ranks_per_host
     grouped = slots if asked["algorithm"] == "hitopk" else 1
     for first in range(0, place.world, grouped):
         total = gradient(first, asked)

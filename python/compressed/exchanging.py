@@ -97,7 +97,7 @@ def _row(algorithm: str, count: int, result: dict[str, Any], options: Namespace)
 
 def link_bytes(algorithm: str, topology: Topology, count: int, density: float) -> float:
     """What the NIC of a host must take in, at least."""
-    hosts, slots = len(topology.hosts), topology.slots
+    hosts, slots = len(topology.hosts), topology.ranks_per_host
     if algorithm == "hitopk":
         return sum((hosts - 1) * _selected(count // slots, density) for _ in range(slots))
     if algorithm == "naive-ag":

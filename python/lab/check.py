@@ -61,7 +61,7 @@ def rings(lab: Lab) -> list[Stream]:
     found = []
     for host in lab.topology.hosts:
         for rail in range(lab.topology.rails):
-            mates = sorted((*lab.topology.neighbour_hosts(host.index, rail), host.index))
+            mates = sorted((*lab.topology.neighbor_hosts(host.index, rail), host.index))
             if len(mates) > 1:
                 found.append((host.index, mates[(mates.index(host.index) + 1) % len(mates)], rail))
     return found

@@ -28,7 +28,7 @@ from lab.network import Lab, Traffic
 from lab.rates import DISTRIBUTIONS, RateSchedule
 from lab.removal import remove
 from sparkdl_comm.errors import ConfError, DeadlineError, LabError, SparkdlCommError
-from sparkdl_comm.topology import KNOWN
+from sparkdl_comm.topology import KNOWN_FORMS
 from sparkdl_comm.units import format_rate
 
 #: The script that calls :func:`main`.
@@ -112,7 +112,7 @@ def _parser() -> argparse.ArgumentParser:
 
 
 def _add_network(parser: argparse.ArgumentParser, *, needed: bool = True, loopback: bool = False) -> None:
-    parser.add_argument("--topology", required=needed, help=KNOWN)
+    parser.add_argument("--topology", required=needed, help=KNOWN_FORMS)
     parser.add_argument("--rate", help="of every NIC, each way, if the topology has none: 200mbit")
     parser.add_argument("--mtu", type=int, default=1500, help="bytes")
     parser.add_argument(

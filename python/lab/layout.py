@@ -207,7 +207,7 @@ class Layout:
         if node.id == HEAD:
             return [*lines, f"route add 10.0.0.0/8 via {self.address(0)}"]
         for switch in self.topology.switches:
-            relay = self.topology.relay(int(node.id), switch.rail, switch.segment)
+            relay = self.topology.next_hop(int(node.id), switch.rail, switch.segment)
             if relay is not None:
                 via = self.address(relay.host, relay.rail)
                 lines.append(f"route replace 10.{switch.rail + 1}.{switch.segment}.0/24 via {via}")

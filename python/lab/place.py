@@ -40,8 +40,8 @@ class Place:
         return {
             "RANK": str(self.rank),
             "WORLD_SIZE": str(self.world),
-            "LOCAL_RANK": str(self.rank % self.topology.slots),
-            "LOCAL_WORLD_SIZE": str(self.topology.slots),
+            "LOCAL_RANK": str(self.rank % self.topology.ranks_per_host),
+            "LOCAL_WORLD_SIZE": str(self.topology.ranks_per_host),
             "MASTER_ADDR": self.peers[0][0],
             "MASTER_PORT": str(self.port),
             "SPARKDL_LAB_TOPOLOGY": str(self.topology),

@@ -82,7 +82,7 @@ class SparkCluster:
             "spark.driver.host": head,
             "spark.driver.bindAddress": head,
             "spark.executor.instances": str(len(topology.hosts)),
-            "spark.executor.cores": str(topology.slots),
+            "spark.executor.cores": str(topology.ranks_per_host),
             "spark.executor.memory": self._memory,
             "spark.cores.max": str(topology.world),
             "spark.scheduler.barrier.maxConcurrentTasksCheck.interval": "1s",
@@ -100,7 +100,15 @@ class SparkCluster:
             topology = self._cluster.topology
             for host in topology.hosts:
                 address = self._cluster.address(host.index, self._rail)
-                worker = ["worker.Worker", "--host", address, "--cores", str(topology.slots), "--memory", self._memory]
+                worker = [
+                    "worker.Worker",
+                    "--host",
+                    address,
+                    "--cores",
+                    str(topology.ranks_per_host),
+                    "--memory",
+                    self._memory,
+                ]
                 worker += ["--webui-port", "0", "--work-dir", str(self._folder / "work" / str(host.index)), self.master]
                 self._start(f"worker-{host.index}", host.index, worker)
             self._wait_for(_WORKER_UP)

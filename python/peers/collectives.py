@@ -61,7 +61,7 @@ def openmpi(arena: Arena) -> Iterator[Row]:
     agent.chmod(0o700)
     # Open MPI's own messages go over the control network, the data over the lab's links.
     control, rail = lab.layout.node(0).interface(CONTROL), lab.layout.node(0).interface(0)
-    network = ["--host", ",".join(f"{address}:{lab.topology.slots}" for address in nodes)]
+    network = ["--host", ",".join(f"{address}:{lab.topology.ranks_per_host}" for address in nodes)]
     network += ["--mca", "plm_rsh_agent", str(agent), "--mca", "oob_tcp_if_include", control]
     network += ["--mca", "btl", "self,vader,tcp", "--mca", "btl_tcp_if_include", rail]
     with arena.crossing(necessary(arena, arena.options.operations)):

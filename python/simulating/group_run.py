@@ -96,7 +96,7 @@ def hierarchical_top_k(
     """
     if topology.rails != 1:
         raise ConfError(f"{topology}: hierarchical top-k is for hosts with one NIC each, not {topology.rails}")
-    hosts, slots = len(topology.hosts), topology.slots
+    hosts, slots = len(topology.hosts), topology.ranks_per_host
     message = SparseFormat.of_density(-(-count // slots), density).nbytes
     inside = [host.ranks for host in topology.hosts]
     between = [tuple(range(slot, topology.world, slots)) for slot in range(slots)]

@@ -46,7 +46,7 @@ def arrange(members: Sequence[Member], text: str = "") -> tuple[Topology, list[i
     order = sorted(range(len(members)), key=lambda rank: (hosts.index(hosts[rank]), rank))
     counts = {hosts.count(host) for host in hosts}
     if configured is not None:
-        return configured, order if counts == {configured.slots} else list(range(len(members)))
+        return configured, order if counts == {configured.ranks_per_host} else list(range(len(members)))
     if len(set(hosts)) > 1 and len(counts) == 1 and counts != {1}:
         return Topology.parse(f"hosts:{len(set(hosts))}x{counts.pop()}"), order
     return Topology.parse(f"star:{len(members)}"), list(range(len(members)))

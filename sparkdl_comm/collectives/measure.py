@@ -89,7 +89,7 @@ def make_probe(topology: Topology, rail: int, count: int) -> Plan:
 
     def program(rank: int) -> Program:
         host = topology.host_of(rank)
-        near = sorted([host.index, *topology.neighbour_hosts(host.index, rail)])
+        near = sorted([host.index, *topology.neighbor_hosts(host.index, rail)])
         if len(near) == 1 or rank != host.ranks[0]:
             return Program(())
         at = near.index(host.index)

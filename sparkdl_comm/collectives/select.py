@@ -62,7 +62,9 @@ def predict(
         links = zip(by_rail, rail_bytes, cost.betas, strict=True)
         busiest = [len(sent) * cost.alpha + nbytes * beta for sent, nbytes, beta in links]
         local_sends = [step for step in steps if step.kind is StepKind.SEND and step.peer in sample_host.ranks]
-        busiest += [sum(cost.alpha + (s.stop - s.start) * itemsize * cost.local for s in local_sends) / topology.slots]
+        busiest += [
+            sum(cost.alpha + (s.stop - s.start) * itemsize * cost.local for s in local_sends) / topology.ranks_per_host
+        ]
         return Prediction(name, max(busiest), rail_bytes, block_bytes, is_lower_bound=True)
     plan_transfers = order_transfers(plan)
     sent = count_sent_elements(

@@ -53,7 +53,7 @@ class HiTopK(CompressedSum):
                 " executors or cores, or use another strategy (spark.sparkdl.comm.strategy)"
             )
         topology, order, _ = topology_of(ranks, conf.topology)
-        self._slots, self._hosts = topology.slots, len(topology.hosts)
+        self._slots, self._hosts = topology.ranks_per_host, len(topology.hosts)
         host, self._slot = divmod(order.index(ranks.rank), self._slots)
         self._groups: list[CollectiveGroup] = []
 

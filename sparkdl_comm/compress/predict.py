@@ -29,7 +29,7 @@ def _predict_naive(topology: Topology, count: int, density: float, cost: Cost) -
 
 
 def _predict_hierarchical(topology: Topology, count: int, density: float, cost: Cost) -> Prediction:
-    hosts, slots = len(topology.hosts), topology.slots
+    hosts, slots = len(topology.hosts), topology.ranks_per_host
     message = SparseFormat.of_density(-(-count // slots), density).nbytes
     seconds, rail_bytes, is_lower_bound = 0.0, 0, False
     if slots > 1:

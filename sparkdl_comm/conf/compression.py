@@ -14,7 +14,7 @@ from sparkdl_comm.errors import nearest
 COMPRESSIONS = ("exact", "mstopk", "topk", "dgc")
 
 #: Parts of a schedule that have a value.
-_SCHEDULE = ("steps", "epochs", "warmup")
+_SCHEDULE_PARTS = ("steps", "epochs", "warmup")
 
 _RANGE = re.compile(r"(\d+)(-(\d+)?)?")
 
@@ -61,7 +61,7 @@ class Schedule:
         return ",".join(["auto"] * self.auto + parts + [f"warmup:{self.warmup}"] * bool(self.warmup)) or "always"
 
 
-def compression(text: str) -> Compression | None:
+def parse_compression(text: str) -> Compression | None:
     """Parse ``none``, ``OPERATOR:DENSITY`` or ``powersgd:RANK``. Return None for ``none``."""
     if text == "none":
         return None
@@ -78,7 +78,7 @@ def compression(text: str) -> Compression | None:
     return Compression(name, density)
 
 
-def schedule(text: str) -> Schedule:
+def parse_schedule(text: str) -> Schedule:
     """Parse ``always``, or a list of ``auto``, ``steps:A-B``, ``epochs:A-B`` and ``warmup:STEPS``."""
     found: dict[str, Any] = {}
     for part in text.split(",") if text != "always" else ():
@@ -87,7 +87,7 @@ def schedule(text: str) -> Schedule:
             found["auto"] = True
             continue
         match = _RANGE.fullmatch(value)
-        if name in found or name not in _SCHEDULE or not match or (name == "warmup") != (match[2] is None):
+        if name in found or name not in _SCHEDULE_PARTS or not match or (name == "warmup") != (match[2] is None):
             break
         first, last = int(match[1]), int(match[3] or 0) or math.inf
         found[name] = first if name == "warmup" else (first, last)

@@ -34,7 +34,7 @@ def rate(text: str) -> str:
     return text
 
 
-def above_0(text: str) -> float:
+def positive_or_inf(text: str) -> float:
     value = values.number(text)
     if not value > 0:
         raise ValueError("a number above 0, or inf")
@@ -68,7 +68,7 @@ FABRIC_KEYS: tuple[Key, ...] = (
         "number",
         "0",
         "Momentum of SGD at the fabric's server. If it is set, the optimizer itself should have no momentum.",
-        values.below_1,
+        values.fraction_below_1,
     ),
     Key(
         "fabric.stepScale",
@@ -77,7 +77,7 @@ FABRIC_KEYS: tuple[Key, ...] = (
         "0",
         "C of the fabric's delay-adaptive step size. The model's update number T, with a delay of D updates, is\n"
         "multiplied by C/sqrt(T+D). 0: updates are applied unscaled.",
-        values.share,
+        values.non_negative,
     ),
     Key(
         "fabric.replica",
@@ -96,7 +96,7 @@ FABRIC_KEYS: tuple[Key, ...] = (
         "Limit of the L2 norm of the difference between the models of the fabric's server and replica. The larger the\n"
         "limit, the fewer and larger are the sums of updates that the replica gets, up to eight updates per worker in\n"
         "a sum. inf: the replica gets what the network has room for.",
-        above_0,
+        positive_or_inf,
     ),
     Key(
         "fabric.aggregators",

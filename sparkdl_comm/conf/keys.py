@@ -18,7 +18,7 @@ KEYS: tuple[Key, ...] = (
         "How gradients and parameters are exchanged. The Param `strategy` overrides it. NAME+LOOP stands for a\n"
         "collective with collective.loop=LOOP. NAME+decoupled+ibatch also sets collective.batching=ibatch.\n"
         "ps+BATCHING sets ps.batching.",
-        strategy.name,
+        strategy.checked_name,
     ),
     Key(
         "timeout",
@@ -61,7 +61,7 @@ KEYS: tuple[Key, ...] = (
         "",
         "Network interface that ranks listen on, such as eth1, or its address, or its network, such as 10.0.1.0/24.\n"
         "Empty: the address that Spark uses.",
-        values.anything,
+        values.any_text,
     ),
     Key(
         "ports",
@@ -80,7 +80,7 @@ KEYS: tuple[Key, ...] = (
         "Name or address by which executors reach the process that calls fit. The process listens there, or on\n"
         "spark.driver.bindAddress if that is set. If neither belongs to this host (NAT), it listens on its first NIC.\n"
         "Empty: spark.driver.host. In a Spark Connect client, empty means the client's address towards the server.",
-        values.anything,
+        values.any_text,
     ),
     Key(
         "driver.port",
@@ -183,7 +183,7 @@ KEYS: tuple[Key, ...] = (
         "thresholds, in up to 30 passes. topk is torch.topk. dgc uses double sampling. For ps, strategies with an\n"
         "algorithm that all-gathers, and hitopk, which uses exact:0.01 for none. powersgd:R sends gradients as\n"
         "products of two matrices with R columns instead, by collectives that all-reduce (not gloo, ps and hitopk).",
-        compression.compression,
+        compression.parse_compression,
     ),
     Key(
         "compression.schedule",
@@ -195,7 +195,7 @@ KEYS: tuple[Key, ...] = (
         "epochs:A-B count from 1, and B may be missing. warmup:STEPS sends more in so many steps from A on: a quarter\n"
         "of the elements, then a sixteenth, and so on. auto (not with ps) alternates dense and compressed steps for\n"
         "sixteen steps, and continues with the faster kind. It tries again after 100 steps or more.",
-        compression.schedule,
+        compression.parse_schedule,
     ),
     Key(
         "compression.values",
@@ -213,7 +213,7 @@ KEYS: tuple[Key, ...] = (
         "0",
         "Momentum correction of compressed gradients. What is left out accumulates with this momentum, as in an\n"
         "optimizer, at the learning rate of its step. The optimizer should then be SGD without momentum. 0: none.",
-        values.below_1,
+        values.fraction_below_1,
     ),
     Key(
         "compression.feedback",
@@ -285,7 +285,7 @@ KEYS: tuple[Key, ...] = (
         "number",
         "0.25",
         "Relative change of computation, start-up or transfer time, compared with the plan, that leads to a new plan.",
-        values.share,
+        values.non_negative,
     ),
     *FABRIC_KEYS,
     Key(

@@ -85,11 +85,11 @@ class CommConf:
             if name not in fields:
                 raise ConfError(f"unknown setting {name}{nearest(name, fields)}")
         values: dict[str, Any] = {}
-        given: dict[str, Any] = {}
+        implied: dict[str, Any] = {}
         for key in KEYS:
             override = overrides.get(key.field)
             values[key.field] = key.read(conf.get(key.full, key.default) if override is None else as_text(override))
-        for field, text in _named(values["strategy"]).items():
+        for field, text in _settings_of_name(values["strategy"]).items():
             key = next(key for key in KEYS if key.field == field)
             is_set = key.full in conf or overrides.get(field) is not None
             if is_set and as_text(values[field]) != text and field != "strategy":
@@ -97,11 +97,11 @@ class CommConf:
                     f"strategy {values['strategy']!r} stands for {key.full}={text}, but that is set to"
                     f" {as_text(values[field])}: remove one of them"
                 )
-            given[field] = key.read(text)
-        return cls(**{**values, **given})
+            implied[field] = key.read(text)
+        return cls(**{**values, **implied})
 
 
-def _named(strategy: str) -> dict[str, str]:
+def _settings_of_name(strategy: str) -> dict[str, str]:
     """Return the settings that a strategy's name implies, by field."""
     return {field: text for field, text in asdict(NamedStrategy.parse(strategy)).items() if text}
 

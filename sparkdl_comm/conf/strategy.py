@@ -16,9 +16,9 @@ HITOPK, FABRIC = "hitopk", "fabric"
 #: Name of the parameter server. The name of a batching may follow.
 SERVER = "ps"
 #: Name of the batching that iBatch's planner makes.
-PLANNED = "ibatch"
+IBATCH = "ibatch"
 #: Suffixes of a collective's name: the decoupled loop, and the decoupled loop with planned buckets.
-DECOUPLED, BATCHED = "+decoupled", f"+decoupled+{PLANNED}"
+DECOUPLED, DECOUPLED_IBATCH = "+decoupled", f"+decoupled+{IBATCH}"
 
 #: Loops of collectives other than all-reduce. They may be a suffix of a name too.
 OTHER_LOOPS = ("decoupled", "root", "root-overlap")
@@ -53,10 +53,10 @@ class NamedStrategy:
                 return cls(name, ps_batching=values.policy(rest))
             except ValueError as error:
                 raise ValueError(f"{SERVER}, or {SERVER}+BATCHING with {error}") from None
-        if plus + rest == BATCHED:
-            return cls(name, loop="decoupled", batching=PLANNED)
+        if plus + rest == DECOUPLED_IBATCH:
+            return cls(name, loop="decoupled", batching=IBATCH)
         if rest not in OTHER_LOOPS:
-            forms = (*(f"{name}+{loop}" for loop in OTHER_LOOPS), f"{name}{BATCHED}")
+            forms = (*(f"{name}+{loop}" for loop in OTHER_LOOPS), f"{name}{DECOUPLED_IBATCH}")
             raise ValueError(f"{name}, {' or '.join(forms)}{nearest(text, forms)}")
         return cls(name, loop=rest)
 
@@ -67,11 +67,11 @@ def loop_name(strategy: str, loop: str, batching: str) -> str:
     :param loop: ``collective.loop``.
     :param batching: ``collective.batching``.
     """
-    followed = ([loop] if loop in OTHER_LOOPS else []) + ([batching] if batching == PLANNED else [])
-    return "+".join([strategy, *followed])
+    suffixes = ([loop] if loop in OTHER_LOOPS else []) + ([batching] if batching == IBATCH else [])
+    return "+".join([strategy, *suffixes])
 
 
-def name(text: str) -> str:
+def checked_name(text: str) -> str:
     """Return ``text`` after a check of its form."""
     NamedStrategy.parse(text)
     return text

@@ -17,18 +17,18 @@ _TIME = re.compile(r"(\d+(?:\.\d+)?)\s*(us|ms|s|m|min|h|d)?")
 _SECONDS = {"us": 1e-6, "ms": 1e-3, "s": 1.0, None: 1.0, "m": 60.0, "min": 60.0, "h": 3600.0, "d": 86400.0}
 #: Limit of times, in seconds: about thirty years. Longer times overflow Python's timers and the plugin, which counts
 #: nanoseconds in a long.
-_MOST_SECONDS = 10**9
+_MAX_SECONDS = 10**9
 #: The plugin counts iterations in an int.
-_MOST_ITERATIONS = 2**31 - 1
+_MAX_ITERATIONS = 2**31 - 1
 #: More than the layers of any network.
-_MOST_PARTS = 1_000_000
+_MAX_PARTS = 1_000_000
 _PORTS = re.compile(r"(\d+)(?:\s*-\s*(\d+))?")
 
 #: Names of batching policies. ``parts:COUNT`` and ``fixed:BYTES`` are two more.
 POLICIES = ("whole", "layerwise", "greedy1", "greedy2", "ibatch", "paper", "paper-layerwise", "optimal")
 
 
-def anything(text: str) -> str:
+def any_text(text: str) -> str:
     return text
 
 
@@ -45,9 +45,9 @@ def seconds(text: str) -> float:
     """
     match = _TIME.fullmatch(text.lower())
     value = float(match[1]) * _SECONDS[match[2]] if match else math.nan
-    if not 0 < value <= _MOST_SECONDS:
+    if not 0 < value <= _MAX_SECONDS:
         raise ValueError(
-            f"a time of more than 0 and at most {_MOST_SECONDS}s, such as 30s, 2min or 500ms (us, ms, s, m, min, h, d; "
+            f"a time of more than 0 and at most {_MAX_SECONDS}s, such as 30s, 2min or 500ms (us, ms, s, m, min, h, d; "
             "bare number: s)"
         )
     return value
@@ -115,8 +115,8 @@ def one_of(*choices: str) -> Callable[[str], str]:
 
 
 def iterations(text: str) -> int:
-    if not text.isdecimal() or not 1 <= int(text) <= _MOST_ITERATIONS:
-        raise ValueError(f"a whole number of at least 1 and at most {_MOST_ITERATIONS}")
+    if not text.isdecimal() or not 1 <= int(text) <= _MAX_ITERATIONS:
+        raise ValueError(f"a whole number of at least 1 and at most {_MAX_ITERATIONS}")
     return int(text)
 
 
@@ -128,14 +128,14 @@ def number(text: str) -> float:
         return math.nan
 
 
-def share(text: str) -> float:
+def non_negative(text: str) -> float:
     value = number(text)
     if not 0 <= value < math.inf:
         raise ValueError("a number of at least 0, such as 0.25")
     return value
 
 
-def below_1(text: str) -> float:
+def fraction_below_1(text: str) -> float:
     value = number(text)
     if not 0 <= value < 1:
         raise ValueError("a number of at least 0 and less than 1")
@@ -145,11 +145,11 @@ def below_1(text: str) -> float:
 def policy(text: str) -> str:
     """Return the name of a policy for cutting layers into batches. The planner itself is in the plugin's jar."""
     kind, _, size = text.partition(":")
-    most = {"parts": _MOST_PARTS, "fixed": math.inf}.get(kind, 0)
-    if text in POLICIES or (size.isdecimal() and 0 < int(size) <= most):
+    limit = {"parts": _MAX_PARTS, "fixed": math.inf}.get(kind, 0)
+    if text in POLICIES or (size.isdecimal() and 0 < int(size) <= limit):
         return text
     raise ValueError(
-        f"one of {', '.join(POLICIES)}, parts:COUNT with COUNT of 1 to {_MOST_PARTS}, or fixed:BYTES with BYTES of at least 1"
+        f"one of {', '.join(POLICIES)}, parts:COUNT with COUNT of 1 to {_MAX_PARTS}, or fixed:BYTES with BYTES of at least 1"
         f"{nearest(text, POLICIES)}"
     )
 

@@ -14,7 +14,7 @@ import threading
 import time
 
 from sparkdl_comm.errors import (
-    BY_NAME,
+    ERRORS_BY_NAME,
     DeadlineError,
     GangError,
     InputError,
@@ -215,7 +215,7 @@ class SchedulerService:
             self._fences.record_answer(message.number, node)
             self._report_lost_nodes(now)
         elif isinstance(message, Failed):
-            raise BY_NAME.get(message.error, GangError)(message.why, rank=message.rank)
+            raise ERRORS_BY_NAME.get(message.error, GangError)(message.why, rank=message.rank)
         elif message is None or isinstance(message, Leave):
             self._handle_lost(node, message is not None, now)
         else:

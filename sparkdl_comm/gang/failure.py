@@ -12,7 +12,7 @@ from dataclasses import asdict, dataclass
 from typing import Any
 
 from sparkdl_comm.errors import (
-    BY_NAME,
+    ERRORS_BY_NAME,
     BridgeError,
     DeadlineError,
     ProtocolError,
@@ -84,7 +84,7 @@ def _is_plain(exc: BaseException) -> bool:
     """Return whether the message says all: one of the package's own errors, caused by nothing or by a failed system
     call.
     """
-    ours = isinstance(exc, SparkdlCommError) and exc.explains_itself
+    ours = isinstance(exc, SparkdlCommError) and exc.is_self_explanatory
     return ours and (exc.__cause__ is None or isinstance(exc.__cause__, OSError))
 
 
@@ -129,7 +129,7 @@ class Failure:
         """
         kind, traceback, log = type(exc), None, ""
         error = kind.__qualname__
-        if BY_NAME.get(error) is not kind and kind.__module__ != "builtins":
+        if ERRORS_BY_NAME.get(error) is not kind and kind.__module__ != "builtins":
             error = f"{kind.__module__}.{error}"
         try:
             message = str(exc)
@@ -223,7 +223,7 @@ class Failure:
         """Return a typed error of the package's own class, or RankFailedError for other classes, with the remote
         traceback.
         """
-        kind = BY_NAME.get(self.error)
+        kind = ERRORS_BY_NAME.get(self.error)
         if kind is None:
             return RankFailedError(
                 rank=self.rank,

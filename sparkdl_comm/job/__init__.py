@@ -9,12 +9,12 @@ On the driver:
 - ``driver_listener.py`` receives the ranks' connections. ``summary.py`` makes the summary from their reports.
 - ``arrow_batches.py`` bounds the size of Arrow batches. ``row_sets.py`` tracks the rows that executors keep on disk.
 - ``module_broadcast.py`` sends modules to executors, pickled by ``pickling.py``. ``broadcasts.py`` removes broadcasts.
-- ``trained.py`` makes the driver's module and loads the trained tensors into it.
+- ``trained_module.py`` makes the driver's module and loads the trained tensors into it.
 - ``local.py`` runs ranks as processes of the driver's machine.
 
 On executors:
 
-- ``import_check.py`` checks that the package can be imported. ``shipped.py`` reports missing modules of the user.
+- ``import_check.py`` checks that the package can be imported. ``shipping.py`` reports missing modules of the user.
 - ``task.py`` has the steps that all ranks share. ``rank.py`` trains a model, and ``function.py`` runs a user's
   function.
 - ``driver_client.py`` and ``output.py`` send progress, tensors and printed lines to the driver.

@@ -13,7 +13,7 @@ from sparkdl_comm.errors import DeadlineError
 _log = logging.getLogger(__name__)
 
 #: Seconds between two log lines of a fit that waits.
-TELL_SECONDS = 60.0
+LOG_INTERVAL_SECONDS = 60.0
 
 
 class AdmissionQueue:
@@ -25,11 +25,11 @@ class AdmissionQueue:
 
     def __init__(self) -> None:
         self._changed = threading.Condition()
-        self._waiting: list[object] = []
-        self._used = 0
+        self._tickets: list[object] = []
+        self._used_slots = 0
 
     @contextmanager
-    def admitted(self, ranks: int, slots: int | None, timeout: float) -> Iterator[None]:
+    def admit(self, ranks: int, slots: int | None, timeout: float) -> Iterator[None]:
         """Wait for admission, then hold one slot per rank until the context ends.
 
         :param ranks: number of ranks of the gang.
@@ -41,15 +41,14 @@ class AdmissionQueue:
         ticket = object()
         deadline = time.monotonic() + timeout
         with self._changed:
-            self._waiting.append(ticket)
+            self._tickets.append(ticket)
             try:
                 while not self._changed.wait_for(
-                    lambda: self._waiting[0] is ticket and self._fits(ranks, slots),
-                    max(0.0, min(TELL_SECONDS, deadline - time.monotonic())),
+                    lambda: self._tickets[0] is ticket and self._fits(ranks, slots),
+                    max(0.0, min(LOG_INTERVAL_SECONDS, deadline - time.monotonic())),
                 ):
-                    state = (
-                        f"{self._waiting.index(ticket)} others are before it, and {self._used} of {slots} slots in use"
-                    )
+                    before = self._tickets.index(ticket)
+                    state = f"{before} others are before it, and {self._used_slots} of {slots} slots in use"
                     if time.monotonic() >= deadline:
                         raise DeadlineError(
                             f"a fit with {ranks} ranks waited {timeout:g} s for its turn (spark.sparkdl.comm.turnTimeout):"
@@ -57,19 +56,19 @@ class AdmissionQueue:
                             " fits at a time (parallelism of CrossValidator)"
                         )
                     _log.warning("a fit with %d ranks waits for its turn: %s", ranks, state)
-                self._used += ranks
+                self._used_slots += ranks
             finally:
-                self._waiting.remove(ticket)
+                self._tickets.remove(ticket)
                 self._changed.notify_all()
         try:
             yield
         finally:
             with self._changed:
-                self._used -= ranks
+                self._used_slots -= ranks
                 self._changed.notify_all()
 
     def _fits(self, ranks: int, slots: int | None) -> bool:
-        return self._used == 0 or (slots is not None and self._used + ranks <= slots)
+        return self._used_slots == 0 or (slots is not None and self._used_slots + ranks <= slots)
 
 
 #: The queue of this process. A process has one Spark application.

@@ -20,25 +20,25 @@ from pyspark.sql import functions as F
 from pyspark.sql.types import ArrayType, BinaryType, DataType, StringType, StructField
 
 from sparkdl_comm.data.fields import RowFormat
-from sparkdl_comm.job.row_sets import Source, source_of
+from sparkdl_comm.job.row_sets import Source, identify_source
 from sparkdl_comm.job.session import is_classic
 
 #: Approximate limit of a batch, in bytes.
 BATCH_BYTES = 32 << 20
 #: Spark's limit of rows per batch, and its default.
-KEY = "spark.sql.execution.arrow.maxRecordsPerBatch"
+ROWS_PER_BATCH_KEY = "spark.sql.execution.arrow.maxRecordsPerBatch"
 _DEFAULT_ROWS = 10_000
 #: Spark 4's limit of bytes per batch. Spark 3.5 has none.
 _BYTES_KEY = "spark.sql.execution.arrow.maxBytesPerBatch"
 #: Number of rows to measure.
-_MEASURED = 4
+_MEASURED_ROWS = 4
 #: Rows per batch when measuring the width would run a large part of the query twice.
-_UNKNOWN = 256
-_UNKNOWN_BYTES = BATCH_BYTES // _UNKNOWN
+_ROWS_IF_UNKNOWN = 256
+_ROW_BYTES_IF_UNKNOWN = BATCH_BYTES // _ROWS_IF_UNKNOWN
 #: Bytes of a number, and overhead of a row in addition to its arrays.
-_NUMBER = 8
+_NUMBER_BYTES = 8
 #: Nodes of an optimized plan that return their first rows without reading all others.
-_NARROW = frozenset(
+_NARROW_NODES = frozenset(
     (
         *("Project", "Filter", "Union", "LocalRelation", "LogicalRDD", "LogicalRelation", "InMemoryRelation", "Range"),
         *("OneRowRelation", "LocalLimit", "GlobalLimit", "DataSourceV2ScanRelation", "Sample", "Generate"),
@@ -62,25 +62,25 @@ class Measure:
     stored: float = 0.0
 
 
-def measures(df: DataFrame, names: Sequence[str]) -> dict[str, Measure]:
+def measure_columns(df: DataFrame, names: Sequence[str]) -> dict[str, Measure]:
     """Return the measures of the columns ``names``, by name.
 
     Runs a small job if a column has arrays, Vectors, binary or text. Runs none if the query would have to read all of
     its input for its first rows, or if the same data were measured before.
     """
-    fields = [_field(df, name) for name in names]
-    found = {field.name: Measure(_NUMBER) for field in fields}
+    fields = [_find_field(df, name) for name in names]
+    found = {field.name: Measure(_NUMBER_BYTES) for field in fields}
     variable = [field for field in fields if isinstance(field.dataType, (*_VECTORS, ArrayType, BinaryType, StringType))]
     if not variable:
         return found
     if not _is_narrow(df):
-        return found | {field.name: _described(field) for field in variable}
-    source = source_of(df, RowFormat(), 0)
-    for known, named, result in list(_known):
-        if isinstance(source, Source) and named == list(names) and known.same(source):
+        return found | {field.name: _measure_from_metadata(field) for field in variable}
+    source = identify_source(df, RowFormat(), 0)
+    for known, named, result in list(_known_measures):
+        if isinstance(source, Source) and named == list(names) and known.is_same(source):
             return result
-    sizes = [_sizes(field).alias(f"m{index}") for index, field in enumerate(variable)]
-    rows = df.select(*sizes).limit(_MEASURED).collect()
+    sizes = [_measure_column(field).alias(f"m{index}") for index, field in enumerate(variable)]
+    rows = df.select(*sizes).limit(_MEASURED_ROWS).collect()
     for index, field in enumerate(variable):
         seen = [row[f"m{index}"] for row in rows if row[f"m{index}"]["size"] is not None]
         if not seen:
@@ -88,15 +88,15 @@ def measures(df: DataFrame, names: Sequence[str]) -> dict[str, Measure]:
         size = max(each["size"] for each in seen)
         if isinstance(field.dataType, _VECTORS):
             stored = [each["stored"] for each in seen]
-            found[field.name] = Measure(_NUMBER * size, size, sum(stored) / len(stored))
+            found[field.name] = Measure(_NUMBER_BYTES * size, size, sum(stored) / len(stored))
         else:
-            found[field.name] = Measure(size * (_NUMBER if isinstance(field.dataType, ArrayType) else 1))
+            found[field.name] = Measure(size * (_NUMBER_BYTES if isinstance(field.dataType, ArrayType) else 1))
     if isinstance(source, Source):
-        _known.append((source, list(names), found))
+        _known_measures.append((source, list(names), found))
     return found
 
 
-def bounded(df: DataFrame, row_bytes: int) -> DataFrame:
+def limit_batches(df: DataFrame, row_bytes: int) -> DataFrame:
     """Return ``df`` for a job whose Arrow batches have about :data:`BATCH_BYTES` at most.
 
     Leaves the user's session as it is. On Spark Connect, returns ``df`` itself, and warns if its rows are wide.
@@ -104,15 +104,15 @@ def bounded(df: DataFrame, row_bytes: int) -> DataFrame:
     :param row_bytes: approximate bytes of a row.
     """
     spark = df.sparkSession
-    most = int(spark.conf.get(KEY, str(_DEFAULT_ROWS)) or _DEFAULT_ROWS)
+    max_rows = int(spark.conf.get(ROWS_PER_BATCH_KEY, str(_DEFAULT_ROWS)) or _DEFAULT_ROWS)
     rows = max(1, BATCH_BYTES // max(1, row_bytes))
-    if 0 < most <= rows:
+    if 0 < max_rows <= rows:
         return df
     if not is_classic(spark):
-        warn_of_wide_rows(spark, row_bytes)
+        warn_about_wide_rows(spark, row_bytes)
         return df
     session = spark._jsparkSession.cloneSession()
-    session.conf().set(KEY, str(rows))
+    session.conf().set(ROWS_PER_BATCH_KEY, str(rows))
     jvm: Any = spark._jvm
     sql = jvm.org.apache.spark.sql
     package = sql.classic if session.getClass().getName().startswith("org.apache.spark.sql.classic.") else sql
@@ -120,27 +120,28 @@ def bounded(df: DataFrame, row_bytes: int) -> DataFrame:
     return DataFrame(package.Dataset.ofRows(session, plan), spark)
 
 
-def warn_of_wide_rows(spark: Any, row_bytes: int) -> None:
+def warn_about_wide_rows(spark: Any, row_bytes: int) -> None:
     """Warn if Spark is going to send rows of ``row_bytes`` to Python in batches that may not fit into memory.
 
     Spark 4 limits the bytes of a batch by itself; Spark 3.5 limits only its rows.
     """
-    if row_bytes <= _UNKNOWN_BYTES or spark.conf.get(_BYTES_KEY, None) is not None:
+    if row_bytes <= _ROW_BYTES_IF_UNKNOWN or spark.conf.get(_BYTES_KEY, None) is not None:
         return
-    most, rows = int(spark.conf.get(KEY, str(_DEFAULT_ROWS)) or _DEFAULT_ROWS), BATCH_BYTES // row_bytes
-    if not 0 < most <= max(1, rows):
+    max_rows = int(spark.conf.get(ROWS_PER_BATCH_KEY, str(_DEFAULT_ROWS)) or _DEFAULT_ROWS)
+    rows = BATCH_BYTES // row_bytes
+    if not 0 < max_rows <= max(1, rows):
         warnings.warn(
-            f"a row has about {row_bytes} bytes, and Spark sends {most if most > 0 else 'all'} rows to Python at once. Set"
-            f" {KEY}={max(1, rows)} on this session.",
+            f"a row has about {row_bytes} bytes, and Spark sends {max_rows if max_rows > 0 else 'all'} rows to Python at once."
+            f" Set {ROWS_PER_BATCH_KEY}={max(1, rows)} on this session.",
             stacklevel=3,
         )
 
 
 #: Known measures, newest last: the source, the names of its columns, and their measures.
-_known: deque[tuple[Source, list[str], dict[str, Measure]]] = deque(maxlen=64)
+_known_measures: deque[tuple[Source, list[str], dict[str, Measure]]] = deque(maxlen=64)
 
 
-def _sizes(field: StructField) -> Column:
+def _measure_column(field: StructField) -> Column:
     """Return a struct of ``size`` and ``stored``, null where the column is null."""
     column, kind = F.col("`" + field.name.replace("`", "``") + "`"), field.dataType
     if isinstance(kind, _VECTORS):
@@ -156,13 +157,13 @@ def _sizes(field: StructField) -> Column:
     return F.struct(F.octet_length(column).alias("size"))
 
 
-def _described(field: StructField) -> Measure:
+def _measure_from_metadata(field: StructField) -> Measure:
     """Return the measure given by the column's metadata, which Spark ML's transformers write."""
     width = field.metadata.get("ml_attr", {}).get("num_attrs", 0) if isinstance(field.dataType, _VECTORS) else 0
-    return Measure(_NUMBER * width or _UNKNOWN_BYTES, width)
+    return Measure(_NUMBER_BYTES * width or _ROW_BYTES_IF_UNKNOWN, width)
 
 
-def _field(df: DataFrame, name: str) -> StructField:
+def _find_field(df: DataFrame, name: str) -> StructField:
     return next(field for field in df.schema.fields if field.name == name)
 
 
@@ -170,11 +171,11 @@ def _is_narrow(df: DataFrame) -> bool:
     """Return whether the query can return its first rows without reading all of its input."""
     if not is_classic(df.sparkSession):
         return True
-    ahead: list[Any] = [df._jdf.queryExecution().optimizedPlan()]
-    while ahead:
-        node = ahead.pop()
-        if node.nodeName() not in _NARROW and node.getClass().getSimpleName() not in _NARROW:
+    pending: list[Any] = [df._jdf.queryExecution().optimizedPlan()]
+    while pending:
+        node = pending.pop()
+        if node.nodeName() not in _NARROW_NODES and node.getClass().getSimpleName() not in _NARROW_NODES:
             return False
         children = node.children()
-        ahead.extend(children.apply(index) for index in range(children.size()))
+        pending.extend(children.apply(index) for index in range(children.size()))
     return True

@@ -21,18 +21,18 @@ from py4j.protocol import Py4JError  # type: ignore[import-untyped]
 from pyspark import Broadcast, SparkContext, cloudpickle
 from pyspark.sql import SparkSession
 
-from sparkdl_comm.job.pickling import pickled_module
+from sparkdl_comm.job.pickling import pickle_module
 from sparkdl_comm.job.session import is_classic
-from sparkdl_comm.job.shipped import Shipped
+from sparkdl_comm.job.shipping import ShippedValue
 
 _log = logging.getLogger(__name__)
 
 #: Size above which Spark itself would broadcast a function, in bytes. Spark never removes such a broadcast.
-_LARGE = 1 << 20
+_LARGE_BYTES = 1 << 20
 
 
 @dataclass
-class _File:
+class _BroadcastFile:
     """File of a broadcast on the driver's disk. ``reference``: Java's weak reference to the broadcast, which plans
     refer to.
     """
@@ -54,25 +54,25 @@ class ModuleBroadcasts:
         #: Newest broadcast of each module, with the application and the digest of the module's bytes, by ``id`` of the
         #: module.
         self._newest: dict[int, tuple[tuple[str, bytes], Broadcast[Any]]] = {}
-        self._files: list[_File] = []
+        self._files: list[_BroadcastFile] = []
 
     def of(
         self, context: SparkContext, module: torch.nn.Module, factory: Callable[[], torch.nn.Module] | None
     ) -> Broadcast[Any]:
-        """Return a broadcast of the current state of ``module``. ``factory``: see :func:`pickled_module`.
+        """Return a broadcast of the current state of ``module``. ``factory``: see :func:`pickle_module`.
 
         :raises ModelError: the module cannot be pickled, and there is no factory.
         """
-        pickled = pickled_module(module, factory)
+        pickled = pickle_module(module, factory)
         key = str(context.applicationId), hashlib.sha256(pickled).digest()
         self.sweep(context)
         with self._lock:
             known = self._newest.get(id(module))
             if known is not None and known[0] == key:
                 return known[1]
-            broadcast: Broadcast[Any] = context.broadcast(Shipped(pickled))
+            broadcast: Broadcast[Any] = context.broadcast(ShippedValue(pickled))
             reference = context._jvm.java.lang.ref.WeakReference(broadcast._jbroadcast)  # type: ignore[union-attr]
-            self._files.append(_File(key[0], Path(broadcast._path), reference))
+            self._files.append(_BroadcastFile(key[0], Path(broadcast._path), reference))
             if known is None:
                 weakref.finalize(module, self._newest.pop, id(module), None)
             self._newest[id(module)] = key, broadcast
@@ -92,7 +92,7 @@ class ModuleBroadcasts:
 MODULE_BROADCASTS = ModuleBroadcasts()
 
 
-class _Sent:
+class _BroadcastFunction:
     """Stand-in for a function: unpickles to the function in the broadcast ``pickled``.
 
     ``module``: the module of that function, which ImportCheck imports.
@@ -106,29 +106,29 @@ class _Sent:
         raise AssertionError("call the unpickled function, not its stand-in")
 
     def __reduce__(self) -> tuple[Any, ...]:
-        return _arrived, (self._pickled,)
+        return _load_function, (self._pickled,)
 
 
-def _arrived(pickled: Broadcast[bytes]) -> Any:
+def _load_function(pickled: Broadcast[bytes]) -> Any:
     return cloudpickle.loads(pickled.value)
 
 
 @contextmanager
-def sent(spark: SparkSession, function: Callable[[Any], Any]) -> Iterator[Callable[[Any], Any]]:
+def broadcast_if_large(spark: SparkSession, function: Callable[[Any], Any]) -> Iterator[Callable[[Any], Any]]:
     """Yield ``function`` for a job's tasks. A large function is replaced by a stand-in with a broadcast.
 
     The broadcast is destroyed when the context ends. Spark Connect has no broadcasts, so there ``function`` itself is
     yielded.
     """
     pickled = cloudpickle.dumps(function) if is_classic(spark) else b""
-    if len(pickled) <= _LARGE:
+    if len(pickled) <= _LARGE_BYTES:
         yield function
         return
     MODULE_BROADCASTS.sweep(spark.sparkContext)
     broadcast = spark.sparkContext.broadcast(pickled)
     del pickled
     try:
-        yield _Sent(broadcast, function.__module__)
+        yield _BroadcastFunction(broadcast, function.__module__)
     finally:
         try:
             broadcast.destroy()

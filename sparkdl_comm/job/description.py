@@ -15,7 +15,7 @@ _OWN_GROUP = "sparkdl_comm"
 
 
 @contextmanager
-def described(spark: SparkSession, text: str) -> Iterator[None]:
+def describe_jobs(spark: SparkSession, text: str) -> Iterator[None]:
     """Set the description and, unless the user has set one, the group of the jobs that this thread starts in the
     context.
 

@@ -33,13 +33,13 @@ class DriverClient:
     def __init__(self, sock: socket.socket, stall_seconds: float, clock: Clock) -> None:
         """Do not call this directly: use ``connect``."""
         self._sock = sock
-        self._stall = stall_seconds
+        self._stall_seconds = stall_seconds
         self._clock = clock
         self._lock = threading.Lock()
-        self._rest = bytearray()  # unsent bytes of a message that the kernel accepted in part
-        self._gone: str | None = None
-        self._refused = False  # whether `send_tensors` failed
-        self._watch: threading.Thread | None = None
+        self._unsent = bytearray()  # rest of a message that the kernel accepted in part
+        self._end_reason: str | None = None
+        self._has_failed = False  # whether `send_tensors` failed
+        self._watcher: threading.Thread | None = None
 
     @classmethod
     def connect(
@@ -72,7 +72,7 @@ class DriverClient:
             raise
         return cls(sock, stall_seconds, clock)
 
-    def on_gone(self, callback: Callable[[], None]) -> None:
+    def watch_driver(self, callback: Callable[[], None]) -> None:
         """Call ``callback`` from a separate thread when the driver closes the connection or disappears.
 
         It is not called if ``send_tensors`` has raised because of that. The same thread sends the driver a heartbeat
@@ -84,44 +84,44 @@ class DriverClient:
             poll = select.poll()
             poll.register(self._sock, select.POLLRDHUP)
             while not poll.poll(1000 * HEARTBEAT_SECONDS):
-                self._tell(heartbeat)
+                self._try_send(heartbeat)
             with self._lock:
-                known = self._refused or self._gone == "closed"
-            if not known:
+                is_expected = self._has_failed or self._end_reason == "closed"
+            if not is_expected:
                 callback()
 
-        self._watch = threading.Thread(target=watch, name="sparkdl-driver-gone", daemon=True)
-        self._watch.start()
+        self._watcher = threading.Thread(target=watch, name="sparkdl-driver-gone", daemon=True)
+        self._watcher.start()
 
-    def progress(self, progress: dict[str, Any]) -> bool:
-        """Send ``progress`` to the driver if this needs no waiting. Return False if the message was dropped.
+    def send_progress(self, progress: dict[str, Any]) -> bool:
+        """Send ``send_progress`` to the driver if this needs no waiting. Return False if the message was dropped.
 
         It is dropped if the message before it has not been sent yet, or if the driver is gone.
 
         :param progress: a JSON object of at most 64 KiB.
-        :raises InputError: ``progress`` is larger.
+        :raises InputError: ``send_progress`` is larger.
         """
-        return self._tell(encode_frame({"type": "progress", "progress": progress}, MAX_PROGRESS))
+        return self._try_send(encode_frame({"type": "progress", "progress": progress}, MAX_PROGRESS))
 
-    def log(self, lines: list[str], dropped: int) -> bool:
+    def send_lines(self, lines: list[str], dropped: int) -> bool:
         """Send printed ``lines`` to the driver, if this needs no waiting. Return False if they were dropped.
 
         ``dropped``: how many lines before them were dropped.
         """
-        return self._tell(encode_frame({"type": "log", "lines": lines, "dropped": dropped}, MAX_HEADER))
+        return self._try_send(encode_frame({"type": "log", "lines": lines, "dropped": dropped}, MAX_HEADER))
 
-    def _tell(self, frame: bytes) -> bool:
+    def _try_send(self, frame: bytes) -> bool:
         if not self._lock.acquire(blocking=False):
             return False
         try:
-            if self._gone is None:
-                self._push()
-            if self._gone is not None or self._rest:
+            if self._end_reason is None:
+                self._flush()
+            if self._end_reason is not None or self._unsent:
                 return False
-            self._rest += frame
-            self._push()
+            self._unsent += frame
+            self._flush()
         except OSError as exc:
-            self._gone = str(exc)
+            self._end_reason = str(exc)
             return False
         finally:
             self._lock.release()
@@ -139,46 +139,46 @@ class DriverClient:
         header = encode_frame({"type": "tensors", **describe(tensors)}, MAX_HEADER)
         with self._lock:
             try:
-                if self._gone is not None:
-                    raise ConnectionResetError(self._gone)
-                self._send(memoryview(bytes(self._rest) + header))
-                self._rest.clear()
+                if self._end_reason is not None:
+                    raise ConnectionResetError(self._end_reason)
+                self._send(memoryview(bytes(self._unsent) + header))
+                self._unsent.clear()
                 crc = 0
                 for tensor in tensors.values():
                     view = raw(tensor)
                     crc = zlib.crc32(view, crc)
                     self._send(view)
                 self._send(memoryview(encode_frame({"crc32": crc}, 64)))
-                recv_frame(self._sock, 64, self._clock() + self._stall, self._clock)
+                recv_frame(self._sock, 64, self._clock() + self._stall_seconds, self._clock)
             except OSError as exc:  # DeadlineError is one too
-                self._refused = True
-                self._gone = str(exc)  # part of a frame may have been sent, so no other frame can follow
+                self._has_failed = True
+                self._end_reason = str(exc)  # part of a frame may have been sent, so no other frame can follow
                 text = f"the driver disconnected, or refused the model, while rank 0 was sending it: {exc}"
                 raise (DeadlineError if isinstance(exc, DeadlineError) else GangError)(text, rank=0) from exc
 
-    def failed(self, failure: Failure) -> None:
+    def report_failure(self, failure: Failure) -> None:
         """Tell the driver what stopped the gang, within a second.
 
         Spark reports the failure too, but Spark Connect truncates long messages.
         """
         with self._lock:
-            self._last({"type": "failure", "failure": asdict(failure)})
+            self._send_last({"type": "failure", "failure": asdict(failure)})
 
-    def all_left(self) -> None:
+    def report_all_left(self) -> None:
         """Tell the driver, within a second, that all ranks have left the gang and only have to exit."""
         with self._lock:
-            self._last({"type": "all left"})
+            self._send_last({"type": "all left"})
 
     def close(self) -> None:
         """Say goodbye, within a second, and close the connection. May be called more than once."""
         with self._lock:
-            self._last({"type": "bye"})
-            self._gone = "closed"
-        if self._watch is not None:
+            self._send_last({"type": "bye"})
+            self._end_reason = "closed"
+        if self._watcher is not None:
             with contextlib.suppress(OSError):
                 self._sock.shutdown(socket.SHUT_RDWR)  # wakes the thread
-            if self._watch is not threading.current_thread():
-                self._watch.join()
+            if self._watcher is not threading.current_thread():
+                self._watcher.join()
         self._sock.close()
 
     def __enter__(self) -> DriverClient:
@@ -187,22 +187,22 @@ class DriverClient:
     def __exit__(self, *exc: object) -> None:
         self.close()
 
-    def _last(self, message: dict[str, Any]) -> None:
-        if self._gone is not None:
+    def _send_last(self, message: dict[str, Any]) -> None:
+        if self._end_reason is not None:
             return
         deadline = self._clock() + 1.0
         try:
-            frames.send_all(self._sock, bytes(self._rest), deadline, self._clock)
-            self._rest.clear()
+            frames.send_all(self._sock, bytes(self._unsent), deadline, self._clock)
+            self._unsent.clear()
             send_frame(self._sock, message, MAX_HEADER, deadline, self._clock)
         except OSError as exc:
-            self._gone = str(exc)
+            self._end_reason = str(exc)
 
-    def _push(self) -> None:
+    def _flush(self) -> None:
         with contextlib.suppress(BlockingIOError):
-            while self._rest:
-                del self._rest[: self._sock.send(self._rest)]
+            while self._unsent:
+                del self._unsent[: self._sock.send(self._unsent)]
 
     def _send(self, view: memoryview) -> None:
         for piece in pieces(view):
-            frames.send_all(self._sock, piece, self._clock() + self._stall, self._clock)
+            frames.send_all(self._sock, piece, self._clock() + self._stall_seconds, self._clock)

@@ -6,7 +6,7 @@ arrive only when the task ends. Rank 0's end is :mod:`sparkdl_comm.job.driver_cl
 
 Frames from rank 0, after handshake and hello: ``heartbeat``, ``progress`` and ``log`` (any number), ``tensors`` (a
 header, then raw bytes, then a frame with their CRC-32), ``all left`` or ``failure``, ``bye``. The driver answers the
-tensors with ``received``. Rank 0 waits for this answer before it ends its task.
+tensors with ``received_tensors``. Rank 0 waits for this answer before it ends its task.
 """
 
 from __future__ import annotations
@@ -34,10 +34,10 @@ from sparkdl_comm.job import rendezvous
 
 #: Interval at which to call `check`, in seconds.
 CHECK_SECONDS = 1.0
-_DAY = 86400.0
+_DAY_SECONDS = 86400.0
 #: Extra silence that the driver allows rank 0, beyond the timeout of the other ranks, in seconds. They can report the
 #: reason.
-_PATIENCE_SECONDS = 10.0
+_EXTRA_SILENCE_SECONDS = 10.0
 #: The ``kind`` in the hello of rank 0's connection.
 KIND = "driver"
 
@@ -92,21 +92,21 @@ class DriverListener:
         self._clock = clock
         self._changed = threading.Condition()
         self._attempt = attempt
-        self._taken = self._closed = False
+        self._is_connected = self._is_closed = False
         self._sock: socket.socket | None = None
         self._tensors: dict[str, torch.Tensor] | None = None
         self._error: SparkdlCommError | None = None
         self._failure: Failure | None = None
-        ip, told = listen.driver_addresses(host, bind)
+        ip, announced_host = listen.driver_addresses(host, bind)
         self._rendezvous = rendezvous.Rendezvous(world, timeout, clock)
         self._acceptor = Acceptor(ip, ports, secret, self._on_peer, clock, peers=world)
         #: Address that the ranks connect to.
-        self.address: Address = (told, self._acceptor.address[1])
+        self.address: Address = (announced_host, self._acceptor.address[1])
         self._wake_in, self._wake_out = socket.socketpair()
         self._thread = threading.Thread(target=self._accept, name="sparkdl-driver", daemon=True)
         self._thread.start()
 
-    def tensors(self, deadline: float) -> dict[str, torch.Tensor]:
+    def wait_for_tensors(self, deadline: float) -> dict[str, torch.Tensor]:
         """Wait for the trained tensors, and return them, on the CPU.
 
         :param deadline: a value of the clock (``time.monotonic()``, seconds).
@@ -116,34 +116,34 @@ class DriverListener:
         :raises GangError: rank 0 closed its connection without sending any, or the listener is closed.
         """
 
-        def done() -> bool:
-            return self._tensors is not None or self._error is not None or self._closed
+        def has_ended() -> bool:
+            return self._tensors is not None or self._error is not None or self._is_closed
 
         with self._changed:
-            self._changed.wait_for(done, max(0.0, deadline - self._clock()))
+            self._changed.wait_for(has_ended, max(0.0, deadline - self._clock()))
             if self._tensors is not None:
                 return self._tensors
             if self._error is not None:
                 raise self._error
-            if self._closed:
+            if self._is_closed:
                 raise GangError("the driver's listener is closed")
-        state = "sent no model" if self._taken else "did not connect"
+        state = "sent no model" if self._is_connected else "did not connect"
         raise DeadlineError(f"rank 0 of gang attempt {self._attempt} {state} to the driver in time ({TIMEOUT_KEY})")
 
     @property
-    def received(self) -> dict[str, torch.Tensor] | None:
+    def received_tensors(self) -> dict[str, torch.Tensor] | None:
         """The trained tensors, or None if rank 0 has not sent them."""
         with self._changed:
             return self._tensors
 
-    def failure(self, deadline: float) -> Failure | None:
+    def wait_for_failure(self, deadline: float) -> Failure | None:
         """Return the failure that stopped the gang, as rank 0 reports it.
 
         Returns None if rank 0 reports none until ``deadline``, or has disconnected.
         """
         with self._changed:
             self._changed.wait_for(
-                lambda: self._failure or self._error or self._closed, max(0.0, deadline - self._clock())
+                lambda: self._failure or self._error or self._is_closed, max(0.0, deadline - self._clock())
             )
             return self._failure
 
@@ -154,15 +154,15 @@ class DriverListener:
         :raises RankLostError: rank 0 is connected but silent. Or a rank does not exit after the gang has ended, when
             ranks no longer watch each other.
         """
-        now, silent, ending = self._clock(), self._silent_since, self._ending
+        now, silent_since, ending = self._clock(), self._silent_since, self._ending
         if ending is not None and now - ending[0] > self._timeout:
             raise RankLostError(
                 f"a rank has not exited {self._timeout:g} s ({TIMEOUT_KEY}) after {ending[1]}: its process or its executor"
                 " hangs"
             )
-        if silent is not None and now - silent > self._timeout + _PATIENCE_SECONDS:
+        if silent_since is not None and now - silent_since > self._timeout + _EXTRA_SILENCE_SECONDS:
             raise RankLostError(
-                f"rank 0 has sent nothing for {now - silent:.0f} s ({TIMEOUT_KEY}): its process or its executor hangs,"
+                f"rank 0 has sent nothing for {now - silent_since:.0f} s ({TIMEOUT_KEY}): its process or its executor hangs,"
                 " or the network to it is down",
                 rank=0,
             )
@@ -172,9 +172,9 @@ class DriverListener:
         than once.
         """
         with self._changed:
-            if self._closed:
+            if self._is_closed:
                 return
-            self._closed = True
+            self._is_closed = True
             sock, self._sock = self._sock, None
             self._changed.notify_all()
         if sock is not None:
@@ -193,7 +193,7 @@ class DriverListener:
         poll = select.poll()
         poll.register(self._acceptor.sock, select.POLLIN)
         poll.register(self._wake_out, select.POLLIN)
-        while not self._closed:
+        while not self._is_closed:
             poll.poll(60_000)
             self._acceptor.accept()  # does nothing if no connection waits
         self._acceptor.close()
@@ -201,9 +201,9 @@ class DriverListener:
 
     def _on_peer(self, sock: socket.socket, hello: dict[str, Any]) -> None:
         kind, attempt = hello.get("kind"), hello.get("attempt")
-        known = kind in (KIND, rendezvous.KIND)
+        is_known = kind in (KIND, rendezvous.KIND)
         with self._changed:
-            if not known or not isinstance(attempt, str) or attempt != (self._attempt or attempt):
+            if not is_known or not isinstance(attempt, str) or attempt != (self._attempt or attempt):
                 raise GangError(f"the driver expects gang attempt {self._attempt}, not {attempt!r:.80}")
         if kind == rendezvous.KIND:
             self._rendezvous.admit(sock, hello)
@@ -213,15 +213,15 @@ class DriverListener:
     def _serve(self, sock: socket.socket, attempt: str) -> None:
         """Serve rank 0's connection until it ends."""
         with self._changed:
-            if self._taken or self._closed:
+            if self._is_connected or self._is_closed:
                 raise GangError(f"gang attempt {attempt} already has a connection to the driver")
-            self._attempt, self._taken, self._sock = attempt, True, sock
-        left = False
+            self._attempt, self._is_connected, self._sock = attempt, True, sock
+        has_left = False
         try:
             # Tells rank 0 at once that it was accepted.
             send_frame(sock, {"type": "welcome"}, 64, self._clock() + HANDSHAKE_SECONDS, self._clock)
             self._receive(sock)
-            left = True
+            has_left = True
             error: SparkdlCommError = GangError("rank 0 closed its connection without sending the model")
         except SparkdlCommError as exc:
             error = exc
@@ -230,7 +230,7 @@ class DriverListener:
         except (RuntimeError, MemoryError) as exc:  # torch has no memory for the tensors
             error = GangError(f"the driver cannot receive the model: {exc}")
         self._silent_since = None
-        if self._ending is None and not left:
+        if self._ending is None and not has_left:
             self._ending = self._clock(), "rank 0's connection to the driver broke"
         sock.close()
         with self._changed:
@@ -243,7 +243,7 @@ class DriverListener:
         clock = self._clock
         while True:
             self._silent_since = clock()
-            message = recv_frame(sock, MAX_HEADER, clock() + _DAY, clock)
+            message = recv_frame(sock, MAX_HEADER, clock() + _DAY_SECONDS, clock)
             self._silent_since = None  # the driver is busy with the message: not rank 0's silence
             kind = message.get("type")
             if kind == "bye":
@@ -276,14 +276,14 @@ class DriverListener:
                         self._failure = failure
                         self._changed.notify_all()
             elif kind == "progress" and isinstance(message.get("progress"), dict):
-                self._show(self._on_progress, message["progress"])
+                self._notify(self._on_progress, message["progress"])
             elif kind == "log" and isinstance(message.get("lines"), list) and isinstance(message.get("dropped"), int):
-                self._show(self._on_log, message["lines"], message["dropped"])
+                self._notify(self._on_log, message["lines"], message["dropped"])
             else:
                 raise ProtocolError(f"rank 0 sent an unknown message {kind!r:.40}")
 
-    def _show(self, callback: Callable[..., None], *what: Any) -> None:
+    def _notify(self, callback: Callable[..., None], *arguments: Any) -> None:
         try:
-            callback(*what)
+            callback(*arguments)
         except Exception:  # noqa: BLE001 - the callback is the caller's, and the model must still arrive
             _log.exception("cannot show a message of rank 0")

@@ -21,7 +21,7 @@ from sparkdl_comm.gang import values
 from sparkdl_comm.gang.failure import Failure
 from sparkdl_comm.gang.handshake import Address
 from sparkdl_comm.gang.process_group import process_group
-from sparkdl_comm.job.task import LOADING, RankFn, RankTask
+from sparkdl_comm.job.task import LOADING_PHASE, RankFn, RankTask
 
 #: Report of a rank whose function never communicated with other ranks.
 ALONE = "alone"
@@ -31,20 +31,20 @@ ALONE = "alone"
 class FunctionSpec:
     """Parameters of one run of a user's function.
 
-    ``call``: the pickled function with its arguments. ``on_rows``: whether the function gets the rank's rows, a
-    PartitionDataset, as its first argument. ``local``: whether ranks are processes of one machine. For the other fields
+    ``call``: the pickled function with its arguments. ``has_rows``: whether the function gets the rank's rows, a
+    PartitionDataset, as its first argument. ``is_local``: whether ranks are processes of one machine. For the other fields
     see TrainSpec.
     """
 
     call: bytes = field(repr=False)
-    on_rows: bool
+    has_rows: bool
     device: str
     conf: CommConf
     world: int
     attempt_id: str
     secret: bytes = field(repr=False)
     driver_address: Address
-    local: bool = False
+    is_local: bool = False
 
 
 def make_function_fn(spec: FunctionSpec) -> RankFn:
@@ -75,9 +75,9 @@ def run_function(spec: FunctionSpec, task: RankTask, batches: Iterator[pa.Record
                 device = task.device()
                 gang = task.join_gang({})
                 driver = task.connect_driver(stack)
-                by_torch = stack.enter_context(process_group(gang, device, spec.conf.timeout, spec.local))
+                has_used_torch = stack.enter_context(process_group(gang, device, spec.conf.timeout, spec.is_local))
                 communicator = stack.enter_context(install(Communicator(gang, device, spec.conf)))
-                phase = LOADING
+                phase = LOADING_PHASE
                 # As Spark unpickles its own functions. After the group is made, because the pickle may import a module
                 # that keeps a reference to init_process_group.
                 call = cloudpickle.loads(spec.call)
@@ -86,18 +86,18 @@ def run_function(spec: FunctionSpec, task: RankTask, batches: Iterator[pa.Record
                 phase = "result"
                 if driver is not None:
                     driver.send_tensors(values.pack(result))
-                is_alone = gang.world > 1 and not communicator.has_communicated and not by_torch()
+                is_alone = gang.world > 1 and not communicator.has_communicated and not has_used_torch()
                 communicator.close_awaited()
-                task.outlast(spec.conf.timeout)
+                task.wait_for_others(spec.conf.timeout)
                 return ALONE if is_alone else ""
             except (Exception, SystemExit) as exc:
-                raise task.failed(Failure.of(exc, task.rank, None, phase)) from exc
+                raise task.announce_failure(Failure.of(exc, task.rank, None, phase)) from exc
     finally:
         task.close()
 
 
 def _arguments(spec: FunctionSpec, batches: Iterator[pa.RecordBatch], stack: ExitStack) -> list[PartitionDataset]:
-    if spec.on_rows:
+    if spec.has_rows:
         from pyspark import SparkFiles
 
         folder = stack.enter_context(tempfile.TemporaryDirectory(dir=SparkFiles.getRootDirectory()))

@@ -13,7 +13,7 @@ from sparkdl_comm.errors import ConfError, SlotsError
 _VISIBLE = "CUDA_VISIBLE_DEVICES"
 
 
-def task_gpu(resources: Any, place: int) -> torch.device:
+def task_gpu(resources: Any, index_on_host: int) -> torch.device:
     """Return the GPU of this task, and make it the current device.
 
     :param resources: the resources that Spark's TaskContext assigned to the task, by name.
@@ -28,12 +28,12 @@ def task_gpu(resources: Any, place: int) -> torch.device:
     if not torch.cuda.is_available():
         raise SlotsError("device='cuda', but this executor has no GPU that torch can use. Set device to cpu")
     uuids = [str(torch.cuda.get_device_properties(index).uuid) for index in range(torch.cuda.device_count())]
-    device = torch.device("cuda", gpu_index(addresses, place, uuids, os.environ.get(_VISIBLE, "")))
+    device = torch.device("cuda", gpu_index(addresses, index_on_host, uuids, os.environ.get(_VISIBLE, "")))
     torch.cuda.set_device(device)
     return device
 
 
-def gpu_index(addresses: Sequence[str], place: int, uuids: Sequence[str], visible: str) -> int:
+def gpu_index(addresses: Sequence[str], index_on_host: int, uuids: Sequence[str], visible: str) -> int:
     """Return torch's index of a task's GPU.
 
     :param addresses: names of the task's GPUs from Spark's discovery script: indices, UUIDs or names of MIG instances.
@@ -44,15 +44,15 @@ def gpu_index(addresses: Sequence[str], place: int, uuids: Sequence[str], visibl
     :raises ConfError: torch does not see a GPU with that address.
     """
     if not addresses:
-        return place % len(uuids)
+        return index_on_host % len(uuids)
     address = addresses[0]
     if address.isdecimal():
         index = int(address)
         if index < len(uuids):
             return index
     else:
-        shown = [name.strip() for name in visible.split(",") if name.strip()]
-        for names in (shown, [f"GPU-{uuid.removeprefix('GPU-')}" for uuid in uuids]):
+        visible_names = [name.strip() for name in visible.split(",") if name.strip()]
+        for names in (visible_names, [f"GPU-{uuid.removeprefix('GPU-')}" for uuid in uuids]):
             for index, name in enumerate(names[: len(uuids)]):
                 if name.partition("-")[2] and address.startswith(name):
                     return index

@@ -14,41 +14,42 @@ from typing import Any
 from pyspark import cloudpickle
 
 from sparkdl_comm.gang.failure import MARKER
-from sparkdl_comm.job.shipped import Shipped
+from sparkdl_comm.job.shipping import ShippedValue
 
 
 class ImportCheck:
     """Wrapper of ``function`` for ``mapInArrow``: imports its module on the executor before it unpickles the function.
 
-    If the import fails, the task raises an ImportError that says what to install where. On a ``rank`` of a gang the
-    failure is a Failure of the class ConfError instead. A function that is not a rank's is sent as :class:`Shipped`.
+    If the import fails, the task raises an ImportError that says what to install where. With ``is_rank``, which means that
+    the task is a rank of a gang, it raises a Failure of the class ConfError instead. Without it, the function is sent as a
+    :class:`ShippedValue`.
     """
 
-    def __init__(self, function: Callable[[Any], Any], rank: bool) -> None:
-        self._function, self._rank = function, rank
+    def __init__(self, function: Callable[[Any], Any], is_rank: bool) -> None:
+        self._function, self._is_rank = function, is_rank
 
     def __call__(self, batches: Any) -> Any:
         return self._function(batches)
 
     def __reduce__(self) -> tuple[Any, ...]:
         # Unpickled in this order: the check first.
-        function = self._function if self._rank else Shipped.of(self._function)
-        return _second, (_Check(self._function.__module__, self._rank), function)
+        function = self._function if self._is_rank else ShippedValue.of(self._function)
+        return _return_second, (_ModuleImport(self._function.__module__, self._is_rank), function)
 
 
-class _Check:
-    def __init__(self, module: str, rank: bool) -> None:
-        self._module, self._rank = module, rank
+class _ModuleImport:
+    def __init__(self, module: str, is_rank: bool) -> None:
+        self._module, self._is_rank = module, is_rank
 
     def __reduce__(self) -> tuple[Any, ...]:
-        return _check, (self._module, MARKER if self._rank else "")
+        return _import_module, (self._module, MARKER if self._is_rank else "")
 
 
-def _second(first: None, function: Callable[[Any], Any]) -> Callable[[Any], Any]:
+def _return_second(first: None, function: Callable[[Any], Any]) -> Callable[[Any], Any]:
     return function
 
 
-def _check(module: str, marker: str) -> None:
+def _import_module(module: str, marker: str) -> None:
     """Import the module. This function is shipped as code, so it imports all that it uses itself.
 
     :raises ImportError: the import fails, and ``marker`` is empty.

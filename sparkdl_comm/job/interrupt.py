@@ -3,9 +3,9 @@
 Python raises KeyboardInterrupt at whatever point the main thread waits. If this is inside a call to the JVM, the answer
 is still to come, and the next call on that connection would read it. Also, the Spark job would go on. So:
 
-1. Long jobs run in a separate thread (:func:`in_thread`), and their caller waits where an interrupt does no harm.
+1. Long jobs run in a separate thread (:func:`run_in_thread`), and their caller waits where an interrupt does no harm.
 2. The code that starts such jobs cancels them by a :class:`JobTag`. It also closes a connection on which a call was
-   interrupted (:func:`interruptible`).
+   interrupted (:func:`cancel_on_interrupt`).
 """
 
 from __future__ import annotations
@@ -30,39 +30,39 @@ from sparkdl_comm.job.session import is_classic
 T = TypeVar("T")
 
 #: Exceptions raised when the JVM or the Connect server is gone. The JVM of spark-submit itself ends on Ctrl-C.
-_GONE = (Py4JError, PySparkException)
+_DISCONNECTED = (Py4JError, PySparkException)
 
 
 class JobTag:
-    """Context that tags the jobs this thread starts inside it, directly or by :func:`in_thread`. Any thread can cancel
+    """Context that tags the jobs this thread starts inside it, directly or by :func:`run_in_thread`. Any thread can cancel
     them.
     """
 
     def __init__(self, spark: SparkSession) -> None:
-        self._classic = is_classic(spark)
-        self._tags: Any = spark.sparkContext if self._classic else spark
+        self._is_classic = is_classic(spark)
+        self._tagger: Any = spark.sparkContext if self._is_classic else spark
         self.name = f"sparkdl-{secrets.token_hex(8)}"
 
     def __enter__(self) -> JobTag:
-        (self._tags.addJobTag if self._classic else self._tags.addTag)(self.name)
+        (self._tagger.addJobTag if self._is_classic else self._tagger.addTag)(self.name)
         return self
 
     def __exit__(self, *exc: object) -> None:
-        with suppress(*_GONE):
-            (self._tags.removeJobTag if self._classic else self._tags.removeTag)(self.name)
+        with suppress(*_DISCONNECTED):
+            (self._tagger.removeJobTag if self._is_classic else self._tagger.removeTag)(self.name)
 
     def cancel(self) -> None:
-        with suppress(*_GONE):
-            (self._tags.cancelJobsWithTag if self._classic else self._tags.interruptTag)(self.name)
+        with suppress(*_DISCONNECTED):
+            (self._tagger.cancelJobsWithTag if self._is_classic else self._tagger.interruptTag)(self.name)
 
 
 @contextmanager
-def interruptible(spark: SparkSession) -> Iterator[None]:
-    """Cancel the jobs started in this context, by this thread or :func:`in_thread`, if a KeyboardInterrupt leaves the
+def cancel_on_interrupt(spark: SparkSession) -> Iterator[None]:
+    """Cancel the jobs started in this context, by this thread or :func:`run_in_thread`, if a KeyboardInterrupt leaves the
     context.
     """
     with JobTag(spark) as tag:
-        handler = _calls_the_jvm()
+        handler = _find_pyspark_handler()
         if handler is not None:
             signal.signal(signal.SIGINT, signal.default_int_handler)
         try:
@@ -77,7 +77,7 @@ def interruptible(spark: SparkSession) -> Iterator[None]:
                 signal.signal(signal.SIGINT, handler)
 
 
-def in_thread(spark: SparkSession, job: Callable[[], T], check: Callable[[], None]) -> T:
+def run_in_thread(spark: SparkSession, job: Callable[[], T], check: Callable[[], None]) -> T:
     """Run ``job`` in another thread with this thread's tags, job group and pool, and return its result.
 
     Stops waiting for the job if this thread is interrupted, or if ``check``, called every second, raises.
@@ -93,14 +93,14 @@ def in_thread(spark: SparkSession, job: Callable[[], T], check: Callable[[], Non
         except BaseException as error:  # noqa: BLE001 - raised in the waiting thread
             done.set_exception(error)
 
-    kind = InheritableThread if is_classic(spark) else threading.Thread
-    kind(target=run, name="sparkdl-job", daemon=True).start()
+    thread_class = InheritableThread if is_classic(spark) else threading.Thread
+    thread_class(target=run, name="sparkdl-job", daemon=True).start()
     while not wait([done], CHECK_SECONDS).done:
         check()
     return done.result()
 
 
-def _calls_the_jvm() -> Any:
+def _find_pyspark_handler() -> Any:
     """Return the SIGINT handler if it is pyspark's, which cancels *all* jobs over a connection that may be in use.
 
     Returns None if it is another handler, or if this is not the main thread, which alone receives signals.

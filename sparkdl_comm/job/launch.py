@@ -24,21 +24,21 @@ from sparkdl_comm.errors import (
     SparkdlCommError,
 )
 from sparkdl_comm.gang.failure import Failure
-from sparkdl_comm.job.broadcasts import sent
-from sparkdl_comm.job.description import described
+from sparkdl_comm.job.broadcasts import broadcast_if_large
+from sparkdl_comm.job.description import describe_jobs
 from sparkdl_comm.job.driver_listener import DriverListener, OnProgress
 from sparkdl_comm.job.import_check import ImportCheck
-from sparkdl_comm.job.interrupt import JobTag, in_thread
+from sparkdl_comm.job.interrupt import JobTag, run_in_thread
 from sparkdl_comm.job.memory import was_killed
 from sparkdl_comm.job.module_broadcast import model_for_tasks
 from sparkdl_comm.job.rank import make_rank_fn
-from sparkdl_comm.job.restart import with_restarts
-from sparkdl_comm.job.row_sets import with_row_sets
+from sparkdl_comm.job.restart import run_with_restarts
+from sparkdl_comm.job.row_sets import reuse_row_sets
 from sparkdl_comm.job.session import driver_bind
-from sparkdl_comm.job.shipped import missing_module
+from sparkdl_comm.job.shipping import missing_module_error
 from sparkdl_comm.job.slot_watch import SlotWatch
 from sparkdl_comm.job.summary import RankReport
-from sparkdl_comm.job.task import LOADING, RANK_SCHEMA, ROWS_GONE, RankFn, RowsGoneError
+from sparkdl_comm.job.task import LOADING_PHASE, RANK_SCHEMA, ROWS_GONE_PREFIX, RankFn, RowsGoneError
 from sparkdl_comm.report.progress import ProgressBar
 from sparkdl_comm.space.module_state import state_dict_of
 from sparkdl_comm.train.spec import TrainSpec
@@ -50,9 +50,9 @@ _TASK_FAILED = re.compile(
     r"barrier task \w+\(\d+, (?P<rank>\d+)\) finished unsuccessfully\.\s*(?P<reason>.*?)\s*(?:\n\tat |\Z)", re.DOTALL
 )
 #: End of a message that Spark Connect 3.5 has truncated to 2048 characters.
-_CUT = "..."
+_TRUNCATED = "..."
 #: Seconds to wait for rank 0's own report of the failure when Spark's message is truncated.
-_SETTLE_SECONDS = 3.0
+_FAILURE_WAIT_SECONDS = 3.0
 _TOO_FEW_SLOTS = "[SPARK-24819]"
 _CANCELLED = re.compile(r"Job \d+ cancelled\b[^\n]*")
 #: Spark's messages if it cannot start the Python of executors, or if its version differs from the driver's.
@@ -69,7 +69,7 @@ _PYTHON_RAISED = re.compile(
 
 
 def launch(
-    rows: DataFrame, spec: TrainSpec, host: str, watch: OnProgress
+    rows: DataFrame, spec: TrainSpec, host: str, on_progress: OnProgress
 ) -> tuple[dict[str, torch.Tensor], list[RankReport], int]:
     """Train on ``rows`` with ``spec.world`` ranks at once. Start again if a rank is lost.
 
@@ -87,13 +87,13 @@ def launch(
     partitions = rows.repartition(spec.world, "id")
     spec = dataclasses.replace(spec, model=model_for_tasks(rows.sparkSession, spec.model))
 
-    def gang(partitions: DataFrame, spec: TrainSpec) -> tuple[dict[str, torch.Tensor], list[RankReport]]:
+    def run_once(partitions: DataFrame, spec: TrainSpec) -> tuple[dict[str, torch.Tensor], list[RankReport]]:
         tensors, reports = run_gang(
             lambda listener: run_tasks(
                 partitions,
                 make_rank_fn(dataclasses.replace(spec, driver_address=listener.address)),
                 listener.check,
-                _description(spec),
+                _describe(spec),
             ),
             slots=SlotWatch(rows.sparkSession, spec.world, spec.conf.slot_timeout, spec.conf.turn_timeout),
             world=spec.world,
@@ -102,17 +102,17 @@ def launch(
             attempt_id=spec.attempt_id,
             host=host,
             bind=driver_bind(rows.sparkSession),
-            watch=watch,
+            on_progress=on_progress,
             as_state_dict=state_dict_of,
         )
         return tensors, [RankReport.from_json(report) for report in reports]
 
-    run = with_row_sets(gang, rows, partitions)
-    (tensors, reports), restarts = with_restarts(run, spec, rows.sparkSession)
+    run = reuse_row_sets(run_once, rows, partitions)
+    (tensors, reports), restarts = run_with_restarts(run, spec, rows.sparkSession)
     return tensors, reports, restarts
 
 
-def _description(spec: TrainSpec) -> str:
+def _describe(spec: TrainSpec) -> str:
     """Return the description of a gang's job for the Spark UI."""
     epochs = "1 epoch" if spec.epochs == 1 else f"{spec.epochs} epochs"
     resumed = " from the last checkpoint" if spec.checkpoints is not None and spec.checkpoints.resume else ""
@@ -128,17 +128,17 @@ def run_tasks(partitions: DataFrame, rank_fn: RankFn, check: Callable[[], None],
     :raises Exception: Spark's, if a task failed. Its text contains what the rank reported.
     """
     spark = partitions.sparkSession
-    with sent(spark, rank_fn) as function, JobTag(spark) as tag, described(spark, description):
-        tasks = partitions.mapInArrow(ImportCheck(function, rank=True), RANK_SCHEMA, barrier=True)
+    with broadcast_if_large(spark, rank_fn) as function, JobTag(spark) as tag, describe_jobs(spark, description):
+        tasks = partitions.mapInArrow(ImportCheck(function, is_rank=True), RANK_SCHEMA, barrier=True)
         try:
-            done = in_thread(spark, tasks.collect, check)
+            rows = run_in_thread(spark, tasks.collect, check)
         except RankLostError:
             tag.cancel()
             raise
-    reports = [row["report"] for row in done]
-    gone = [report.removeprefix(ROWS_GONE) for report in reports if report.startswith(ROWS_GONE)]
-    if gone:
-        raise RowsGoneError(next(filter(None, gone), ""))
+    reports = [row["report"] for row in rows]
+    reasons = [report.removeprefix(ROWS_GONE_PREFIX) for report in reports if report.startswith(ROWS_GONE_PREFIX)]
+    if reasons:
+        raise RowsGoneError(next(filter(None, reasons), ""))
     return reports
 
 
@@ -152,7 +152,7 @@ def run_gang(
     attempt_id: str,
     host: str,
     bind: str | None = None,
-    watch: OnProgress | None = None,
+    on_progress: OnProgress | None = None,
     as_state_dict: Callable[[dict[str, torch.Tensor]], dict[str, torch.Tensor]] | None = None,
 ) -> tuple[dict[str, torch.Tensor], list[str]]:
     """Run a gang, and receive the tensors that rank 0 sends.
@@ -170,18 +170,18 @@ def run_gang(
     with ProgressBar(conf.progress) as bar:
         ports = range(port, port + 1) if port else None
 
-        def told(message: dict[str, Any]) -> None:
+        def on_message(message: dict[str, Any]) -> None:
             if slots is not None:
-                slots.satisfied()
+                slots.stop()
             _show(bar, message)
-            if watch is not None and "warning" not in message:
-                watch(message)
+            if on_progress is not None and "warning" not in message:
+                on_progress(message)
 
         listener = DriverListener(
             host,
             ports,
             secret,
-            told,
+            on_message,
             on_log=bar.log,
             attempt=attempt_id,
             world=world,
@@ -194,22 +194,22 @@ def run_gang(
             if not reports:  # Spark runs no task for a relation that it knows to be empty
                 raise InputError("nothing to train on: the DataFrame has no rows")
             # Already here: rank 0 sends them before it reports.
-            tensors = listener.tensors(time.monotonic() + conf.timeout)
+            tensors = listener.wait_for_tensors(time.monotonic() + conf.timeout)
         except Exception as error:
             failure = Failure.find(str(error))
-            if failure is None and str(error).endswith(_CUT):
-                failure = listener.failure(time.monotonic() + _SETTLE_SECONDS)
+            if failure is None and str(error).endswith(_TRUNCATED):
+                failure = listener.wait_for_failure(time.monotonic() + _FAILURE_WAIT_SECONDS)
             too_few = slots.error if slots is not None else None
-            if failure is not None and failure.phase == LOADING and failure.error == ModuleNotFoundError.__name__:
-                typed: SparkdlCommError | None = missing_module(failure.message)
+            if failure is not None and failure.phase == LOADING_PHASE and failure.error == ModuleNotFoundError.__name__:
+                diagnosed: SparkdlCommError | None = missing_module_error(failure.message)
             else:
-                typed = failure.to_exception() if failure is not None else too_few or _unreported(str(error))
-            if typed is None:
+                diagnosed = failure.to_exception() if failure is not None else too_few or _diagnose(str(error))
+            if diagnosed is None:
                 raise
-            if as_state_dict is not None and listener.received is not None:
-                typed.state_dict = as_state_dict(listener.received)
+            if as_state_dict is not None and listener.received_tensors is not None:
+                diagnosed.state_dict = as_state_dict(listener.received_tensors)
             # Not the cause if a rank reported: Spark's text repeats the report under a page of Java stacks.
-            raise typed from (error if failure is None else None)
+            raise diagnosed from (error if failure is None else None)
         finally:
             listener.close()
     return tensors, reports
@@ -223,7 +223,7 @@ def _show(bar: ProgressBar, message: dict[str, Any]) -> None:
         bar(message)
 
 
-def _unreported(text: str) -> SparkdlCommError | None:
+def _diagnose(text: str) -> SparkdlCommError | None:
     """Return the error of a run in which no rank could report, from Spark's message. None if the message is about
     something else.
 
@@ -239,19 +239,19 @@ def _unreported(text: str) -> SparkdlCommError | None:
     cancelled = _CANCELLED.search(text)
     if cancelled is not None:
         return GangError(f"the run's Spark job was cancelled. Spark says: {cancelled[0]}")
-    absent = _NO_PYTHON.search(text)
-    if absent is not None:
-        return ConfError(f"executors cannot start their Python, {absent['python']}: {_SET_PYTHON}")
+    missing_python = _NO_PYTHON.search(text)
+    if missing_python is not None:
+        return ConfError(f"executors cannot start their Python, {missing_python['python']}: {_SET_PYTHON}")
     if _OTHER_PYTHON in text:
-        told = text[text.index(_OTHER_PYTHON) + len(_OTHER_PYTHON) :].partition(", PySpark")[0].strip()
-        return ConfError(f"{told}: {_SET_PYTHON}")
+        mismatch = text[text.index(_OTHER_PYTHON) + len(_OTHER_PYTHON) :].partition(", PySpark")[0].strip()
+        return ConfError(f"{mismatch}: {_SET_PYTHON}")
     task = _TASK_FAILED.search(text)
     if task is None:
         return None
     rank, reason = int(task["rank"]), task["reason"]
     python = _PYTHON_RAISED.search(reason)
     if python is not None and python["error"] == "ModuleNotFoundError":
-        return missing_module(python["message"])
+        return missing_module_error(python["message"])
     if python is not None:
         return RankFailedError(
             rank=rank,
@@ -261,13 +261,13 @@ def _unreported(text: str) -> SparkdlCommError | None:
             error_message=(python["message"] or "").strip(),
             remote_traceback=python["traceback"],
         )
-    how = (
+    cause = (
         "its executor was killed for using too much memory. PyTorch's memory is outside of the JVM's heap: increase"
         " spark.executor.memoryOverhead"
         if was_killed(reason)
         else "its Python worker or its executor died (killed, or out of memory?)"
     )
     return RankLostError(
-        f"rank {rank} was lost: {how}. Spark says: {reason}",
+        f"rank {rank} was lost: {cause}. Spark says: {reason}",
         rank=rank,
     )

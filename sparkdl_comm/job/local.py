@@ -30,7 +30,7 @@ from sparkdl_comm.gang.failure import MAX_JSON
 from sparkdl_comm.gang.frames import FrameBuffer, recv_exact, send_all, send_frame
 from sparkdl_comm.job.driver_listener import CHECK_SECONDS
 from sparkdl_comm.job.function import FunctionSpec, run_function
-from sparkdl_comm.job.output import LINES
+from sparkdl_comm.job.output import MAX_LINES
 from sparkdl_comm.job.task import RankTask
 
 HOST = "127.0.0.1"
@@ -38,12 +38,12 @@ _MAX_FRAME = 2 * MAX_JSON
 #: Seconds that a process waits for its spec. The driver sends it at once.
 _START_SECONDS = 60.0
 #: Seconds that the other ranks have to end by themselves after one has failed.
-_GRACE = 10.0
+_GRACE_SECONDS = 10.0
 
 
 @dataclass
 class _Process:
-    """A rank's process. ``ended``: its last message, a report or the text of its exception; empty if it died without
+    """A rank's process. ``outcome``: its last message, a report or the text of its exception; empty if it died without
     one.
     """
 
@@ -52,7 +52,7 @@ class _Process:
     sock: socket.socket
     output: IO[bytes]
     frames: FrameBuffer
-    ended: dict[str, Any] | None = None
+    outcome: dict[str, Any] | None = None
 
 
 def run_locally(spec: FunctionSpec, check: Callable[[], None]) -> list[str]:
@@ -62,32 +62,32 @@ def run_locally(spec: FunctionSpec, check: Callable[[], None]) -> list[str]:
     :raises RuntimeError: a rank failed. Contains its failure, like the exception of a Spark task.
     :raises RankLostError: a rank's process died without a message.
     """
-    with _started(spec) as ranks, selectors.DefaultSelector() as selector:
+    with _start_all(spec) as ranks, selectors.DefaultSelector() as selector:
         for rank in ranks:
             selector.register(rank.sock, selectors.EVENT_READ, rank)
-        give_up: float | None = None
-        while any(rank.ended is None for rank in ranks):
-            left = CHECK_SECONDS if give_up is None else give_up - time.monotonic()
-            if left <= 0:
+        give_up_at: float | None = None
+        while any(rank.outcome is None for rank in ranks):
+            remaining = CHECK_SECONDS if give_up_at is None else give_up_at - time.monotonic()
+            if remaining <= 0:
                 break
             check()
-            for key, _ in selector.select(min(left, CHECK_SECONDS)):
+            for key, _ in selector.select(min(remaining, CHECK_SECONDS)):
                 _receive(key.data)
-                if key.data.ended is not None:
+                if key.data.outcome is not None:
                     selector.unregister(key.fileobj)
-            if give_up is None and any(rank.ended is not None and "report" not in rank.ended for rank in ranks):
-                give_up = time.monotonic() + _GRACE
-        raised = [rank.ended["error"] for rank in ranks if rank.ended is not None and "error" in rank.ended]
-        if raised:
-            raise RuntimeError("\n".join(raised))
+            if give_up_at is None and any(rank.outcome is not None and "report" not in rank.outcome for rank in ranks):
+                give_up_at = time.monotonic() + _GRACE_SECONDS
+        errors = [rank.outcome["error"] for rank in ranks if rank.outcome is not None and "error" in rank.outcome]
+        if errors:
+            raise RuntimeError("\n".join(errors))
         for rank in ranks:
-            if rank.ended is None or "report" not in rank.ended:
-                raise _lost(rank)
-        return [rank.ended["report"] for rank in ranks if rank.ended is not None]
+            if rank.outcome is None or "report" not in rank.outcome:
+                raise _lost_error(rank)
+        return [rank.outcome["report"] for rank in ranks if rank.outcome is not None]
 
 
 @contextmanager
-def _started(spec: FunctionSpec) -> Iterator[list[_Process]]:
+def _start_all(spec: FunctionSpec) -> Iterator[list[_Process]]:
     pickled = cloudpickle.dumps(spec)
     with ExitStack() as stack:
         ranks = [_start(number, stack) for number in range(spec.world)]
@@ -102,26 +102,26 @@ def _start(number: int, stack: ExitStack) -> _Process:
     # So that it can import all that the driver can.
     environment = {**os.environ, "PYTHONPATH": os.pathsep.join(path or os.getcwd() for path in sys.path)}
     output = stack.enter_context(tempfile.TemporaryFile())  # noqa: SIM115 - closed with the stack
-    ours, theirs = socket.socketpair()
-    with theirs:
+    driver_end, rank_end = socket.socketpair()
+    with rank_end:
         process = subprocess.Popen(
-            [sys.executable, "-m", __name__, str(number), str(theirs.fileno())],
+            [sys.executable, "-m", __name__, str(number), str(rank_end.fileno())],
             env=environment,
             stdin=subprocess.DEVNULL,
             stdout=output,
             stderr=output,
-            pass_fds=[theirs.fileno()],
+            pass_fds=[rank_end.fileno()],
         )
     stack.callback(process.wait)
-    rank = _Process(number, process, ours, output, FrameBuffer(_MAX_FRAME))
-    stack.callback(_end, rank)
-    ours.setblocking(False)
+    rank = _Process(number, process, driver_end, output, FrameBuffer(_MAX_FRAME))
+    stack.callback(_stop, rank)
+    driver_end.setblocking(False)
     return rank
 
 
-def _end(rank: _Process) -> None:
+def _stop(rank: _Process) -> None:
     """Kill the process if it has not reported. Otherwise closing its socket ends it."""
-    if rank.ended is None:
+    if rank.outcome is None:
         rank.process.kill()
     rank.sock.close()
 
@@ -132,20 +132,20 @@ def _receive(rank: _Process) -> None:
     except ConnectionError:
         data = b""
     if not data:
-        rank.ended = rank.ended or {}
+        rank.outcome = rank.outcome or {}
         return
     for message in rank.frames.feed(data):
-        rank.ended = message
+        rank.outcome = message
 
 
-def _lost(rank: _Process) -> RankLostError:
+def _lost_error(rank: _Process) -> RankLostError:
     size = rank.output.seek(0, os.SEEK_END)
     rank.output.seek(max(0, size - MAX_JSON))
-    tail = rank.output.read().decode(errors="backslashreplace").splitlines()[-LINES:]
+    tail = rank.output.read().decode(errors="backslashreplace").splitlines()[-MAX_LINES:]
     code = rank.process.poll()
-    how = "did not end" if code is None else f"ended with status {code}"
+    ending = "did not end" if code is None else f"ended with status {code}"
     return RankLostError(
-        f"the process of rank {rank.rank} {how} without a report", rank=rank.rank, log_tail="\n".join(tail)
+        f"the process of rank {rank.rank} {ending} without a report", rank=rank.rank, log_tail="\n".join(tail)
     )
 
 
@@ -165,7 +165,7 @@ class LocalContext:
         return {}
 
 
-def _end_with(sock: socket.socket) -> None:
+def _exit_with_driver(sock: socket.socket) -> None:
     """Exit this process when the driver closes its end of the socket, or is gone."""
     poll = select.poll()
     poll.register(sock, select.POLLRDHUP)
@@ -180,15 +180,15 @@ def main(rank: int, fd: int) -> None:
     deadline = time.monotonic() + _START_SECONDS
     size = int.from_bytes(recv_exact(sock, 8, deadline), "big")
     spec: FunctionSpec = cloudpickle.loads(recv_exact(sock, size, deadline))
-    threading.Thread(target=_end_with, args=(sock,), name="sparkdl-end", daemon=True).start()
-    seconds = spec.conf.timeout
+    threading.Thread(target=_exit_with_driver, args=(sock,), name="sparkdl-end", daemon=True).start()
+    timeout = spec.conf.timeout
     task = RankTask(spec, LocalContext(rank, spec.world))
     try:
         report = run_function(spec, task, iter(()))
     except RuntimeError as failed:
-        send_frame(sock, {"error": str(failed)}, _MAX_FRAME, time.monotonic() + seconds)
+        send_frame(sock, {"error": str(failed)}, _MAX_FRAME, time.monotonic() + timeout)
     else:
-        send_frame(sock, {"report": report}, _MAX_FRAME, time.monotonic() + seconds)
+        send_frame(sock, {"report": report}, _MAX_FRAME, time.monotonic() + timeout)
 
 
 if __name__ == "__main__":

@@ -32,7 +32,7 @@ _REFUSED = re.compile(
 )
 
 
-def tell_limit(spark: SparkSession) -> None:
+def warn_about_limit(spark: SparkSession) -> None:
     """Warn if Spark limits the address space of the executors' Python."""
     limit = application_conf(spark).get(_LIMIT)
     if limit:
@@ -45,7 +45,7 @@ def tell_limit(spark: SparkSession) -> None:
         )
 
 
-def with_limit(error: str, message: str) -> str:
+def explain_limit(error: str, message: str) -> str:
     """Return the ``message`` of an ``error`` in this process. If Spark's limit of the address space caused it, add
     that.
     """
@@ -71,55 +71,57 @@ def killed_executors(spark: SparkSession) -> dict[str, str]:
         return {}
     context: Any = spark.sparkContext._jsc.sc()
     listed = context.statusStore().executorList(False)
-    found = {}
+    reasons = {}
     for each in (listed.apply(index) for index in range(listed.size())):
         reason = each.removeReason()
         if reason.isDefined() and was_killed(reason.get()):
-            found[each.id()] = reason.get()
-    return found
+            reasons[each.id()] = reason.get()
+    return reasons
 
 
-class MemoryKills:
+class MemoryKillCounter:
     """Counter of a fit's attempts that ended because executors were killed for their memory."""
 
     def __init__(self, spark: SparkSession) -> None:
         self._spark = spark
-        self._known: set[str] = set()
-        self._counted = False
+        self._known_executors: set[str] = set()
+        self._is_counted = False
         self._reason = ""
         self._count = 0
 
     def begin_attempt(self) -> None:
         """Note which executors were killed before this attempt."""
-        self._known = set(killed_executors(self._spark))
-        self._counted = False
+        self._known_executors = set(killed_executors(self._spark))
+        self._is_counted = False
 
-    def check(self, lost: SparkdlCommError, is_last: bool) -> None:
+    def check(self, error: SparkdlCommError, is_last: bool) -> None:
         """Count this attempt if it ended because an executor was killed.
 
         Spark may learn the reason late, so call this again after executors have been replaced.
 
         :raises RankLostError: the attempt ended so, and it is the fit's second one that did, or ``is_last``.
         """
-        reasons = [reason for name, reason in killed_executors(self._spark).items() if name not in self._known]
-        text = lost.message
-        if not self._counted and (reasons or was_killed(text)):
-            self._counted = True
+        reasons = [
+            reason for name, reason in killed_executors(self._spark).items() if name not in self._known_executors
+        ]
+        text = error.message
+        if not self._is_counted and (reasons or was_killed(text)):
+            self._is_counted = True
             self._count += 1
             self._reason = reasons[0] if reasons else text
-        if self._counted and (is_last or self._count == 2):
+        if self._is_counted and (is_last or self._count == 2):
             times = (
                 "twice, so a third attempt would fail too"
                 if self._count == 2
                 else "and maxRestarts allows no other attempt"
             )
             raise RankLostError(
-                f"executors were killed for their memory {times}. {advice(self._spark)}. Spark says: {self._reason}",
-                rank=lost.rank,
-            ) from lost
+                f"executors were killed for their memory {times}. {advise(self._spark)}. Spark says: {self._reason}",
+                rank=error.rank,
+            ) from error
 
 
-def advice(spark: SparkSession) -> str:
+def advise(spark: SparkSession) -> str:
     """Return advice on settings for executors that are killed for their memory."""
     conf = application_conf(spark)
     text = (

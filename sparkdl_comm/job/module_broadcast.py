@@ -20,7 +20,7 @@ from pyspark import Broadcast, SparkFiles
 from pyspark.sql import SparkSession
 
 from sparkdl_comm.job.broadcasts import MODULE_BROADCASTS
-from sparkdl_comm.job.pickling import RemadeModule, pickle_error
+from sparkdl_comm.job.pickling import ModuleRecipe, pickle_error
 from sparkdl_comm.job.session import is_classic
 from sparkdl_comm.optim.optimization import ModelLike
 
@@ -42,61 +42,61 @@ class SessionModule:
     """Module for the tasks of a Spark Connect session, which has no broadcasts, and limits its messages to 128 MiB.
 
     ``weights``: name of the session's file with the parameters and dense buffers, in safetensors format. ``empty``: the
-    module with tensors of the same shapes that take no memory, or a RemadeModule without tensors. Spark ships it with
+    module with tensors of the same shapes that take no memory, or a ModuleRecipe without tensors. Spark ships it with
     the function that uses it.
     """
 
     weights: str
-    empty: torch.nn.Module | RemadeModule = field(compare=False, repr=False)
+    empty: torch.nn.Module | ModuleRecipe = field(compare=False, repr=False)
 
     @classmethod
     def of(cls, spark: SparkSession, module: torch.nn.Module) -> SessionModule:
         """Return ``module`` for the tasks of ``spark``, and add its weights to the session's files."""
-        tensors = _tensors(module)
-        empty = {id(tensor): _empty(tensor) for tensor in tensors.values()}
-        return cls(_sent(spark, tensors), copy.deepcopy(module, empty))
+        tensors = _dense_tensors(module)
+        empty = {id(tensor): _make_empty(tensor) for tensor in tensors.values()}
+        return cls(_send_weights(spark, tensors), copy.deepcopy(module, empty))
 
     def __call__(self) -> torch.nn.Module:
         """Return the module. Call this once, because it fills ``empty``."""
         weights = safetensors.torch.load_file(SparkFiles.get(self.weights))
-        if isinstance(self.empty, RemadeModule):
-            return RemadeModule(self.empty.factory, weights, self.empty.frozen)()
-        for name, tensor in _tensors(self.empty).items():
+        if isinstance(self.empty, ModuleRecipe):
+            return ModuleRecipe(self.empty.factory, weights, self.empty.frozen)()
+        for name, tensor in _dense_tensors(self.empty).items():
             tensor.data = weights[name]
         return self.empty
 
     @property
     def value(self) -> torch.nn.Module:
         """The module, the same for all tasks of a Python worker."""
-        return _made(self)
+        return _make_once(self)
 
 
 @functools.lru_cache(maxsize=1)
-def _made(module: SessionModule) -> torch.nn.Module:
+def _make_once(module: SessionModule) -> torch.nn.Module:
     return module()
 
 
-def _sent(spark: SparkSession, tensors: dict[str, torch.Tensor]) -> str:
+def _send_weights(spark: SparkSession, tensors: dict[str, torch.Tensor]) -> str:
     """Add ``tensors`` to the session's files, in safetensors format, and return the file's name."""
     with tempfile.TemporaryDirectory(prefix="sparkdl-ship-") as folder:
         file = Path(folder, "weights")
-        safetensors.torch.save_file({name: _own(tensor) for name, tensor in tensors.items()}, file)
+        safetensors.torch.save_file({name: _copy(tensor) for name, tensor in tensors.items()}, file)
         return add_file(spark, file)
 
 
-def _tensors(module: torch.nn.Module) -> dict[str, torch.Tensor]:
+def _dense_tensors(module: torch.nn.Module) -> dict[str, torch.Tensor]:
     """Return the dense parameters and buffers by name, as safetensors requires. A shared tensor appears once."""
     tensors = {**dict(module.named_parameters()), **dict(module.named_buffers())}
     return {name: tensor for name, tensor in tensors.items() if tensor.layout == torch.strided}
 
 
-def _empty(tensor: torch.Tensor) -> torch.Tensor:
+def _make_empty(tensor: torch.Tensor) -> torch.Tensor:
     """Return a tensor with the shape and dtype of ``tensor`` that takes no memory."""
     shape = torch.zeros((), dtype=tensor.dtype).expand(tensor.shape)
     return torch.nn.Parameter(shape, tensor.requires_grad) if isinstance(tensor, torch.nn.Parameter) else shape
 
 
-def _own(tensor: torch.Tensor) -> torch.Tensor:
+def _copy(tensor: torch.Tensor) -> torch.Tensor:
     """Return a contiguous copy on the CPU, because safetensors refuses tensors that share memory."""
     return tensor.detach().cpu().clone(memory_format=torch.contiguous_format)
 
@@ -119,8 +119,8 @@ def broadcast_module(
     """
     if is_classic(spark):
         return MODULE_BROADCASTS.of(spark.sparkContext, module, factory)
-    refused = pickle_error(module)
-    if refused is None:
+    error = pickle_error(module)
+    if error is None:
         return SessionModule.of(spark, module)
-    remade = RemadeModule.of(module, factory, refused)
-    return SessionModule(_sent(spark, remade.tensors), RemadeModule(remade.factory, {}, remade.frozen))
+    recipe = ModuleRecipe.of(module, factory, error)
+    return SessionModule(_send_weights(spark, recipe.tensors), ModuleRecipe(recipe.factory, {}, recipe.frozen))

@@ -22,43 +22,43 @@ import time
 from collections import deque
 from collections.abc import Callable
 
-LINES = 100
-_MAX_LINE = 1000
+MAX_LINES = 100
+_MAX_LINE_CHARACTERS = 1000
 #: Seconds between two messages to the driver, and between two reads of the file.
-_SEND_EVERY, _LOOK_EVERY = 0.25, 0.05
-_READ_BYTES = 1 << 16
+_SEND_INTERVAL_SECONDS, _READ_INTERVAL_SECONDS = 0.25, 0.05
+_CHUNK_BYTES = 1 << 16
 #: Unit in which read memory is released, in bytes.
 _PIECE_BYTES = 1 << 20
 #: Limit of output that has not been read, in bytes. Beyond it, the oldest output is dropped.
-MAX_BEHIND = 256 << 20
+MAX_UNREAD_BYTES = 256 << 20
 _STDOUT, _STDERR = 1, 2
 
 #: Callback for lines and the number of lines dropped before them. Does not wait; returns False if it cannot send now.
 Send = Callable[[list[str], int], bool]
 
 
-class _Forward:
+class _LineBuffer:
     """Buffer of the last lines to send, and the number of lines dropped before them."""
 
     def __init__(self, send: Send, lines: list[str]) -> None:
         self._send = send
-        self._waiting: deque[str] = deque(maxlen=LINES)
+        self._buffered: deque[str] = deque(maxlen=MAX_LINES)
         self._dropped = 0
-        self._due = 0.0
+        self._due_at = 0.0
         self.add(lines)
 
     def add(self, lines: list[str], dropped: int = 0) -> None:
         """Add ``lines``. ``dropped``: number of lines before them that are lost already."""
-        self._dropped += dropped + max(0, len(self._waiting) + len(lines) - LINES)
-        self._waiting.extend(lines)
+        self._dropped += dropped + max(0, len(self._buffered) + len(lines) - MAX_LINES)
+        self._buffered.extend(lines)
 
-    def due(self) -> bool:
-        return bool(self._waiting) and time.monotonic() >= self._due
+    def is_due(self) -> bool:
+        return bool(self._buffered) and time.monotonic() >= self._due_at
 
     def send(self) -> None:
-        self._due = time.monotonic() + _SEND_EVERY
-        if self._waiting and self._send(list(self._waiting), self._dropped):
-            self._waiting.clear()
+        self._due_at = time.monotonic() + _SEND_INTERVAL_SECONDS
+        if self._buffered and self._send(list(self._buffered), self._dropped):
+            self._buffered.clear()
             self._dropped = 0
 
 
@@ -68,26 +68,26 @@ class _Spool:
     def __init__(self) -> None:
         self.fd = os.memfd_create("sparkdl-output", os.MFD_CLOEXEC | os.MFD_ALLOW_SEALING)
         fcntl.fcntl(self.fd, fcntl.F_SETFL, os.O_APPEND)
-        self._at = self._freed = 0
+        self._read_bytes = self._freed_bytes = 0
 
     def end(self) -> int:
         """Return the current end of the file, in bytes."""
         return os.fstat(self.fd).st_size
 
-    def take(self, end: int) -> tuple[bytes, int]:
+    def read(self, end: int) -> tuple[bytes, int]:
         """Return the next bytes before ``end``, and how many bytes before them were dropped. No bytes: all have been
         read.
         """
-        size, skipped = self.end(), 0
-        if size < self._at:  # truncated by another opener, such as a shell's `> /dev/stderr`
-            self._at = self._freed = 0
-        if size - self._at > MAX_BEHIND:
-            skipped = size - self._at - MAX_BEHIND // 2
-            self._at += skipped
-        data = os.pread(self.fd, min(_READ_BYTES, max(0, end - self._at)), self._at)
-        self._at += len(data)
+        size, skipped_bytes = self.end(), 0
+        if size < self._read_bytes:  # truncated by another opener, such as a shell's `> /dev/stderr`
+            self._read_bytes = self._freed_bytes = 0
+        if size - self._read_bytes > MAX_UNREAD_BYTES:
+            skipped_bytes = size - self._read_bytes - MAX_UNREAD_BYTES // 2
+            self._read_bytes += skipped_bytes
+        data = os.pread(self.fd, min(_CHUNK_BYTES, max(0, end - self._read_bytes)), self._read_bytes)
+        self._read_bytes += len(data)
         self._free()
-        return data, skipped
+        return data, skipped_bytes
 
     def close(self) -> None:
         """Close the file. A child process that still writes gets an error, like from a pipe without a reader."""
@@ -95,20 +95,20 @@ class _Spool:
         os.close(self.fd)
 
     def _free(self) -> None:
-        size = (self._at - self._freed) // _PIECE_BYTES * _PIECE_BYTES
+        size = (self._read_bytes - self._freed_bytes) // _PIECE_BYTES * _PIECE_BYTES
         if size:
-            with contextlib.suppress(ValueError), mmap.mmap(self.fd, size, offset=self._freed) as done:
-                done.madvise(mmap.MADV_REMOVE)  # ValueError: truncated meanwhile
-            self._freed += size
+            with contextlib.suppress(ValueError), mmap.mmap(self.fd, size, offset=self._freed_bytes) as freed:
+                freed.madvise(mmap.MADV_REMOVE)  # ValueError: truncated meanwhile
+            self._freed_bytes += size
 
 
-class OutputTail:
+class OutputCapture:
     """Capture of the process's output from construction until :meth:`close`."""
 
     def __init__(self) -> None:
-        self._lines: deque[str] = deque(maxlen=LINES)
-        self._rest = b""  # start of a line that has not ended
-        self._forward: _Forward | None = None
+        self._lines: deque[str] = deque(maxlen=MAX_LINES)
+        self._partial_line = b""  # start of a line that has not ended
+        self._forward: _LineBuffer | None = None
         self._lock = threading.Lock()
         self._closing = threading.Event()
         _flush()
@@ -124,15 +124,15 @@ class OutputTail:
         _flush()
         self._drain()
         with self._lock:
-            lines = [*self._lines, _text(self._rest)] if self._rest else list(self._lines)
-        return "\n".join(lines[-LINES:])
+            lines = [*self._lines, _decode(self._partial_line)] if self._partial_line else list(self._lines)
+        return "\n".join(lines[-MAX_LINES:])
 
     def forward(self, send: Send) -> None:
         """Pass the last lines so far, and all later ones until :meth:`end_forward`, to ``send``, which a separate
         thread calls.
         """
         with self._lock:
-            self._forward = _Forward(send, list(self._lines))
+            self._forward = _LineBuffer(send, list(self._lines))
 
     def end_forward(self) -> None:
         """Send the lines printed so far, and stop forwarding."""
@@ -140,7 +140,7 @@ class OutputTail:
         self._drain()
         with self._lock:
             if self._forward is not None:
-                self._forward.add([_text(self._rest)] if self._rest else [])
+                self._forward.add([_decode(self._partial_line)] if self._partial_line else [])
                 self._forward.send()
                 self._forward = None
 
@@ -159,10 +159,10 @@ class OutputTail:
             os.close(fd)
 
     def _run(self) -> None:
-        while not self._closing.wait(_LOOK_EVERY):
+        while not self._closing.wait(_READ_INTERVAL_SECONDS):
             self._drain()
             with self._lock:
-                if self._forward is not None and self._forward.due():
+                if self._forward is not None and self._forward.is_due():
                     self._forward.send()
 
     def _drain(self) -> None:
@@ -170,27 +170,27 @@ class OutputTail:
         end = self._spool.end()
         while True:
             with self._lock:
-                data, skipped = self._spool.take(end)
-                if skipped:
-                    self._take(b"\n[%d bytes of output left out here]\n" % skipped)
-                self._take(data)
+                data, skipped_bytes = self._spool.read(end)
+                if skipped_bytes:
+                    self._process(b"\n[%d bytes of output left out here]\n" % skipped_bytes)
+                self._process(data)
             if not data:
                 return
 
-    def _take(self, data: bytes) -> None:
+    def _process(self, data: bytes) -> None:
         view = memoryview(data)
         while view:
             view = view[os.write(self._saved[_STDERR], view) :]
-        *ended, rest = (self._rest + data).split(b"\n")
-        lines = list(map(_text, ended[-LINES:]))
+        *ended, partial = (self._partial_line + data).split(b"\n")
+        lines = list(map(_decode, ended[-MAX_LINES:]))
         self._lines.extend(lines)
         if self._forward is not None:
             self._forward.add(lines, len(ended) - len(lines))
-        self._rest = rest[-_MAX_LINE:]
+        self._partial_line = partial[-_MAX_LINE_CHARACTERS:]
 
 
-def _text(line: bytes) -> str:
-    return line.decode(errors="backslashreplace")[-_MAX_LINE:]
+def _decode(line: bytes) -> str:
+    return line.decode(errors="backslashreplace")[-_MAX_LINE_CHARACTERS:]
 
 
 def _flush() -> None:

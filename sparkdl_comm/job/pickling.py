@@ -11,11 +11,11 @@ from pyspark import cloudpickle
 from pyspark.cloudpickle import CloudPickler
 
 from sparkdl_comm.errors import ModelError
-from sparkdl_comm.job.trained import load_trained
+from sparkdl_comm.job.trained_module import load_trained
 from sparkdl_comm.space import module_state
 
 
-class _Nowhere:
+class _NullFile:
     """File that discards its input."""
 
     def write(self, data: Any) -> int:
@@ -35,13 +35,13 @@ def pickle_error(part: Any) -> Exception | None:
     Leaves tensors out, so it uses no memory. torch can pickle all tensors.
     """
     try:
-        _DryPickler(_Nowhere()).dump(part)
+        _DryPickler(_NullFile()).dump(part)
     except Exception as error:  # noqa: BLE001 - a user's __reduce__ may raise anything
         return error
     return None
 
 
-class RemadeModule:
+class ModuleRecipe:
     """Factory and state of a module that cannot be pickled, such as TorchScript or one with parametrizations.
 
     ``factory``: makes such modules on executors. ``tensors``: the module's state, from ``module_state.packed``.
@@ -59,7 +59,9 @@ class RemadeModule:
         self.frozen = frozen
 
     @classmethod
-    def of(cls, module: torch.nn.Module, factory: Callable[[], torch.nn.Module] | None, why: Exception) -> RemadeModule:
+    def of(
+        cls, module: torch.nn.Module, factory: Callable[[], torch.nn.Module] | None, error: Exception
+    ) -> ModuleRecipe:
         """Return the factory and the state of ``module``.
 
         :param why: the exception that pickling the module raised.
@@ -67,9 +69,9 @@ class RemadeModule:
         """
         if factory is None:
             raise ModelError(
-                f"the model ({type(module).__name__}) cannot be shipped to executors: {type(why).__name__}: {why}."
+                f"the model ({type(module).__name__}) cannot be shipped to executors: {type(error).__name__}: {error}."
                 " Train it from a function that makes it: TorchEstimator(model=function)"
-            ) from why
+            ) from error
         tensors = module_state.packed(module, lambda text: warnings.warn(text, stacklevel=2))
         frozen = [name for name, parameter in module.named_parameters() if not parameter.requires_grad]
         return cls(factory, {name: tensor.detach() for name, tensor in tensors.items()}, frozen)
@@ -82,20 +84,20 @@ class RemadeModule:
         return module
 
 
-class _Made:
-    """Object that unpickles to the module that ``remade`` makes."""
+class _ModuleFromRecipe:
+    """Object that unpickles to the module that ``recipe`` makes."""
 
-    def __init__(self, remade: RemadeModule) -> None:
-        self.remade = remade
+    def __init__(self, recipe: ModuleRecipe) -> None:
+        self.recipe = recipe
 
     def __reduce__(self) -> tuple[Any, ...]:
-        return RemadeModule.__call__, (self.remade,)
+        return ModuleRecipe.__call__, (self.recipe,)
 
 
-def pickled_module(module: torch.nn.Module, factory: Callable[[], torch.nn.Module] | None) -> bytes:
+def pickle_module(module: torch.nn.Module, factory: Callable[[], torch.nn.Module] | None) -> bytes:
     """Return bytes that cloudpickle loads as the module.
 
     :raises ModelError: the module cannot be pickled, and there is no ``factory``.
     """
-    refused = pickle_error(module)
-    return cloudpickle.dumps(module if refused is None else _Made(RemadeModule.of(module, factory, refused)))
+    error = pickle_error(module)
+    return cloudpickle.dumps(module if error is None else _ModuleFromRecipe(ModuleRecipe.of(module, factory, error)))

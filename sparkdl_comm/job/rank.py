@@ -18,9 +18,9 @@ from sparkdl_comm.errors import BridgeError, CallbackError, GangError, ModelErro
 from sparkdl_comm.gang.failure import Failure
 from sparkdl_comm.gang.gang import Gang
 from sparkdl_comm.job.driver_client import DriverClient
-from sparkdl_comm.job.rank_rows import RowsOfRank, problem
+from sparkdl_comm.job.rank_rows import RowLoader, describe_problem
 from sparkdl_comm.job.summary import RankReport
-from sparkdl_comm.job.task import ROWS_GONE, RankFn, RankTask, RowsGoneError
+from sparkdl_comm.job.task import ROWS_GONE_PREFIX, RankFn, RankTask, RowsGoneError
 from sparkdl_comm.optim.optimizer import OptimizerMaker
 from sparkdl_comm.space import module_state
 from sparkdl_comm.space.flat import FlatModel
@@ -40,7 +40,7 @@ from sparkdl_comm.train.spec import TrainSpec
 _LEAVE_SECONDS = 30.0
 
 #: Seconds between two progress messages.
-_TELL_EVERY = 0.2
+_PROGRESS_INTERVAL_SECONDS = 0.2
 
 
 def make_rank_fn(spec: TrainSpec) -> RankFn:
@@ -54,7 +54,7 @@ def make_rank_fn(spec: TrainSpec) -> RankFn:
         try:
             report = Rank(spec, task).run(batches).to_json()
         except RowsGoneError as gone:
-            report = f"{ROWS_GONE}{gone}"
+            report = f"{ROWS_GONE_PREFIX}{gone}"
         # Optimizers, schedulers and the strategy form reference cycles, which keep the shared-memory segment alive.
         gc.collect()
         yield task.report(report)
@@ -95,58 +95,60 @@ class Rank:
                 except RowsGoneError:
                     raise
                 except (Exception, SystemExit) as exc:
-                    raise self._task.failed(self._failure(exc)) from exc
+                    raise self._task.announce_failure(self._failure(exc)) from exc
         finally:
             self._task.close()
 
     def _failure(self, exc: BaseException) -> Failure:
         # In forward and backward only the user's code runs, apart from the strategy and SyncBatchNorm, which raise the
         # classes named here. So other exceptions are never the consequence of another rank's failure.
-        users = self._progress.phase in ("forward", "backward") and not isinstance(exc, (BridgeError, GangError))
-        own = users or isinstance(exc, CallbackError)
+        is_user_code = self._progress.phase in ("forward", "backward") and not isinstance(exc, (BridgeError, GangError))
+        is_own = is_user_code or isinstance(exc, CallbackError)
         return Failure.of(
-            exc, self._rank, self._progress.number, self._progress.phase, secondary=False if own else None
+            exc, self._rank, self._progress.number, self._progress.phase, secondary=False if is_own else None
         )
 
     def _train(self, batches: Iterator[pa.RecordBatch], stack: ExitStack) -> RankReport:
         spec = self._spec
         model = FlatModel(self._build_module())
-        read = RowsOfRank(spec, self._task, batches, spec.rows.for_model(model.module))
-        stack.callback(read.reading.close)
+        loader = RowLoader(spec, self._task, batches, spec.rows.for_model(model.module))
+        stack.callback(loader.reading.close)
         self._rank = self._task.rank
         strategy = strategy_class(spec.conf)(spec.conf)
         stack.callback(strategy.close)
-        gang = self._join_gang(read.account, model, strategy)
+        gang = self._join_gang(loader.account, model, strategy)
         accounts = [member.payload["data"] for member in gang.members]
-        rows = read.rows(accounts)
+        rows = loader.rows(accounts)
         gang.on_failure(lambda _: strategy.abort())
         step_rows = spec.batch_size * spec.optimization.accumulation_steps
         sampler = BatchSampler.of([account["training"]["rows"] for account in accounts], step_rows)
         driver = self._task.connect_driver(stack)
-        uneven = lopsided(sampler.counts)
-        warnings = [text for text in (uneven, problem(accounts)) if text is not None]
+        imbalance = lopsided(sampler.counts)
+        warnings = [text for text in (imbalance, describe_problem(accounts)) if text is not None]
         if driver is not None and warnings:
-            driver.progress({"warning": "\n".join(warnings)})
+            driver.send_progress({"warning": "\n".join(warnings)})
         begin_alike(model, gang, spec.conf.timeout)
-        restorer = self._last_checkpoint(gang, model, driver, stack)
+        restorer = self._load_last_checkpoint(gang, model, driver, stack)
         strategy.join(gang, model, OptimizerMaker(model, spec.optimization))
         stack.callback(model.release)
         rng.seed(spec.seed, self._rank)
         device = self._task.device()
-        together = synchronize(model.module, device, gang, spec.conf.timeout, stack)
+        has_collective_modules = synchronize(model.module, device, gang, spec.conf.timeout, stack)
         make_loop = loop_for(strategy)
-        loop = make_loop(spec, gang, rows.training, sampler, model, strategy, self._progress, rows.validation, together)
-        saver = self._go_on(loop, gang, restorer, stack)
+        loop = make_loop(
+            spec, gang, rows.training, sampler, model, strategy, self._progress, rows.validation, has_collective_modules
+        )
+        saver = self._resume(loop, gang, restorer, stack)
         resumed_at = self._progress.step
-        seconds = loop.run(_Teller(driver))
+        seconds = loop.run(_ProgressSender(driver))
         timeline = None
         if strategy.trace is not None:
             timeline = strategy.trace.report(gang, spec.conf.timeout, model.values.nbytes)
         if saver is not None:
             saver.wait()
         if driver is not None:
-            told = driver
-            driver.send_tensors(module_state.packed(model.module, lambda text: told.progress({"warning": text})))
+            client = driver
+            driver.send_tensors(module_state.packed(model.module, lambda text: client.send_progress({"warning": text})))
         digest = hashlib.sha256(model.values.detach().cpu().numpy().data).hexdigest()
         loop.see_output()  # runs the last forward passes, which may change the model's state
         report = RankReport(
@@ -162,14 +164,14 @@ class Rank:
             resumed_at=resumed_at,
             details=strategy.details(),
             timeline=timeline,
-            data=read.finish(accounts),
+            data=loader.finish(accounts),
         )
         # This comes last: the driver soon gives up on ranks that have left the gang, and the digest of a large model
         # takes seconds.
-        self._task.outlast(_LEAVE_SECONDS)
+        self._task.wait_for_others(_LEAVE_SECONDS)
         return report
 
-    def _last_checkpoint(
+    def _load_last_checkpoint(
         self, gang: Gang, model: FlatModel, driver: DriverClient | None, stack: ExitStack
     ) -> Restorer | None:
         """Load the parameters of the last checkpoint into the model, if there is one. Returns None if the run has no
@@ -182,12 +184,12 @@ class Rank:
         run = describe(spec.checkpoints.run, spec, model, rows)
         restorer = Restorer(spec.checkpoints, run, gang, spec.conf.timeout)
         stack.callback(restorer.close)
-        restorer.find(lambda text: driver is not None and driver.progress({"warning": text}))
+        restorer.find(lambda text: driver is not None and driver.send_progress({"warning": text}))
         if restorer.step:
             restorer.load_parameters(model)
         return restorer
 
-    def _go_on(self, loop: TrainingLoop, gang: Gang, restorer: Restorer | None, stack: ExitStack) -> Saver | None:
+    def _resume(self, loop: TrainingLoop, gang: Gang, restorer: Restorer | None, stack: ExitStack) -> Saver | None:
         """Load the state of the last checkpoint into the loop, and let the loop write new checkpoints."""
         spec = self._spec
         if spec.checkpoints is None or restorer is None:
@@ -222,7 +224,7 @@ class Rank:
         return gang
 
 
-class _Teller:
+class _ProgressSender:
     """Callback that sends progress to the driver at intervals. Does nothing on ranks without a connection to the
     driver.
     """
@@ -234,6 +236,6 @@ class _Teller:
     def __call__(self, progress: dict[str, Any]) -> None:
         now = time.monotonic()
         last_step = progress["step"] == progress["steps"]
-        if self._driver is not None and (last_step or now - self._last > _TELL_EVERY):
+        if self._driver is not None and (last_step or now - self._last > _PROGRESS_INTERVAL_SECONDS):
             self._last = now
-            self._driver.progress(progress)
+            self._driver.send_progress(progress)

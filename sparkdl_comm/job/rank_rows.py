@@ -18,7 +18,7 @@ from sparkdl_comm.job.task import RankTask
 from sparkdl_comm.train.spec import TrainSpec
 
 
-class RowsOfRank:
+class RowLoader:
     """Rows of one rank. ``reading``: the rows, to be closed. ``account``: what other ranks learn about them, as
     JSON.
     """
@@ -32,8 +32,8 @@ class RowsOfRank:
         begin = time.perf_counter()
         self._set = spec.row_set
         self._task = task
-        self._limit = spec.conf.data_memory_limit
-        self._held = 0
+        self._limit_bytes = spec.conf.data_memory_limit
+        self._resident_bytes = 0
         disk = LocalDisk.of_executor(spec.conf.data_cache_limit) if spec.conf.data_cache == "disk" else None
         if self._set is not None and self._set.there and disk is not None:
             for _ in batches:  # otherwise Spark ends this Python worker, and the next fit has to start another
@@ -41,18 +41,18 @@ class RowsOfRank:
             self.reading = self._claim(disk, self._set.name, spec.attempt_id, rows)
         else:
             self.reading = Reading(batches, rows, disk)
-        sealed = self._set is not None and not self._set.there and kept.seal(self.reading, rows)
-        self.account: dict[str, Any] = {**self.reading.account, "sealed": sealed}
+        is_sealed = self._set is not None and not self._set.there and kept.seal(self.reading, rows)
+        self.account: dict[str, Any] = {**self.reading.account, "sealed": is_sealed}
         self._seconds = time.perf_counter() - begin
 
     def _claim(self, disk: LocalDisk, name: str, attempt: str, rows: RowFormat) -> Reading:
-        claimed, why = None, ""
+        claimed, error_text = None, ""
         try:
             claimed = kept.claim(disk, name, attempt, rows)
         except OSError as error:
-            why = f"task {self._task.place}: {error}"
+            error_text = f"task {self._task.partition}: {error}"
         if claimed is None:
-            self._task.choose_rank(None, why)
+            self._task.choose_rank(None, error_text)
             return Reading((), rows)
         rank, reading = claimed
         self._task.choose_rank(rank)
@@ -65,8 +65,8 @@ class RowsOfRank:
 
         Raises what :meth:`Reading.rows` does.
         """
-        found = hold(self.reading.rows(accounts), self._limit)
-        self._held = sum(held_bytes(part) for part in (found.training, found.validation) if part is not None)
+        found = hold(self.reading.rows(accounts), self._limit_bytes)
+        self._resident_bytes = sum(held_bytes(part) for part in (found.training, found.validation) if part is not None)
         return found
 
     def finish(self, accounts: Sequence[dict[str, Any]]) -> dict[str, Any]:
@@ -78,27 +78,27 @@ class RowsOfRank:
 
         :param accounts: the accounts of all ranks.
         """
-        reused = self._set is not None and self._set.there
-        left = reused
+        is_reused = self._set is not None and self._set.there
+        is_kept = is_reused
         folder = self.reading.folder
         if self._set is not None and folder is not None and all(account["sealed"] for account in accounts):
             try:
                 folder.keep(f"{self._set.name}-{self._task.rank}")
-                left = True
+                is_kept = True
             except OSError:  # later runs read the rows from Spark again
-                left = False
+                is_kept = False
         return {
             "cache": "memory" if folder is None else "disk",
             "bytes": self.reading.bytes,
-            "held": self._held,
+            "held": self._resident_bytes,
             "seconds": self._seconds,
-            "reused": reused,
-            "kept": left,
-            "place": self._task.place,
+            "reused": is_reused,
+            "kept": is_kept,
+            "place": self._task.partition,
         }
 
 
-def problem(accounts: Sequence[dict[str, Any]]) -> str | None:
+def describe_problem(accounts: Sequence[dict[str, Any]]) -> str | None:
     """Return a warning about ranks that could not keep their rows on the disk, or None.
 
     :param accounts: the accounts of all ranks, in order.

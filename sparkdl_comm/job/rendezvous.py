@@ -50,7 +50,7 @@ class Rendezvous:
         self._clock = clock
         self._lock = threading.Lock()
         self._texts: dict[int, str] = {}
-        self._waiting: list[socket.socket] = []
+        self._waiting_sockets: list[socket.socket] = []
         self._deadline = 0.0  # set by the first registration
         self._answer: bytes | None = None
 
@@ -65,7 +65,7 @@ class Rendezvous:
         with sock:
             registration = recv_frame(sock, MAX_REGISTRATION, self._clock() + HANDSHAKE_SECONDS, self._clock)
             refusal = self._register(sock, hello.get("rank"), registration.get("text"))
-            answer = self._await_answer(sock, hello["rank"]) if refusal is None else _failed(refusal)
+            answer = self._await_answer(sock, hello["rank"]) if refusal is None else _encode_failure(refusal)
             send_all(sock, answer, self._clock() + self._timeout, self._clock)
         if refusal is not None:
             raise refusal
@@ -75,9 +75,9 @@ class Rendezvous:
         run.
         """
         with self._lock:
-            missing = self._missing()
+            missing = self._missing_ranks()
             text = f"the driver gave up the run before {listed(missing)} of {self._world} had reached the rendezvous"
-            self._settle(_failed(GangError(text, rank=min(missing, default=None), phase=PHASE)))
+            self._settle(_encode_failure(GangError(text, rank=min(missing, default=None), phase=PHASE)))
 
     def _register(self, sock: socket.socket, rank: Any, text: Any) -> SparkdlCommError | None:
         """Register a rank. Return None, or the reason why the rank is refused."""
@@ -91,22 +91,22 @@ class Rendezvous:
             if not self._texts:
                 self._deadline = self._clock() + self._timeout
             self._texts[rank] = text
-            self._waiting.append(sock)
+            self._waiting_sockets.append(sock)
             if len(self._texts) == self._world:
-                self._settle(_told([self._texts[each] for each in range(self._world)]))
+                self._settle(_encode_registrations([self._texts[each] for each in range(self._world)]))
         return None
 
     def _await_answer(self, sock: socket.socket, rank: int) -> bytes:
         if self._answer is not None:
             return self._answer
-        late: SparkdlCommError
+        error: SparkdlCommError
         try:
             recv_exact(sock, 1, self._deadline, self._clock)
-            late = ProtocolError(f"rank {rank} sent more than its registration", rank=rank, phase=PHASE)
+            error = ProtocolError(f"rank {rank} sent more than its registration", rank=rank, phase=PHASE)
         except DeadlineError:
             with self._lock:
-                missing = self._missing()
-            late = DeadlineError(
+                missing = self._missing_ranks()
+            error = DeadlineError(
                 f"{listed(missing)} of {self._world} did not reach the rendezvous at the driver within {self._timeout:g} s"
                 f" of the first rank. Look at the log of the executor. Increase {TIMEOUT_KEY}, or, if the executor cannot"
                 f" reach the driver, set {HOST_KEY}",
@@ -114,33 +114,33 @@ class Rendezvous:
                 phase=PHASE,
             )
         except ConnectionError as exc:  # also raised if the answer was settled meanwhile
-            late = RankLostError(
+            error = RankLostError(
                 f"rank {rank} died, or lost its connection, while it waited for the other ranks: {exc}",
                 rank=rank,
                 phase=PHASE,
             )
         with self._lock:
-            return self._settle(_failed(late))
+            return self._settle(_encode_failure(error))
 
-    def _missing(self) -> list[int]:
+    def _missing_ranks(self) -> list[int]:
         return [rank for rank in range(self._world) if rank not in self._texts]
 
     def _settle(self, answer: bytes) -> bytes:
         """Settle the answer, and wake the connections that wait for it. The first answer stays. Return it."""
         if self._answer is None:
             self._answer = answer
-            for sock in self._waiting:
+            for sock in self._waiting_sockets:
                 with contextlib.suppress(OSError):
                     sock.shutdown(socket.SHUT_RD)
         return self._answer
 
 
-def _told(texts: list[str]) -> bytes:
+def _encode_registrations(texts: list[str]) -> bytes:
     packed = zlib.compress(json.dumps(texts).encode())
     return encode_frame({"packed": len(packed)}, MAX_HELLO) + packed
 
 
-def _unpacked(packed: bytes | bytearray, world: int) -> list[str]:
+def _decode_registrations(packed: bytes | bytearray, world: int) -> list[str]:
     """Return the registrations of all ranks.
 
     :raises ProtocolError: ``packed`` is malformed, or larger than the registrations can be.
@@ -155,7 +155,7 @@ def _unpacked(packed: bytes | bytearray, world: int) -> list[str]:
     return texts
 
 
-def _failed(error: SparkdlCommError) -> bytes:
+def _encode_failure(error: SparkdlCommError) -> bytes:
     failure = Failure.of(error, 0, phase=PHASE, secondary=True)
     return encode_frame({"failure": asdict(failure)}, MAX_JSON + MAX_HELLO)
 
@@ -190,15 +190,15 @@ def register(
             send_frame(sock, {"kind": KIND, "attempt": attempt, "rank": rank}, MAX_HELLO, deadline, clock)
             send_all(sock, registration, deadline, clock)
             answer = recv_frame(sock, MAX_JSON + MAX_HELLO, deadline, clock)
-            packed = recv_exact(sock, _size(answer, world), deadline, clock)
+            packed = recv_exact(sock, _packed_bytes(answer, world), deadline, clock)
         except ConnectionError as exc:
             raise GangError(f"the driver refused rank {rank} of gang attempt {attempt}, or is gone: {exc}") from exc
     if "failure" in answer:
         raise Failure.from_dict(answer["failure"]).to_exception()
-    return _unpacked(packed, world)
+    return _decode_registrations(packed, world)
 
 
-def _size(answer: dict[str, Any], world: int) -> int:
+def _packed_bytes(answer: dict[str, Any], world: int) -> int:
     """Return the number of bytes that follow the answer's frame, 0 if the answer is a failure."""
     size = answer.get("packed", 0)
     if type(size) is not int or not 0 <= size <= world * MAX_REGISTRATION:

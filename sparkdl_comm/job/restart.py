@@ -11,7 +11,7 @@ from typing import TypeVar
 from pyspark.sql import SparkSession
 
 from sparkdl_comm.errors import DeadlineError, RankLostError, SlotsError
-from sparkdl_comm.job.memory import MemoryKills
+from sparkdl_comm.job.memory import MemoryKillCounter
 from sparkdl_comm.job.slots import check_slots, executors
 from sparkdl_comm.train.spec import TrainSpec
 
@@ -20,7 +20,7 @@ T = TypeVar("T")
 _log = logging.getLogger(__name__)
 
 
-def with_restarts(run: Callable[[TrainSpec], T], spec: TrainSpec, spark: SparkSession) -> tuple[T, int]:
+def run_with_restarts(run: Callable[[TrainSpec], T], spec: TrainSpec, spark: SparkSession) -> tuple[T, int]:
     """Return ``run(spec)``, and how many times it was restarted.
 
     It is restarted when a rank was lost: from the last checkpoint if the run has checkpoints, otherwise from the
@@ -34,27 +34,27 @@ def with_restarts(run: Callable[[TrainSpec], T], spec: TrainSpec, spark: SparkSe
     Also raises what ``run`` does.
     """
     restarts = 0
-    kills = MemoryKills(spark)
+    kills = MemoryKillCounter(spark)
     while True:
-        before = executors(spark)
+        executors_before = executors(spark)
         kills.begin_attempt()
         try:
             return run(spec), restarts
         except (RankLostError, DeadlineError) as lost:
-            gone = before - executors(spark)
-            if isinstance(lost, DeadlineError) and not gone:
+            lost_executors = executors_before - executors(spark)
+            if isinstance(lost, DeadlineError) and not lost_executors:
                 raise
             kills.check(lost, is_last=restarts == spec.conf.max_restarts)
             if restarts == spec.conf.max_restarts:
                 raise
             restarts += 1
-            where = (
+            restart_point = (
                 "the beginning" if spec.checkpoints is None else f"the last checkpoint in {spec.checkpoints.directory}"
             )
             _log.warning(
                 "%s\nStarting again from %s (%d of %d, spark.sparkdl.comm.maxRestarts)",
                 lost.message,
-                where,
+                restart_point,
                 restarts,
                 spec.conf.max_restarts,
             )
@@ -63,10 +63,10 @@ def with_restarts(run: Callable[[TrainSpec], T], spec: TrainSpec, spark: SparkSe
             except SlotsError as error:
                 raise error from lost
             kills.check(lost, is_last=False)
-        spec = _next(spec)
+        spec = _next_attempt(spec)
 
 
-def _next(spec: TrainSpec) -> TrainSpec:
+def _next_attempt(spec: TrainSpec) -> TrainSpec:
     """Return the spec of the attempt that follows ``spec``."""
     checkpoints = spec.checkpoints and dataclasses.replace(spec.checkpoints, resume=True)
     return dataclasses.replace(

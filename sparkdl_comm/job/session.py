@@ -58,7 +58,7 @@ def spark_conf(**settings: object) -> dict[str, str]:
         settings[field] = value
     CommConf.from_mapping({}, **settings)
     conf = {
-        "spark.jars": _given_jars(plugin.jar_for(pyspark.__version__, plugin.JARS)),
+        "spark.jars": _add_jar(plugin.jar_for(pyspark.__version__, plugin.JARS)),
         "spark.plugins": plugin.CLASS,
         _BARRIER_CHECK: "1s",
         _ARROW: "true",
@@ -67,7 +67,7 @@ def spark_conf(**settings: object) -> dict[str, str]:
     return conf
 
 
-def _given_jars(jar: Path) -> str:
+def _add_jar(jar: Path) -> str:
     """Return ``spark.jars`` with ``jar`` in it. If the driver's JVM runs already, first add ``jar`` to its class
     loader.
 
@@ -93,7 +93,7 @@ def _given_jars(jar: Path) -> str:
             f" --conf spark.plugins={plugin.CLASS}"
         ) from error
     given = (gateway.jvm.java.lang.System.getProperty("spark.jars") if submitted else None) or ""
-    return plugin.with_jar(given, jar)
+    return plugin.append_jar(given, jar)
 
 
 def is_classic(spark: SparkSession) -> bool:
@@ -144,7 +144,7 @@ def _is_stopped(spark: SparkSession) -> bool:
     return context is None or context.sc().isStopped()
 
 
-def use_own_python(spark: SparkSession) -> None:
+def use_driver_python(spark: SparkSession) -> None:
     """Let tasks use the driver's own Python if driver and executors are on one machine (local, local-cluster).
 
     Otherwise they would use the first ``python3`` on the PATH. A Python that the user has named (PYSPARK_PYTHON or
@@ -264,7 +264,7 @@ def check_disk_cache(spark: SparkSession, conf: CommConf) -> None:
         )
 
 
-def tell_clear(spark: SparkSession, what: str) -> None:
+def warn_unencrypted(spark: SparkSession, what: str) -> None:
     """Warn if Spark has to encrypt its traffic: ``what`` travels between ranks and driver outside of Spark,
     unencrypted.
     """

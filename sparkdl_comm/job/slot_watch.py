@@ -12,7 +12,7 @@ from pyspark.sql import SparkSession
 from pyspark.status import SparkStageInfo
 
 from sparkdl_comm.errors import SlotsError
-from sparkdl_comm.job.admission import TELL_SECONDS
+from sparkdl_comm.job.admission import LOG_INTERVAL_SECONDS
 from sparkdl_comm.job.interrupt import JobTag
 from sparkdl_comm.job.session import is_classic
 from sparkdl_comm.job.slots import slots_now
@@ -34,8 +34,8 @@ class SlotWatch:
         self._spark, self._ranks = spark, ranks
         self._slot_timeout, self._turn_timeout = slot_timeout, turn_timeout
         self._tag = JobTag(spark)
-        self._over = threading.Event()
-        self._thread = threading.Thread(target=self._look, name="sparkdl-slots", daemon=True)
+        self._stop_event = threading.Event()
+        self._thread = threading.Thread(target=self._watch, name="sparkdl-slots", daemon=True)
         #: Reason why the jobs were cancelled, or None.
         self.error: SlotsError | None = None
 
@@ -45,65 +45,71 @@ class SlotWatch:
             self._thread.start()
         return self
 
-    def satisfied(self) -> None:
+    def stop(self) -> None:
         """Stop watching, because the tasks run. Spark's own counts can be wrong later if it drops events."""
-        self._over.set()
+        self._stop_event.set()
 
     def __exit__(self, *exc: object) -> None:
-        self._over.set()
+        self._stop_event.set()
         if is_classic(self._spark):
             self._thread.join()
             self._tag.__exit__(*exc)
 
-    def _look(self) -> None:
-        waiting: float | None = None  # time since which no task runs
-        idle: float | None = None  # time since which there are free slots for all tasks
-        told = 0.0
-        while not self._over.wait(_POLL_SECONDS):
+    def _watch(self) -> None:
+        waiting_since: float | None = None  # time since which no task runs
+        idle_since: float | None = None  # time since which there are free slots for all tasks
+        logged_at = 0.0
+        while not self._stop_event.wait(_POLL_SECONDS):
             now = time.monotonic()
             try:
-                if not self._starved():
-                    waiting = idle = None
+                if not self._is_starved():
+                    waiting_since = idle_since = None
                     continue
-                busy, slots = self._busy(), slots_now(self._spark)
-                if waiting is None:
-                    waiting = told = now
-                held = busy > 0 and (slots is None or busy + self._ranks > slots)
-                idle = None if held else now if idle is None else idle
-                if now - waiting > self._turn_timeout or (idle is not None and now - idle > self._slot_timeout):
-                    self.error = self._timed_out(held, busy, slots)
+                other_tasks, slots = self._count_other_tasks(), slots_now(self._spark)
+                if waiting_since is None:
+                    waiting_since = logged_at = now
+                is_blocked = other_tasks > 0 and (slots is None or other_tasks + self._ranks > slots)
+                idle_since = None if is_blocked else now if idle_since is None else idle_since
+                if now - waiting_since > self._turn_timeout or (
+                    idle_since is not None and now - idle_since > self._slot_timeout
+                ):
+                    self.error = self._timeout_error(is_blocked, other_tasks, slots)
                     self._tag.cancel()
                     return
-                if held and now - told > TELL_SECONDS:
-                    told = now
-                    _log.warning("%d ranks wait for slots: %d tasks of other jobs are running", self._ranks, busy)
+                if is_blocked and now - logged_at > LOG_INTERVAL_SECONDS:
+                    logged_at = now
+                    _log.warning(
+                        "%d ranks wait for slots: %d tasks of other jobs are running", self._ranks, other_tasks
+                    )
             except Py4JError:  # Spark's status changes while it is read, or the application ends
                 _log.debug("cannot read the state of slots", exc_info=True)
 
-    def _timed_out(self, held: bool, busy: int, slots: int | None) -> SlotsError:
+    def _timeout_error(self, is_blocked: bool, other_tasks: int, slots: int | None) -> SlotsError:
         limit = (
             f"{self._turn_timeout:g} s (spark.sparkdl.comm.turnTimeout)"
-            if held
+            if is_blocked
             else f"{self._slot_timeout:g} s (spark.sparkdl.comm.slotTimeout)"
         )
         return SlotsError(
-            f"{self._ranks} ranks waited {limit} for as many free slots: the cluster has {slots}, and {busy} tasks of other"
-            " jobs of this application are running. Wait for these tasks, reduce num_workers, or start the session with"
-            " more executors or cores"
+            f"{self._ranks} ranks waited {limit} for as many free slots: the cluster has {slots}, and {other_tasks} tasks"
+            " of other jobs of this application are running. Wait for these tasks, reduce num_workers, or start the session"
+            " with more executors or cores"
         )
 
-    def _starved(self) -> bool:
+    def _is_starved(self) -> bool:
         """Return whether a stage of the watched jobs is active, and no task of it runs."""
-        return any(stage.numActiveTasks == 0 for stage in self._active_stages(ours=True))
+        return any(stage.numActiveTasks == 0 for stage in self._active_stages(is_own=True))
 
-    def _busy(self) -> int:
-        return sum(stage.numActiveTasks for stage in self._active_stages(ours=False))
+    def _count_other_tasks(self) -> int:
+        return sum(stage.numActiveTasks for stage in self._active_stages(is_own=False))
 
-    def _active_stages(self, *, ours: bool) -> list[SparkStageInfo]:
+    def _active_stages(self, *, is_own: bool) -> list[SparkStageInfo]:
         tracker = self._spark.sparkContext.statusTracker()
         jobs = [tracker.getJobInfo(job) for job in self._scala_tracker().getJobIdsForTag(self._tag.name)]
-        own = {stage for job in jobs if job is not None for stage in job.stageIds}
-        stages = [tracker.getStageInfo(stage) for stage in tracker.getActiveStageIds() if (stage in own) == ours]
+        own_stages = {stage for job in jobs if job is not None for stage in job.stageIds}
+        stages = [
+            tracker.getStageInfo(stage) for stage in tracker.getActiveStageIds() if (stage in own_stages) == is_own
+        ]
         return [stage for stage in stages if stage is not None]
 
     def _scala_tracker(self) -> Any:

@@ -18,13 +18,13 @@ _log = logging.getLogger(__name__)
 _THREADS = "spark.executorEnv.OMP_NUM_THREADS"
 _TASK_RESOURCE = re.compile(r"spark\.task\.resource\.(.+)\.amount")
 #: Seconds of waiting for executors until a warning.
-_QUIET_SECONDS = 2.0
+_WARN_AFTER_SECONDS = 2.0
 #: Number of executors that Spark requests from YARN and Kubernetes unless spark.executor.instances is set.
 _DEFAULT_INSTANCES = "2"
 _LOCAL_CLUSTER = re.compile(r"local-cluster\[\s*(\d+)\s*,\s*(\d+)\s*,\s*\d+\s*\]")
 
 #: Slots of applications whose executors did not all register in time, by application id.
-_settled: dict[str, int] = {}
+_known_slots: dict[str, int] = {}
 
 
 def check_slots(
@@ -45,41 +45,41 @@ def check_slots(
     """
     if not is_classic(spark):  # a client cannot list executors. Spark itself checks slots before it starts ranks.
         conf = session_conf(spark)
-        wanted = num_workers or _expected_slots(conf, conf.get("spark.master", ""))
-        if wanted is None:
+        target = num_workers or _expected_slots(conf, conf.get("spark.master", ""))
+        if target is None:
             raise SlotsError(
                 "num_workers=None, but a Spark Connect client cannot know the number of slots unless "
                 "spark.executor.instances and spark.executor.cores are set. Set num_workers"
             )
-        return wanted
+        return target
     master = spark.sparkContext.master or ""
     conf = application_conf(spark)
     expected = _expected_slots(conf, master)
-    asked = 0 if num_workers else _expected_executors(conf, master) or 0
-    wanted = num_workers or _settled.get(spark.sparkContext.applicationId) or expected or 1
-    began, told = clock(), False
-    slots, there = _slots(spark), _registered(spark)
-    while clock() - began < timeout and (
-        (slots < wanted and not (expected and slots >= expected))
-        or (there < asked and spark.sparkContext.applicationId not in _settled)
+    requested = 0 if num_workers else _expected_executors(conf, master) or 0
+    target = num_workers or _known_slots.get(spark.sparkContext.applicationId) or expected or 1
+    started_at, has_warned = clock(), False
+    slots, registered = _count_slots(spark), _count_executors(spark)
+    while clock() - started_at < timeout and (
+        (slots < target and not (expected and slots >= expected))
+        or (registered < requested and spark.sparkContext.applicationId not in _known_slots)
     ):
-        if not told and clock() - began >= _QUIET_SECONDS:
-            told = True
+        if not has_warned and clock() - started_at >= _WARN_AFTER_SECONDS:
+            has_warned = True
             _log.warning(
                 "waiting for executors: %s so far, for up to %g s (spark.sparkdl.comm.slotTimeout)",
-                f"{there} of {asked}" if asked else f"{slots} slots of {wanted}",
+                f"{registered} of {requested}" if requested else f"{slots} slots of {target}",
                 timeout,
             )
         sleep(0.2)
-        slots, there = _slots(spark), _registered(spark)
-    if slots and there < asked:
-        _settled[spark.sparkContext.applicationId] = slots
+        slots, registered = _count_slots(spark), _count_executors(spark)
+    if slots and registered < requested:
+        _known_slots[spark.sparkContext.applicationId] = slots
         _log.warning(
             "training with %d of %d executors, so with %d ranks: the others did not register within %g s"
             " (spark.sparkdl.comm.slotTimeout). Set spark.executor.instances to what the cluster has room for, or give each"
             " executor less memory. To refuse fewer ranks, set num_workers",
-            there,
-            asked,
+            registered,
+            requested,
             slots,
             timeout,
         )
@@ -96,14 +96,14 @@ def check_slots(
         )
         raise SlotsError(
             f"num_workers={num_workers or 'all slots'}, but the cluster (master {master}) "
-            f"has {slots} slots after {clock() - began:.1f} s (the limit is {timeout:g} s, spark.sparkdl.comm.slotTimeout)"
-            ". All workers must run at once: ask for fewer workers, or start "
+            f"has {slots} slots after {clock() - started_at:.1f} s (the limit is {timeout:g} s, "
+            "spark.sparkdl.comm.slotTimeout). All workers must run at once: ask for fewer workers, or start "
             f"the session with more executors or cores. Now: {shown}"
         )
     return num_workers or slots
 
 
-def tell_threads(spark: SparkSession, ranks: int) -> None:
+def warn_about_threads(spark: SparkSession, ranks: int) -> None:
     """Warn if ranks compute with fewer threads than there are cores for each of them.
 
     Spark lets a task's Python compute with ``spark.task.cpus`` threads.
@@ -132,7 +132,7 @@ def slots_now(spark: SparkSession) -> int | None:
     """Return how many tasks the registered executors can run at once. None for a Spark Connect client, which cannot
     know.
     """
-    return _slots(spark) if is_classic(spark) else None
+    return _count_slots(spark) if is_classic(spark) else None
 
 
 def executors(spark: SparkSession) -> set[str]:
@@ -146,13 +146,13 @@ def executors(spark: SparkSession) -> set[str]:
     return set(context.getExecutorMemoryStatus().keys().mkString(" ").split())
 
 
-def _slots(spark: SparkSession) -> int:
+def _count_slots(spark: SparkSession) -> int:
     """Return how many tasks of the default resource profile the registered executors can run at once."""
     context: Any = spark.sparkContext._jsc.sc()
     return int(context.maxNumConcurrentTasks(context.resourceProfileManager().defaultResourceProfile()))
 
 
-def _registered(spark: SparkSession) -> int:
+def _count_executors(spark: SparkSession) -> int:
     """Return the number of registered executors, without the driver."""
     return len(executors(spark)) - 1
 
@@ -192,6 +192,6 @@ def _slots_per_executor(conf: Mapping[str, str], cores: str) -> int:
     for key, text in conf.items():
         resource = _TASK_RESOURCE.fullmatch(key)
         if resource is not None and float(text) > 0:
-            there, taken = int(conf.get(f"spark.executor.resource.{resource[1]}.amount", "0")), float(text)
-            slots.append(there * int(1 / taken) if taken < 1 else there // int(taken))
+            available, per_task = int(conf.get(f"spark.executor.resource.{resource[1]}.amount", "0")), float(text)
+            slots.append(available * int(1 / per_task) if per_task < 1 else available // int(per_task))
     return min(slots)

@@ -23,7 +23,7 @@ class RankReport:
     the trained tensors. ``output_shape``: shape of the model's output for one row, by name if there are several
     outputs. None if the rank saw no row. ``details``: the strategy's entries for the summary. ``timeline``: see
     :meth:`sparkdl_comm.strategies.trace.Trace.report`. None if nothing was traced. ``data``: see
-    :meth:`sparkdl_comm.job.rank_rows.RowsOfRank.finish`.
+    :meth:`sparkdl_comm.job.rank_rows.RowLoader.finish`.
     """
 
     rank: int
@@ -53,7 +53,7 @@ class Summary(dict[str, Any]):
 
     def __str__(self) -> str:
         return "\n".join(
-            filter(None, [self._headline(), self._phases(), self._sent(), self._rows(), self._last_epoch()])
+            filter(None, [self._headline(), self._phases(), self._received(), self._rows(), self._last_epoch()])
         )
 
     def line(self) -> str:
@@ -63,10 +63,10 @@ class Summary(dict[str, Any]):
     def _headline(self) -> str:
         seconds = self.get("seconds_per_iteration", 0.0)
         speed = f", {self['samples_per_second']:,.0f} samples/s" if "samples_per_second" in self else ""
-        ran = f"{self.get('strategy')}{self._kept()}, {self.get('world')} ranks"
+        ran = f"{self.get('strategy')}{self._choices()}, {self.get('world')} ranks"
         return f"{ran}: {self.get('iterations')} steps of {1e3 * seconds:.4g} ms{speed}"
 
-    def _kept(self) -> str:
+    def _choices(self) -> str:
         """Return, in brackets, what was chosen by measuring."""
         chosen = self.get("auto", {}).get("chosen")
         kept = self.get("batching", {}).get("pull", {}).get("kept")
@@ -79,7 +79,7 @@ class Summary(dict[str, Any]):
         shares = [f"{name} {100 * seconds / total:.0f} %" for name, seconds in longest if seconds > 0.005 * total]
         return f"time of a step: {', '.join(shares)}" if shares else ""
 
-    def _sent(self) -> str:
+    def _received(self) -> str:
         steps = max(self.get("iterations", 0) - self.get("resumed_at", 0), 1)
         sizes = [f"{amount / steps / 1e6:.4g} MB {kind}" for kind, amount in self.get("bytes", {}).items()]
         return f"received in a step, all ranks: {', '.join(sizes)}" if sizes else ""
@@ -104,7 +104,7 @@ class Summary(dict[str, Any]):
         return f"epoch {row['epoch']}: {', '.join(shown)}"
 
 
-def check(reports: Sequence[RankReport], world: int) -> None:
+def check_reports(reports: Sequence[RankReport], world: int) -> None:
     """Check that the reports of all ranks agree.
 
     :raises GangError: a rank did not report, or reported twice, or ended with other weights than the others.
@@ -128,7 +128,7 @@ def summarize(reports: Sequence[RankReport], strategy: str, world: int, restarts
     - ``phases``: seconds per iteration, mean over the ranks
     - ``bytes``: ``pull`` and ``push`` of all ranks in the whole run
     - ``rows``: training rows of all ranks
-    - ``history``: see :func:`merged_history`
+    - ``history``: see :func:`merge_history`
     - ``data``: where the ranks had their rows. ``cache``: disk if a rank had them there. ``bytes``: on the disks of all
       ranks. ``held``: bytes of these that are in memory too. ``seconds``: until the slowest rank had read its rows.
       ``reused``: whether they were on the disks before. ``why_read``: the reason why Spark read them.
@@ -136,9 +136,9 @@ def summarize(reports: Sequence[RankReport], strategy: str, world: int, restarts
     - the ``details`` of rank 0
     - ``timeline``: if iterations were traced, of all ranks (see :class:`sparkdl_comm.report.timeline.Timeline`)
 
-    :raises GangError: see :func:`check`.
+    :raises GangError: see :func:`check_reports`.
     """
-    check(reports, world)
+    check_reports(reports, world)
     first = min(reports, key=lambda report: report.rank)
     iterations = max(first.iterations - first.resumed_at, 1)
     seconds = max(report.seconds for report in reports) / iterations
@@ -146,7 +146,7 @@ def summarize(reports: Sequence[RankReport], strategy: str, world: int, restarts
     kinds = {"pull", "push"}.union(*(report.bytes for report in reports))
     skipped = [row["skipped_steps"] for row in first.history if "skipped_steps" in row]
     traced = {"timeline": [report.timeline for report in sorted(reports, key=lambda report: report.rank)]}
-    history, rows = merged_history(reports), sum(report.rows for report in reports)
+    history, rows = merge_history(reports), sum(report.rows for report in reports)
     trained = rows * len(history)
     return Summary(
         {
@@ -163,7 +163,7 @@ def summarize(reports: Sequence[RankReport], strategy: str, world: int, restarts
             },
             "bytes": {kind: sum(report.bytes.get(kind, 0) for report in reports) for kind in sorted(kinds)},
             "rows": rows,
-            **({"data": _data([report.data for report in reports])} if first.data else {}),
+            **({"data": _merge_data([report.data for report in reports])} if first.data else {}),
             "history": history,
             "restarts": restarts,
             **({"skipped_steps": sum(skipped)} if skipped else {}),
@@ -173,7 +173,7 @@ def summarize(reports: Sequence[RankReport], strategy: str, world: int, restarts
     )
 
 
-def _data(reports: Sequence[dict[str, Any]]) -> dict[str, Any]:
+def _merge_data(reports: Sequence[dict[str, Any]]) -> dict[str, Any]:
     return {
         "cache": "disk" if any(report["cache"] == "disk" for report in reports) else "memory",
         "bytes": sum(report["bytes"] for report in reports),
@@ -184,7 +184,7 @@ def _data(reports: Sequence[dict[str, Any]]) -> dict[str, Any]:
     }
 
 
-def merged_history(reports: Sequence[RankReport]) -> list[dict[str, Any]]:
+def merge_history(reports: Sequence[RankReport]) -> list[dict[str, Any]]:
     """Return one row per epoch.
 
     ``epoch``: from 1. ``step``: steps done by the end of the epoch. ``loss``: mean over the epoch's steps. Excluded are

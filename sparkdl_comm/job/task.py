@@ -26,15 +26,15 @@ from sparkdl_comm.gang.handshake import Address
 from sparkdl_comm.job import rendezvous
 from sparkdl_comm.job.driver_client import DriverClient
 from sparkdl_comm.job.gpu import task_gpu
-from sparkdl_comm.job.memory import with_limit
-from sparkdl_comm.job.output import OutputTail
+from sparkdl_comm.job.memory import explain_limit
+from sparkdl_comm.job.output import OutputCapture
 
 #: Schema of the one row that the function of a rank's task returns.
 RANK_SCHEMA = "rank int, report string"
 #: Prefix of the report of a task that raised :class:`RowsGoneError`. The error's message follows.
-ROWS_GONE = "rows gone"
+ROWS_GONE_PREFIX = "rows gone"
 #: Phase in which a user's function is unpickled.
-LOADING = "loading"
+LOADING_PHASE = "loading"
 #: Function of a rank's task: takes its rows, returns the row of :data:`RANK_SCHEMA`.
 RankFn: TypeAlias = Callable[[Iterator[pa.RecordBatch]], Iterator[pa.RecordBatch]]
 
@@ -66,29 +66,29 @@ class RowsGoneError(Exception):
 class RankTask:
     """Task of one rank. Close it: it captures the process's output.
 
-    ``context``: Spark's BarrierTaskContext. ``place``: index of the Spark partition. ``rank``: the same, unless the
+    ``context``: Spark's BarrierTaskContext. ``partition``: index of the Spark partition. ``rank``: the same, unless the
     task chooses another by :meth:`choose_rank`.
     """
 
     def __init__(self, spec: GangSpec, context: Any) -> None:
         self._spec = spec
         self._context = context
-        self.place: int = context.partitionId()
-        self._chosen: int | None = self.place
-        self._unreadable = ""
-        self.rank = self.place
+        self.partition: int = context.partitionId()
+        self._chosen_rank: int | None = self.partition
+        self._read_error = ""
+        self.rank = self.partition
         self.gang: Gang | None = None
         self._driver: DriverClient | None = None
-        self._output = OutputTail()
+        self._output = OutputCapture()
 
-    def choose_rank(self, rank: int | None, why: str = "") -> None:
+    def choose_rank(self, rank: int | None, read_error: str = "") -> None:
         """Choose a rank, before the gang is joined.
 
         If ``rank`` is None, or two tasks choose the same rank, ``join_gang`` raises :class:`RowsGoneError` on all
-        ranks. ``why``: the error that kept the task from choosing, empty if there was none.
+        ranks. ``read_error``: the error that kept the task from choosing, empty if there was none.
         """
-        self._chosen, self._unreadable = rank, why
-        self.rank = self.place if rank is None else rank
+        self._chosen_rank, self._read_error = rank, read_error
+        self.rank = self.partition if rank is None else rank
 
     def report(self, report: str) -> pa.RecordBatch:
         """Return the row with which the task ends."""
@@ -98,12 +98,12 @@ class RankTask:
         """Return the device of this rank: the CPU, or the task's GPU (see :func:`sparkdl_comm.job.gpu.task_gpu`)."""
         if self._spec.device == "cpu":
             return torch.device("cpu")
-        return task_gpu(self._context.resources(), self.place_on_host())
+        return task_gpu(self._context.resources(), self.index_on_host())
 
-    def place_on_host(self) -> int:
+    def index_on_host(self) -> int:
         """Return the index of the task among the tasks of its stage on the same host, from 0."""
         hosts = [info.address.rsplit(":", 1)[0] for info in self._context.getTaskInfos()]
-        return hosts[: self.place].count(hosts[self.place])
+        return hosts[: self.partition].count(hosts[self.partition])
 
     def join_gang(self, payload: dict[str, Any]) -> Gang:
         """Meet the other ranks, and return the gang.
@@ -115,7 +115,7 @@ class RankTask:
         self.gang = Gang.join(
             rank=self.rank,
             world=spec.world,
-            host=self._context.getTaskInfos()[self.place].address.rsplit(":", 1)[0],
+            host=self._context.getTaskInfos()[self.partition].address.rsplit(":", 1)[0],
             exchange=self._exchange,
             secret=spec.secret,
             attempt=spec.attempt_id,
@@ -132,41 +132,41 @@ class RankTask:
         if self.rank != 0:
             return None
         spec = self._spec
-        with self._reaching_driver() as address:
+        with self._resolve_driver() as address:
             driver = DriverClient.connect(address, spec.secret, spec.attempt_id, spec.conf.timeout)
         stack.callback(driver.close)
-        driver.on_gone(self._driver_is_gone)
+        driver.watch_driver(self._on_driver_gone)
         self._driver = driver
         if spec.conf.logs:
-            self._output.forward(driver.log)
+            self._output.forward(driver.send_lines)
             stack.callback(self._output.end_forward)
         return driver
 
-    def outlast(self, wait: float) -> None:
-        """On rank 0, wait at most ``wait`` seconds for the other ranks to leave the gang, and tell the driver if they
+    def wait_for_others(self, seconds: float) -> None:
+        """On rank 0, wait at most ``seconds`` for the other ranks to leave the gang, and tell the driver if they
         have.
 
         From then on only the driver watches them. Returns at once on other ranks.
 
         :raises GangError: the gang's failure, if it has failed.
         """
-        if self.gang is not None and self.gang.outlast(wait) and self._driver is not None:
-            self._driver.all_left()
+        if self.gang is not None and self.gang.outlast(seconds) and self._driver is not None:
+            self._driver.report_all_left()
 
     def _exchange(self, text: str) -> list[str]:
         """Return every rank's text, by rank, from the rendezvous at the driver."""
         spec = self._spec
-        with self._reaching_driver() as address:
+        with self._resolve_driver() as address:
             sock = handshake.connect(address, spec.secret, time.monotonic() + spec.conf.timeout)
-        text = json.dumps([self._chosen, text])
-        told = rendezvous.register(sock, self.place, spec.world, spec.attempt_id, text, spec.conf.timeout)
-        texts = dict(json.loads(each) for each in told)
+        text = json.dumps([self._chosen_rank, text])
+        replies = rendezvous.register(sock, self.partition, spec.world, spec.attempt_id, text, spec.conf.timeout)
+        texts = dict(json.loads(each) for each in replies)
         if texts.keys() != set(range(spec.world)):
-            raise RowsGoneError(self._unreadable)
+            raise RowsGoneError(self._read_error)
         return [texts[rank] for rank in range(spec.world)]
 
     @contextmanager
-    def _reaching_driver(self) -> Iterator[Address]:
+    def _resolve_driver(self) -> Iterator[Address]:
         """Yield the numeric address of the driver's listener. A connection error in the context says which settings to
         change.
         """
@@ -182,26 +182,26 @@ class RankTask:
                 " spark.driver.bindAddress to the address on which the driver listens"
             ) from exc
 
-    def _driver_is_gone(self) -> None:
+    def _on_driver_gone(self) -> None:
         """Stop the ranks, so that their slots are free: nobody would receive the trained tensors."""
         lost = RankLostError("rank 0 lost its connection to the driver: the driver ended, or gave up this run", rank=0)
         if self.gang is not None:
             self.gang.announce_failure(Failure.of(lost, 0, phase="the connection to the driver", secondary=False))
 
-    def failed(self, failure: Failure) -> RuntimeError:
+    def announce_failure(self, failure: Failure) -> RuntimeError:
         """Report a failure to the other ranks and the driver. Return the error to raise, with the gang's *first*
         failure inside.
 
         Call this before any connection is closed. Otherwise the other ranks take the closing for the failure.
         """
         if failure.rank == self.rank and not failure.log:
-            message = with_limit(failure.error, failure.message)
+            message = explain_limit(failure.error, failure.message)
             failure = dataclasses.replace(failure, message=message, log=self._output.tail())
         if self.gang is not None:
             self.gang.announce_failure(failure)
             failure = self.gang.failure() or failure
         if self._driver is not None:
-            self._driver.failed(failure)
+            self._driver.report_failure(failure)
         return RuntimeError(failure.embed())
 
     def close(self) -> None:

@@ -31,7 +31,7 @@ from pyspark.sql.types import (
 from sparkdl_comm.data.fields import Collate, Decode, Field, RowFormat
 from sparkdl_comm.data.sparse import worthwhile
 from sparkdl_comm.errors import InputError
-from sparkdl_comm.job.arrow_batches import Measure, bounded, measures
+from sparkdl_comm.job.arrow_batches import Measure, limit_batches, measure_columns
 from sparkdl_comm.ml.params import TorchParams
 from sparkdl_comm.train.loop.diagnosis import first_layer
 
@@ -96,7 +96,7 @@ def training_rows(
 
     :param expressions: columns returned by :func:`training_columns`, together with ``rows``.
     """
-    found = measures(df, list(dict.fromkeys([*params.feature_columns(), *params.label_columns()])))
+    found = measure_columns(df, list(dict.fromkeys([*params.feature_columns(), *params.label_columns()])))
     expressions, fields = list(expressions), list(rows.inputs)
     for index, field in enumerate(fields):
         measure = found[field.name]
@@ -118,7 +118,7 @@ def training_rows(
         part = F.pmod(F.xxhash64(F.lit(params.getSeed()), *contents), F.lit(_PARTS))
         named["validation"] = part < F.lit(fraction * _PARTS)
     data = df.select(*(expression.alias(name) for name, expression in named.items()))
-    return bounded(data, sum(_row_bytes(field, found[field.name]) for _, field in rows.named())), rows
+    return limit_batches(data, sum(_row_bytes(field, found[field.name]) for _, field in rows.named())), rows
 
 
 def _row_bytes(field: Field, measure: Measure) -> int:

@@ -14,7 +14,7 @@ import torch.nn.functional as F
 
 from sparkdl_comm.data.fields import Field
 from sparkdl_comm.errors import ConfError, ModelError
-from sparkdl_comm.job.pickling import RemadeModule, pickle_error
+from sparkdl_comm.job.pickling import ModuleRecipe, pickle_error
 from sparkdl_comm.ml.model import TorchModel
 from sparkdl_comm.ml.scoring import activation_of
 from sparkdl_comm.optim.optimization import ModelLike, OptimizerFactory
@@ -43,7 +43,7 @@ def model_like(model: Any) -> ModelLike:
         _check_hooks(model)
         module_state.check(model)
         refused = None if factory is None else pickle_error(model)
-        return model if refused is None else RemadeModule.of(model, factory, refused)
+        return model if refused is None else ModuleRecipe.of(model, factory, refused)
     if callable(model):
         _check_signature(model)
         return model

@@ -183,12 +183,12 @@ class TorchEstimator(Estimator[TorchModel], TrainingRecipe, MLReadable["TorchEst
         belongs to another run. ResultError: training succeeded, and a later step failed. ``state_dict`` of an error has
         the trained tensors if the driver has received them.
         """
-        from sparkdl_comm.job.interrupt import interruptible
+        from sparkdl_comm.job.interrupt import cancel_on_interrupt
         from sparkdl_comm.ml.fit import train
 
         spark = session.session_of(dataset)
-        with interruptible(spark):
-            session.use_own_python(spark)
+        with cancel_on_interrupt(spark):
+            session.use_driver_python(spark)
             self._check_params()
             model = train(self, dataset)
         model._resetUid(self.uid)

@@ -16,7 +16,7 @@ from sparkdl_comm.job import memory, session, slots
 from sparkdl_comm.job.admission import ADMISSION
 from sparkdl_comm.job.launch import launch
 from sparkdl_comm.job.summary import summarize
-from sparkdl_comm.job.trained import driver_module, keep_tensors, load_trained
+from sparkdl_comm.job.trained_module import driver_module, keep_tensors, load_trained
 from sparkdl_comm.ml import columns, components
 from sparkdl_comm.ml.model import TorchModel
 from sparkdl_comm.ml.scoring import activation_of
@@ -72,11 +72,11 @@ def train(estimator: TorchEstimator, dataset: DataFrame) -> TorchModel:
     world = slots.check_slots(spark, estimator.getNumWorkers(), conf.slot_timeout)
     strategy.check(conf, world)
     session.check_disk_cache(spark, conf)
-    slots.tell_threads(spark, world)
-    memory.tell_limit(spark)
+    slots.warn_about_threads(spark, world)
+    memory.warn_about_limit(spark)
     own = {"gradients": not strategy.needs_plugin, "rows": conf.data_shuffle == "global", "the trained model": True}
     sent = ", ".join(name for name, is_ours in own.items() if is_ours)
-    session.tell_clear(spark, f"{sent}, what ranks print, and what they tell each other between steps")
+    session.warn_unencrypted(spark, f"{sent}, what ranks print, and what they tell each other between steps")
     if estimator.getBatchSize() < world:
         warnings.warn(
             f"batchSize={estimator.getBatchSize()} is less than num_workers={world}. batchSize counts rows of all ranks, so in"
@@ -108,7 +108,7 @@ def train(estimator: TorchEstimator, dataset: DataFrame) -> TorchModel:
     module = driver_module(spec)
     data, rows = columns.training_rows(dataset, estimator, expressions, rows)  # the first Spark job
     spec = replace(spec, rows=rows)
-    with RunLog.of(estimator) as log, ADMISSION.admitted(world, slots.slots_now(spark), conf.turn_timeout):
+    with RunLog.of(estimator) as log, ADMISSION.admit(world, slots.slots_now(spark), conf.turn_timeout):
         tensors, reports, restarts = launch(data, spec, session.driver_host(spark, conf), log.progress)
         with keep_tensors(tensors):
             summary = summarize(reports, strategy.full_name(conf), world, restarts)

@@ -19,10 +19,10 @@ from pyspark.sql.types import ArrayType, DataType, DoubleType, FloatType, Struct
 
 from sparkdl_comm.data.fields import Collate, Decode, for_model
 from sparkdl_comm.errors import InputError
-from sparkdl_comm.job.arrow_batches import warn_of_wide_rows
+from sparkdl_comm.job.arrow_batches import warn_about_wide_rows
 from sparkdl_comm.job.import_check import ImportCheck
 from sparkdl_comm.job.module_broadcast import broadcast_module
-from sparkdl_comm.job.session import active_session, session_of, use_own_python
+from sparkdl_comm.job.session import active_session, session_of, use_driver_python
 from sparkdl_comm.ml import columns, export
 from sparkdl_comm.ml.params import TorchParams
 from sparkdl_comm.ml.persistence import TorchModelReader, TorchModelWriter
@@ -94,7 +94,7 @@ class TorchModel(Model, TorchParams, MLReadable["TorchModel"], MLWritable):
         :raises ModelError: ``activation`` is not a known function.
         """
         spark = session_of(dataset)
-        use_own_python(spark)
+        use_driver_python(spark)
         self._check_params()
         kind = kind_of(self.classification, self.activation, self.output_shape)
         members = members_of(self.output_shape)
@@ -102,7 +102,7 @@ class TorchModel(Model, TorchParams, MLReadable["TorchModel"], MLWritable):
         if not added:
             return dataset
         expressions, fields = columns.scoring_inputs(dataset, self, self.decode, self.collate_fn)
-        warn_of_wide_rows(spark, columns.known_row_bytes(dataset, fields, self.module))
+        warn_about_wide_rows(spark, columns.known_row_bytes(dataset, fields, self.module))
         predictor = Predictor(
             module=broadcast_module(spark, self.module, self.factory),
             features=for_model(tuple(fields), self.module),
@@ -117,7 +117,7 @@ class TorchModel(Model, TorchParams, MLReadable["TorchModel"], MLWritable):
         # With a UDF, the optimizer can drop columns and push filters below it. The generator (inline) keeps filters on
         # predictions from calling the model a second time. The inputs get a separate projection because Spark 4.2 refuses
         # a UDF next to Vectors that come straight from a columnar file.
-        checked = ImportCheck(predictor.predict, rank=False)
+        checked = ImportCheck(predictor.predict, is_rank=False)
 
         def predict(batches: Iterator[tuple[pd.Series, ...]]) -> Iterator[pd.DataFrame]:  # pandas_udf reads the types
             return checked(batches)

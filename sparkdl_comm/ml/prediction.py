@@ -160,4 +160,4 @@ def task_device(name: str) -> torch.device:
     if name != "cuda":
         return torch.device(name)
     task = TaskContext.get()
-    return task_gpu(task.resources() if task is not None else {}, place=0)
+    return task_gpu(task.resources() if task is not None else {}, index_on_host=0)

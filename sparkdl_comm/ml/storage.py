@@ -21,7 +21,7 @@ from pyspark import SparkFiles
 from pyspark.sql import SparkSession
 
 from sparkdl_comm.conf import CommConf
-from sparkdl_comm.errors import BY_NAME, ConfError, PersistenceError, SparkdlCommError
+from sparkdl_comm.errors import ERRORS_BY_NAME, ConfError, PersistenceError, SparkdlCommError
 from sparkdl_comm.job.module_broadcast import add_file
 from sparkdl_comm.job.session import is_classic, session_conf
 from sparkdl_comm.strategies.ps.files import ExecutorFiles
@@ -218,7 +218,7 @@ class ExecutorStorage(Storage):
         rows = self._spark.range(0, 1, 1, 1).mapInArrow(task, _SCHEMA)  # type: ignore[arg-type]
         for row in rows.toLocalIterator():
             if row["error"] is not None:
-                raise BY_NAME[row["error"]](f"{self._path}: {row['name']}")
+                raise ERRORS_BY_NAME[row["error"]](f"{self._path}: {row['name']}")
             yield row["name"], bytes(row["data"])
 
 

@@ -59,7 +59,7 @@ class Setting:
 def unfit(strategy: str, topology: Topology) -> str:
     """Return why a strategy of STRATEGIES cannot be simulated on the topology; empty if it can."""
     if strategy == SERVER:
-        alone = topology.rails == topology.slots == 1
+        alone = topology.rails == topology.ranks_per_host == 1
         return "" if alone else "ps is simulated with one NIC and one rank per host"
     return ALGORITHMS[strategy.removesuffix(DECOUPLED)].why_ineligible(topology)
 

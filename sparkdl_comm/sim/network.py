@@ -74,7 +74,7 @@ class Network:
     @property
     def can_be_alike(self) -> bool:
         """True if equal programs at equal times finish at equal times: ranks share no NIC and no trunk."""
-        return self.topology.slots == 1 and not self.trunks
+        return self.topology.ranks_per_host == 1 and not self.trunks
 
     def send(
         self,

@@ -22,7 +22,7 @@ from sparkdl_comm.collectives.plan import Operation
 from sparkdl_comm.collectives.select import list_eligible, predict
 from sparkdl_comm.compress.predict import predict_sparse
 from sparkdl_comm.conf import PREFIX, CommConf
-from sparkdl_comm.conf.strategy import BATCHED, CHEAPEST, HITOPK, PLANNED, SERVER, loop_name
+from sparkdl_comm.conf.strategy import CHEAPEST, DECOUPLED_IBATCH, HITOPK, IBATCH, SERVER, loop_name
 from sparkdl_comm.errors import ConfError
 from sparkdl_comm.sim.server_run import (
     UNPLANNED,
@@ -71,7 +71,7 @@ class Candidate:
     def decoupled(cls, algorithm: str, conf: CommConf, *, planned: bool = False) -> Candidate:
         """Return the decoupled loop of ``algorithm``, with the other settings of ``conf``."""
         conf = replace(conf, strategy=algorithm, loop="decoupled", batching="fixed")
-        name = loop_name(algorithm, conf.loop, PLANNED if planned else conf.batching)
+        name = loop_name(algorithm, conf.loop, IBATCH if planned else conf.batching)
         return cls(name, "decoupled", conf, planned=planned)
 
 
@@ -110,8 +110,8 @@ def able(
     found = [Candidate(name, "all-reduce", replace(conf, strategy=name)) for name in [CHEAPEST, *names]]
     found += [Candidate.decoupled(name, conf) for name in names]
     found += [Candidate(HITOPK, HITOPK, replace(conf, strategy=HITOPK))] * single
-    tried = (*UNPLANNED, PLANNED)
-    for batching in tried if conf.ps_batching in ("whole", PLANNED) else (conf.ps_batching,):
+    tried = (*UNPLANNED, IBATCH)
+    for batching in tried if conf.ps_batching in ("whole", IBATCH) else (conf.ps_batching,):
         of_server = replace(conf, strategy=SERVER, ps_batching=batching)
         profiled = batching not in UNPLANNED and not batching.startswith("fixed")
         if profiled:
@@ -119,7 +119,9 @@ def able(
         settling = _PLANNING if profiled else _COMPILING
         found.append(Candidate(f"{SERVER}+{batching}", f"{SERVER}+{batching}", of_server, settling))
     found += [
-        Candidate.decoupled(name, conf, planned=True) for name in names if f"{name}{BATCHED}" in conf.auto_candidates
+        Candidate.decoupled(name, conf, planned=True)
+        for name in names
+        if f"{name}{DECOUPLED_IBATCH}" in conf.auto_candidates
     ]
     reasons = {
         each.name: (planner if each.planned else None) or _unfit(each, topology, unstriped, plugin) for each in found
@@ -236,7 +238,7 @@ class Predictor:
         chance over the best unplanned one, the prediction is that of the unplanned one.
         """
         topology = self._topology
-        beside = topology.slots * (topology.world - topology.slots) / topology.world
+        beside = topology.ranks_per_host * (topology.world - topology.ranks_per_host) / topology.world
         if conf.compression is not None:
             beside *= (1 + 1.5 * conf.compression.density) / 2  # whole parameters, 6 bytes per sent gradient
         forward, backward = by_layer(self.space, computing)

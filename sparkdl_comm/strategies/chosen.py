@@ -23,7 +23,15 @@ from sparkdl_comm.collectives.cost import Cost
 from sparkdl_comm.collectives.group import CollectiveGroup
 from sparkdl_comm.collectives.rank_group import RankGroup
 from sparkdl_comm.conf import PREFIX, CommConf
-from sparkdl_comm.conf.strategy import AUTO, BATCHED, CHEAPEST, DECOUPLED, HITOPK, SERVER, NamedStrategy
+from sparkdl_comm.conf.strategy import (
+    AUTO,
+    CHEAPEST,
+    DECOUPLED,
+    DECOUPLED_IBATCH,
+    HITOPK,
+    SERVER,
+    NamedStrategy,
+)
 from sparkdl_comm.errors import ConfError, PluginError, nearest
 from sparkdl_comm.gang.exchange import decide_json, gather_json
 from sparkdl_comm.gang.gang import Gang
@@ -91,7 +99,7 @@ class Chosen(Strategy):
             if not (decoupled or named.ps_batching or name in alone):
                 raise ConfError(
                     f"{PREFIX}auto.candidates: {name!r} is no candidate. Use {', '.join(alone)}, an algorithm with"
-                    f" {DECOUPLED} or {BATCHED}, or {SERVER}+ and a value of ps.batching"
+                    f" {DECOUPLED} or {DECOUPLED_IBATCH}, or {SERVER}+ and a value of ps.batching"
                     f"{'' if named.strategy in (*alone, SERVER) else nearest(named.strategy, alone)}"
                 )
 
@@ -117,7 +125,7 @@ class Chosen(Strategy):
         )
         if not found or found[0].planned:
             named = f"{PREFIX}auto.candidates={','.join(self.conf.auto_candidates)}"
-            raise ConfError(f"{named}: a fit must begin with a candidate without {BATCHED}: {self._left_out}")
+            raise ConfError(f"{named}: a fit must begin with a candidate without {DECOUPLED_IBATCH}: {self._left_out}")
         self._candidates = {candidate.name: candidate for candidate in found}
         server = next((each.conf for each in found if each.conf.strategy == SERVER), None)
         if server is not None and len(found) > 1:

@@ -86,14 +86,14 @@ def module(tmp_path, monkeypatch):
 
 def test_a_module_beside_the_script(spark, module):
     net = __import__(module.stem).Net
-    with pytest.raises(ModelError, match=rf"no module '{module.stem}'.* Give them {module}: .*addPyFile") as error:
+    with pytest.raises(ModelError, match=rf"no module '{module.stem}'.* Give them {module}, by .*addPyFile") as error:
         fit(frame(spark), model=net, strategy="gloo")
     assert lines(error) <= 5
     with pytest.raises(ModelError, match=f"Give them {module}") as error:
         CommDistributor(num_workers=3).run(net)
     assert lines(error) <= 5
     with pytest.raises(
-        PythonException, match=rf"ModelError: executors have no module '{module.stem}'.* Give them {module}: "
+        PythonException, match=rf"ModelError: executors have no module '{module.stem}'.* Give them {module}, by "
     ):
         TorchModel(net(), True).transform(frame(spark)).collect()
     spark.sparkContext.addPyFile(str(module))  # what the error says
@@ -110,5 +110,5 @@ def test_one_machine_uses_the_python_of_the_driver(spark, monkeypatch):
         monkeypatch.setattr(spark.sparkContext, "pythonExec", "theirs")
         monkeypatch.setenv("PYSPARK_PYTHON", named)
         monkeypatch.setattr(spark.sparkContext, "master", master)
-        session.use_own_python(spark)
+        session.use_driver_python(spark)
         assert spark.sparkContext.pythonExec == "theirs"

@@ -18,7 +18,7 @@ from pyspark.sql import functions as F
 
 from sparkdl_comm import TorchEstimator, TorchModel
 from sparkdl_comm.data.fields import RowFormat
-from sparkdl_comm.job.row_sets import Source, source_of
+from sparkdl_comm.job.row_sets import Source, identify_source
 from tests.integration.nets import Random, Small, noisy
 from tests.integration.test_training import ROWS, fit, frame, same_bits
 
@@ -186,11 +186,11 @@ def test_why_rows_will_be_read_again(spark: SparkSession, tmp_path: Path) -> Non
         "rows on the driver|an RDD": frame(spark),
     }
     for words, rows in reasons.items():
-        reason = source_of(rows, RowFormat(), 2)
+        reason = identify_source(rows, RowFormat(), 2)
         assert isinstance(reason, str), words
         assert re.search(words, reason), reason
     cached.unpersist()
-    assert isinstance(source_of(data, RowFormat(), 2), Source)
+    assert isinstance(identify_source(data, RowFormat(), 2), Source)
 
 
 @pytest.mark.usefixtures("disk")

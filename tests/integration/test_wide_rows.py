@@ -10,7 +10,7 @@ from pyspark.ml.feature import HashingTF
 from pyspark.sql import functions as F
 
 from sparkdl_comm.errors import InputError
-from sparkdl_comm.job.arrow_batches import KEY, bounded, measures
+from sparkdl_comm.job.arrow_batches import ROWS_PER_BATCH_KEY, limit_batches, measure_columns
 from sparkdl_comm.ml.model import TorchModel
 from tests.integration.test_training import distance, fit
 
@@ -37,17 +37,19 @@ def counts(batches):
 @pytest.mark.slow
 def test_batches_are_bounded_by_bytes_for_one_job(spark):
     wide = spark.range(0, 120, 1, 1).select(F.sequence(F.lit(1), F.lit(100_000)).alias("x"), "id")
-    found = measures(wide, ["x", "id"])
+    found = measure_columns(wide, ["x", "id"])
     assert (found["x"].bytes, found["id"].bytes) == (800_000, 8)
-    job = bounded(wide, sum(each.bytes for each in found.values()))
+    job = limit_batches(wide, sum(each.bytes for each in found.values()))
     assert [row["rows"] for row in job.mapInArrow(counts, "rows long").collect()] == [41, 41, 38]
     narrow = spark.range(0, 120, 1, 1)
     assert [row["rows"] for row in narrow.mapInArrow(counts, "rows long").collect()] == [120], "the session as it was"
-    assert spark.conf.get(KEY) == "10000"
-    assert bounded(narrow, 16) is narrow
+    assert spark.conf.get(ROWS_PER_BATCH_KEY) == "10000"
+    assert limit_batches(narrow, 16) is narrow
     wide.createOrReplaceTempView("wide")
     joined = spark.table("wide").join(narrow, "id")
-    assert measures(joined, ["x"])["x"].bytes == 32 << 12, "not known without reading both sides: 256 rows a batch"
+    assert measure_columns(joined, ["x"])["x"].bytes == 32 << 12, (
+        "not known without reading both sides: 256 rows a batch"
+    )
 
 
 @pytest.fixture(scope="module")
@@ -97,7 +99,9 @@ def test_transform_warns_of_wide_rows(spark, shape):
         narrow = TorchModel(torch.nn.Linear(3, 1), False).transform(
             data.select(F.slice("features", 1, 3).alias("features"))
         )
-    warned = [str(warning.message) for warning in caught if KEY in str(warning.message)]
-    message = f"a row has about 160000 bytes, and Spark sends 10000 rows to Python at once. Set {KEY}=209 on"
+    warned = [str(warning.message) for warning in caught if ROWS_PER_BATCH_KEY in str(warning.message)]
+    message = (
+        f"a row has about 160000 bytes, and Spark sends 10000 rows to Python at once. Set {ROWS_PER_BATCH_KEY}=209 on"
+    )
     assert warned == ([] if limited else [f"{message} this session."])
     assert scored.count() == narrow.count() == 2

@@ -24,7 +24,7 @@ EXCHANGE = """
 import socket, sys, threading
 from lab import Place
 here, size = Place.here(), int(sys.argv[1])
-jobs = [(rail, other) for rail in range(here.topology.rails) for other in here.topology.neighbours(here.rank, rail)]
+jobs = [(rail, other) for rail in range(here.topology.rails) for other in here.topology.neighbors(here.rank, rail)]
 servers = [socket.create_server((address, here.port + here.rank)) for address in here.addresses]
 def send(rail, other):
     for attempt in range(100):
@@ -57,11 +57,11 @@ def test_ranks_exchange_bytes_over_every_rail_and_counters_see_them(networks, to
         shape = lab.topology
     assert len(results) == shape.world
     for rank, result in enumerate(results):
-        expected = size * sum(len(shape.neighbours(rank, rail)) for rail in range(shape.rails))
+        expected = size * sum(len(shape.neighbors(rank, rail)) for rail in range(shape.rails))
         assert result.stdout == f"{expected}\n"
     for host in shape.hosts:
         for rail in range(shape.rails):
-            expected = size * sum(len(shape.neighbours(rank, rail)) for rank in host.ranks)
+            expected = size * sum(len(shape.neighbors(rank, rail)) for rank in host.ranks)
             for counted in (counters[host.index, rail].sent, counters[host.index, rail].received):
                 assert expected <= counted <= 1.1 * expected + 20_000  # headers, handshakes, acknowledgements
     assert left_of(lab.name) == []

@@ -267,6 +267,6 @@ def test_the_cycle_goes_from_neighbour_to_neighbour(topology):
         near = {
             one,
             *topology.local_ranks(one),
-            *(r for rail in range(topology.rails) for r in topology.neighbours(one, rail)),
+            *(r for rail in range(topology.rails) for r in topology.neighbors(one, rail)),
         }
         assert other in near

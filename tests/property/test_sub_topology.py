@@ -31,8 +31,8 @@ def test_a_smaller_cube_keeps_its_rails(drawn):
     there = [ranks[index] for index in order]
     for place in range(part.world):
         for rail in range(part.rails):
-            neighbours = {there[other] for other in part.neighbours(place, rail)}
-            assert neighbours == set(whole.neighbours(there[place], rails[rail])) & set(ranks)
+            neighbours = {there[other] for other in part.neighbors(place, rail)}
+            assert neighbours == set(whole.neighbors(there[place], rails[rail])) & set(ranks)
 
 
 @given(st.integers(1, 4), st.integers(1, 3), st.data())
@@ -45,7 +45,7 @@ def test_ranks_of_a_host_stay_together(hosts, slots, data):
         ranks += data.draw(st.permutations(whole.hosts[host].ranks))[:each]
     ranks = data.draw(st.permutations(ranks))
     part, order, rails = sub_topology(whole, ranks)
-    assert (part.world, part.slots, len(part.hosts), rails) == (len(ranks), each, len(kept), (0,))
+    assert (part.world, part.ranks_per_host, len(part.hosts), rails) == (len(ranks), each, len(kept), (0,))
     assert part.rates == whole.rates
     for place, index in enumerate(order):
         local = {ranks[order[other]] for other in part.local_ranks(place)}

@@ -32,9 +32,9 @@ def test_neighbours_share_a_segment_and_differ_in_one_digit(text):
         for rail in range(topology.rails):
             segment = topology.segment_of(host.index, rail)
             mates = [o.index for o in topology.hosts if topology.segment_of(o.index, rail) == segment]
-            assert sorted((*topology.neighbour_hosts(host.index, rail), host.index)) == mates
+            assert sorted((*topology.neighbor_hosts(host.index, rail), host.index)) == mates
             for rank in host.ranks:
-                assert all(rank in topology.neighbours(other, rail) for other in topology.neighbours(rank, rail))
+                assert all(rank in topology.neighbors(other, rail) for other in topology.neighbors(rank, rail))
 
 
 @given(texts)
@@ -50,8 +50,8 @@ def test_relays_lead_to_every_segment_in_as_many_hops_as_digits_differ(text):
     for switch in topology.switches:
         for start in topology.hosts:
             here, hops = start.index, 0
-            while (nic := topology.relay(here, switch.rail, switch.segment)) is not None:
-                assert nic.host in topology.neighbour_hosts(here, nic.rail)
+            while (nic := topology.next_hop(here, switch.rail, switch.segment)) is not None:
+                assert nic.host in topology.neighbor_hosts(here, nic.rail)
                 here, hops = nic.host, hops + 1
                 assert hops < topology.rails
             assert topology.segment_of(here, switch.rail) == switch.segment

@@ -18,7 +18,7 @@ def hold(
     running = threading.Event()
 
     def gang() -> None:
-        with queue.admitted(ranks, slots, 10):
+        with queue.admit(ranks, slots, 10):
             running.set()
             assert until.wait(10)
 
@@ -51,7 +51,7 @@ def test_a_small_gang_does_not_overtake_a_large_one() -> None:
 
 def test_a_gang_that_fails_frees_its_slots() -> None:
     queue = AdmissionQueue()
-    with pytest.raises(ValueError, match="boom"), queue.admitted(3, 3, 10):
+    with pytest.raises(ValueError, match="boom"), queue.admit(3, 3, 10):
         raise ValueError("boom")
     with ThreadPoolExecutor() as pool:
         end = threading.Event()
@@ -62,7 +62,7 @@ def test_a_gang_that_fails_frees_its_slots() -> None:
 
 
 def test_a_gang_that_waits_says_so(monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture) -> None:
-    monkeypatch.setattr(admission, "TELL_SECONDS", 0.05)
+    monkeypatch.setattr(admission, "LOG_INTERVAL_SECONDS", 0.05)
     queue, end = AdmissionQueue(), threading.Event()
     with ThreadPoolExecutor() as pool, caplog.at_level(logging.WARNING):
         gangs = [hold(queue, 2, 3, end, pool) for _ in range(2)]
@@ -77,9 +77,9 @@ def test_a_gang_does_not_wait_for_ever() -> None:
     with ThreadPoolExecutor() as pool:
         first = hold(queue, 2, 3, end, pool)
         message = r"waited 0\.1 s .*turnTimeout\): 0 others .*, and 2 of 3 slots in use"
-        with pytest.raises(DeadlineError, match=message), queue.admitted(2, 3, 0.1):
+        with pytest.raises(DeadlineError, match=message), queue.admit(2, 3, 0.1):
             pytest.fail("there are no slots")
         end.set()
         first.result(10)
-    with queue.admitted(3, 3, 10):
+    with queue.admit(3, 3, 10):
         pass

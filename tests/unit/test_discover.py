@@ -44,7 +44,7 @@ def test_a_bcube_is_found_wherever_its_ranks_are(text, source: random.Random):
     assert (found.radices, sorted(order)) == (topology.radices, sorted(hosts))
     for place in range(found.world):
         for rail in range(found.rails):
-            for neighbour in found.neighbours(place, rail):
+            for neighbour in found.neighbors(place, rail):
                 networks = [there[order[p]].rails[rail].network for p in (place, neighbour)]
                 assert networks[0] == networks[1]
     assert arrange(there, text)[1] == order

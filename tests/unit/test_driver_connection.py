@@ -38,22 +38,22 @@ def listener(seen):
 def test_driver_vanishes(seen):
     listener = DriverListener("127.0.0.1", None, SECRET, seen.append)
     with connect(listener) as client:
-        assert client.progress({"step": 0})
+        assert client.send_progress({"step": 0})
         assert wait_for(lambda: seen)
         listener.close()
-        assert wait_for(lambda: not client.progress({"step": 1}))
-        assert client.progress({"step": 2}) is False
+        assert wait_for(lambda: not client.send_progress({"step": 1}))
+        assert client.send_progress({"step": 2}) is False
         with pytest.raises(GangError, match="driver"):
             client.send_tensors({"w": torch.ones(2)})
     with pytest.raises(GangError, match="closed"):
-        listener.tensors(soon())
+        listener.wait_for_tensors(soon())
 
 
 def test_driver_vanishes_while_tensors_travel(seen):
     block = threading.Event()
     listener = DriverListener("127.0.0.1", None, SECRET, lambda progress: block.wait(SECONDS))
     with connect(listener) as client:
-        client.progress({})  # the listener reads nothing more
+        client.send_progress({})  # the listener reads nothing more
         threading.Timer(0.3, lambda: (listener.close(), block.set())).start()
         with pytest.raises(GangError, match="driver"):
             client.send_tensors({"w": torch.ones(32 << 20)})
@@ -63,7 +63,7 @@ def test_driver_that_stands_still():
     block = threading.Event()
     with DriverListener("127.0.0.1", None, SECRET, lambda progress: block.wait(SECONDS)) as listener:
         with connect(listener, stall_seconds=0.3) as client:
-            client.progress({})
+            client.send_progress({})
             with pytest.raises(DeadlineError, match="driver"):
                 client.send_tensors({"w": torch.ones(32 << 20)})
         block.set()
@@ -73,7 +73,7 @@ def test_rank_0_vanishes(listener):
     client = connect(listener)
     client._sock.close()
     with pytest.raises(RankLostError) as caught:
-        listener.tensors(soon())
+        listener.wait_for_tensors(soon())
     assert caught.value.rank == 0
 
 
@@ -84,20 +84,20 @@ def test_rank_0_vanishes_in_the_middle_of_a_tensor(listener):
     frames.send_all(client._sock, bytes(100), soon())
     client._sock.close()
     with pytest.raises(RankLostError):
-        listener.tensors(soon())
+        listener.wait_for_tensors(soon())
 
 
 def test_rank_0_closes_without_a_model(listener):
     connect(listener).close()
     with pytest.raises(GangError, match="without sending"):
-        listener.tensors(soon())
+        listener.wait_for_tensors(soon())
 
 
 def test_deadline_of_tensors(listener):
     with pytest.raises(DeadlineError, match="e/0 did not connect"):
-        listener.tensors(soon(0.1))
+        listener.wait_for_tensors(soon(0.1))
     with connect(listener), pytest.raises(DeadlineError, match="e/0 sent no model"):
-        listener.tensors(soon(0.1))
+        listener.wait_for_tensors(soon(0.1))
 
 
 def test_wrong_secret_and_garbage_leave_the_place_free(listener):
@@ -108,7 +108,7 @@ def test_wrong_secret_and_garbage_leave_the_place_free(listener):
         assert hangs_up(sock)
     with connect(listener) as client:
         client.send_tensors({"w": torch.ones(1)})
-    assert listener.tensors(soon())
+    assert listener.wait_for_tensors(soon())
 
 
 def test_one_connection_per_attempt(listener):
@@ -118,7 +118,7 @@ def test_one_connection_per_attempt(listener):
         with pytest.raises(GangError, match="refused"):
             connect(listener, "e/9")
         client.send_tensors({"w": torch.ones(1)})
-    assert listener.tensors(soon())
+    assert listener.wait_for_tensors(soon())
 
 
 def test_first_attempt_to_come_is_kept_when_none_was_given(seen):
@@ -143,7 +143,7 @@ def test_a_driver_that_executors_reach_by_another_address(seen):
         assert listener._acceptor.address[0] == "127.0.0.1"
         task = RankTask(spec_of(("localhost", listener.address[1])), SimpleNamespace(partitionId=lambda: 0))
         with closing(task), ExitStack() as stack:
-            assert task.connect_driver(stack).progress({"step": 1})
+            assert task.connect_driver(stack).send_progress({"step": 1})
             wait_for(lambda: seen)
         task = RankTask(spec_of(("no-such-host.invalid", 4711)), SimpleNamespace(partitionId=lambda: 0))
         with (
@@ -163,7 +163,7 @@ def test_an_address_in_brackets(seen):
     with DriverListener("[::1]", None, SECRET, seen.append, attempt="e") as listener:
         assert listener.address[0] == "::1"
         with connect(listener, "e") as client:
-            assert client.progress({"step": 1})
+            assert client.send_progress({"step": 1})
             wait_for(lambda: seen)
 
 
@@ -181,7 +181,7 @@ def test_close_ends_the_threads(seen):
 def test_rank_0_learns_that_the_driver_is_gone(listener):
     gone = threading.Event()
     with connect(listener) as client:
-        client.on_gone(gone.set)
+        client.watch_driver(gone.set)
         client.send_tensors({"w": torch.ones(1)})
         assert not gone.wait(0.2)
         listener.close()
@@ -191,12 +191,12 @@ def test_rank_0_learns_that_the_driver_is_gone(listener):
 def test_a_client_that_closes_is_not_told_that_the_driver_is_gone(listener):
     gone = threading.Event()
     client = connect(listener)
-    client.on_gone(gone.set)
+    client.watch_driver(gone.set)
     client.close()
     client.close()
     assert not gone.wait(0.2)
     with pytest.raises(GangError, match="without sending"):
-        listener.tensors(soon())
+        listener.wait_for_tensors(soon())
 
 
 @pytest.fixture
@@ -225,14 +225,14 @@ def test_rank_0_that_computes(late, monkeypatch):
     clock, listener = late
     monkeypatch.setattr(driver_client, "HEARTBEAT_SECONDS", 0.02)
     with connect(listener) as client:
-        client.on_gone(lambda: None)
+        client.watch_driver(lambda: None)
         for _ in range(3):
             clock.seconds += 10.0
             known = (None, listener._silent_since)
             assert wait_for(lambda known=known: listener._silent_since not in known), "there are no heartbeats"
             listener.check()
     with pytest.raises(GangError, match="without sending"):
-        listener.tensors(soon() + clock.seconds)
+        listener.wait_for_tensors(soon() + clock.seconds)
     clock.seconds += 60.0
     listener.check()  # it said goodbye, and the others may take their time
 
@@ -240,7 +240,7 @@ def test_rank_0_that_computes(late, monkeypatch):
 def test_ranks_that_have_left_must_end(late):
     clock, listener = late
     with connect(listener) as client:
-        client.all_left()
+        client.report_all_left()
     assert wait_for(lambda: listener._ending is not None)
     listener.check()
     clock.seconds += 6.0
@@ -253,7 +253,7 @@ def test_ranks_must_end_when_the_connection_of_rank_0_has_broken(late):
     with connect(listener) as client:
         client._sock.close()
         with pytest.raises(RankLostError):
-            listener.tensors(soon())
+            listener.wait_for_tensors(soon())
         listener.check()
         clock.seconds += 6.0
         with pytest.raises(RankLostError, match="5 s .* after rank 0's connection to the driver broke"):

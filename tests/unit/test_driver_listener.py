@@ -50,11 +50,11 @@ def test_tensors_of_all_kinds(listener):
     }
     with connect(listener) as client:
         client.send_tensors(sent)
-    got = listener.tensors(soon())
+    got = listener.wait_for_tensors(soon())
     assert list(got) == list(sent)
     for name in sent:
         assert same(got[name], sent[name]), name
-    assert listener.tensors(soon(0)) is got  # again, after rank 0 has closed
+    assert listener.wait_for_tensors(soon(0)) is got  # again, after rank 0 has closed
 
 
 def test_large_tensors(listener):
@@ -62,7 +62,7 @@ def test_large_tensors(listener):
     odd = torch.arange(1 << 20, dtype=torch.int16)[1:]
     with connect(listener) as client:
         client.send_tensors({"big": big, "odd": odd})
-    got = listener.tensors(soon())
+    got = listener.wait_for_tensors(soon())
     assert torch.equal(got["big"], big)
     assert torch.equal(got["odd"], odd)
 
@@ -81,15 +81,15 @@ def test_a_byte_of_the_tensors_that_is_another_one(listener, monkeypatch):
     with connect(listener) as client, pytest.raises(GangError, match="disconnected, or refused"):
         client.send_tensors({"w": torch.ones(1024)})
     with pytest.raises(GangError, match="CRC-32"):
-        listener.tensors(soon())
+        listener.wait_for_tensors(soon())
 
 
 def test_progress_arrives_in_order_before_the_tensors(listener, seen):
     with connect(listener) as client:
         for step in range(50):
-            assert client.progress({"step": step, "loss": float("nan") if step == 49 else 0.5})
+            assert client.send_progress({"step": step, "loss": float("nan") if step == 49 else 0.5})
         client.send_tensors({"w": torch.ones(2)})
-    listener.tensors(soon())
+    listener.wait_for_tensors(soon())
     assert [progress["step"] for progress in seen] == list(range(50))
     assert seen[49]["loss"] != seen[49]["loss"]
 
@@ -98,9 +98,9 @@ def test_printed_lines():
     seen = []
     with DriverListener("127.0.0.1", None, SECRET, seen.append, on_log=lambda *log: seen.append(log)) as listener:
         with connect(listener) as client:
-            assert client.log(["one", "t\u00fco"], 0)
+            assert client.send_lines(["one", "t\u00fco"], 0)
             client.send_tensors({})
-            assert client.log([1000 * "\U0001f600"] * 100, 7)
+            assert client.send_lines([1000 * "\U0001f600"] * 100, 7)
         wait_for(lambda: len(seen) == 2)
     assert seen == [(["one", "t\u00fco"], 0), ([1000 * "\U0001f600"] * 100, 7)]
 
@@ -108,18 +108,18 @@ def test_printed_lines():
 def test_why_the_gang_failed():
     failure = Failure(1, 7, "forward", "KeyError", "x" * 5000, "Traceback ...", log="one\ntwo")
     with DriverListener("127.0.0.1", None, SECRET, print, attempt="e/0") as listener:
-        assert listener.failure(soon(0)) is None
+        assert listener.wait_for_failure(soon(0)) is None
         with connect(listener) as client:
-            client.failed(failure)
-            assert listener.failure(soon()) == failure
+            client.report_failure(failure)
+            assert listener.wait_for_failure(soon()) == failure
 
 
 def test_progress_that_is_no_json(listener):
     with connect(listener) as client:
         with pytest.raises(InputError):
-            client.progress({"x": b""})
+            client.send_progress({"x": b""})
         with pytest.raises(InputError):
-            client.progress({"x": "y" * (64 << 10)})
+            client.send_progress({"x": "y" * (64 << 10)})
         client.send_tensors({})
 
 
@@ -128,9 +128,9 @@ def test_on_progress_that_raises_does_not_stop_the_model():
         raise RuntimeError("a bug of the progress bar")
 
     with DriverListener("127.0.0.1", None, SECRET, broken) as listener, connect(listener) as client:
-        client.progress({})
+        client.send_progress({})
         client.send_tensors({"w": torch.ones(2)})
-        assert torch.equal(listener.tensors(soon())["w"], torch.ones(2))
+        assert torch.equal(listener.wait_for_tensors(soon())["w"], torch.ones(2))
 
 
 def test_progress_is_dropped_while_the_driver_is_busy():
@@ -145,12 +145,12 @@ def test_progress_is_dropped_while_the_driver_is_busy():
         client._sock.setsockopt(socket.SOL_SOCKET, socket.SO_SNDBUF, 4096)
         sent = []
         for step in range(1000):  # 60 MB in all: no kernel buffers that much
-            if client.progress({"step": step, "text": "x" * 60_000}):
+            if client.send_progress({"step": step, "text": "x" * 60_000}):
                 sent.append(step)
         assert len(sent) < 1000
         go_on.set()
         client.send_tensors({"w": torch.ones(2)})  # what was cut in the middle goes out whole before it
-        listener.tensors(soon())
+        listener.wait_for_tensors(soon())
         assert seen == sent
 
 
@@ -166,7 +166,7 @@ def test_wrong_header(listener, header):
     client = connect(listener)
     send_frame(client._sock, {"type": "tensors", **header}, 1 << 20, soon())
     with pytest.raises(GangError):
-        listener.tensors(soon())
+        listener.wait_for_tensors(soon())
     with pytest.raises(ConnectionError):  # and it hangs up
         frames.recv_exact(client._sock, 1, soon())
     client.close()
@@ -177,14 +177,14 @@ def test_more_than_there_is_room_for():
         with connect(listener) as client, pytest.raises(GangError):
             client.send_tensors({"w": torch.ones(26)})
         with pytest.raises(GangError, match="104 bytes"):
-            listener.tensors(soon())
+            listener.wait_for_tensors(soon())
 
 
 def test_unknown_message(listener):
     client = connect(listener)
     send_frame(client._sock, {"type": "coffee"}, 100, soon())
     with pytest.raises(ProtocolError, match="coffee"):
-        listener.tensors(soon())
+        listener.wait_for_tensors(soon())
     client.close()
 
 
@@ -193,4 +193,4 @@ def test_after_a_tensor_that_cannot_be_sent(listener):
         with pytest.raises(ModelError, match="'w'"):
             client.send_tensors({"w": torch.eye(2).to_sparse()})
         client.send_tensors({"v": torch.ones(1)})  # nothing had gone out
-    assert list(listener.tensors(soon())) == ["v"]
+    assert list(listener.wait_for_tensors(soon())) == ["v"]

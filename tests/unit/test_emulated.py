@@ -61,7 +61,7 @@ def network(time: Time, **options: Any) -> EmulatedNetwork:
         ("bert_base", 109_482_240),
     ],
 )
-def test_shipped_profiles_have_the_published_sizes(name: str, parameters: int) -> None:
+def test_shipping_profiles_have_the_published_sizes(name: str, parameters: int) -> None:
     profile = Profile.load(name)
     assert profile.parameters == parameters
     assert profile.source

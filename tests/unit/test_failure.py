@@ -14,7 +14,7 @@ from sparkdl_comm.data.arguments import call
 from sparkdl_comm.data.fields import Field
 from sparkdl_comm.data.ragged import Ragged
 from sparkdl_comm.errors import (
-    BY_NAME,
+    ERRORS_BY_NAME,
     ConfError,
     DeadlineError,
     GangError,
@@ -42,7 +42,7 @@ def raised(exc: BaseException) -> BaseException:
 
 
 def examples() -> list[SparkdlCommError]:
-    kinds = [cls("what", rank=3, step=7, phase="pull", remote_traceback="tb\n") for cls in BY_NAME.values()]
+    kinds = [cls("what", rank=3, step=7, phase="pull", remote_traceback="tb\n") for cls in ERRORS_BY_NAME.values()]
     return [
         *kinds,
         RankFailedError(rank=1, step=None, phase="", error="ValueError", error_message="m", remote_traceback="t"),

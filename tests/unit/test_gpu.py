@@ -47,6 +47,6 @@ def test_tasks_of_one_host_take_its_gpus_in_turn() -> None:
     for partition in range(len(hosts)):
         context.partitionId = lambda partition=partition: partition
         task = RankTask(SimpleNamespace(), context)  # type: ignore[arg-type]
-        found.append(gpu_index([], task.place_on_host(), UUIDS, ""))
+        found.append(gpu_index([], task.index_on_host(), UUIDS, ""))
         task.close()
     assert found == [0, 0, 1, 1, 0]

@@ -16,7 +16,7 @@ from sparkdl_comm.errors import ConfError
 from sparkdl_comm.gang.failure import Failure
 from sparkdl_comm.job import broadcasts
 from sparkdl_comm.job.import_check import ImportCheck
-from sparkdl_comm.job.launch import _unreported
+from sparkdl_comm.job.launch import _diagnose
 from sparkdl_comm.optim.optimization import Optimization
 
 
@@ -33,7 +33,7 @@ def function() -> Any:
 
 def test_it_is_the_function_where_the_package_is() -> None:
     for touch in (
-        ImportCheck(function(), rank=True),
+        ImportCheck(function(), is_rank=True),
         cloudpickle.loads(cloudpickle.dumps(ImportCheck(function(), True))),
     ):
         assert [batch for batch, _ in touch(iter([1, 2]))] == [1, 2]
@@ -42,13 +42,13 @@ def test_it_is_the_function_where_the_package_is() -> None:
 def test_of_a_large_function_the_same_module_is_imported_first(monkeypatch: pytest.MonkeyPatch) -> None:
     """A large function comes by a broadcast, whose own module needs less than the function does."""
     monkeypatch.setattr(broadcasts, "is_classic", lambda _: True)
-    monkeypatch.setattr(broadcasts, "_LARGE", 0)
+    monkeypatch.setattr(broadcasts, "_LARGE_BYTES", 0)
     monkeypatch.setattr(broadcasts.MODULE_BROADCASTS, "sweep", lambda _: None)
     spark: Any = SimpleNamespace(
         sparkContext=SimpleNamespace(broadcast=lambda _: SimpleNamespace(destroy=lambda: None))
     )
-    with broadcasts.sent(spark, function()) as large:
-        _, (check, _) = ImportCheck(large, rank=True).__reduce__()
+    with broadcasts.broadcast_if_large(spark, function()) as large:
+        _, (check, _) = ImportCheck(large, is_rank=True).__reduce__()
         _, (module, _) = check.__reduce__()
     assert module == "sparkdl_comm.train.spec"
 
@@ -117,7 +117,7 @@ def test_a_python_whose_address_space_is_limited(tmp_path: Path) -> None:
     ],
 )
 def test_a_python_that_is_not_there_or_another_in_the_words_of_spark(words: str, told: str) -> None:
-    error = _unreported(f"Job aborted due to stage failure: Lost task 1.0 in stage 0.0: {words}\n\tat x")
+    error = _diagnose(f"Job aborted due to stage failure: Lost task 1.0 in stage 0.0: {words}\n\tat x")
     assert isinstance(error, ConfError)
     assert error.message.startswith(told)
     assert "PYSPARK_PYTHON" in error.message

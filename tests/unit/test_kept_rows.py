@@ -17,7 +17,7 @@ from sparkdl_comm.data import kept
 from sparkdl_comm.data.cache import Reading
 from sparkdl_comm.data.fields import Field, RowFormat
 from sparkdl_comm.data.local_disk import LocalDisk
-from sparkdl_comm.job.row_sets import Kept, RowSets, Source, _digest
+from sparkdl_comm.job.row_sets import RowSetRecord, RowSets, Source, _digest
 
 from .test_row_files import ENOUGH, LABEL, PLAIN, batch, disk, left, received, same
 
@@ -148,7 +148,7 @@ def source(**changed: Any) -> Source:
 
 def test_a_row_set_is_found_for_the_same_data_alone() -> None:
     sets = RowSets()
-    first, second = Kept("first", source()), Kept("second", source())
+    first, second = RowSetRecord("first", source()), RowSetRecord("second", source())
     sets.add(first)
     assert sets.find(source()) is first
     for changed in (
@@ -167,15 +167,15 @@ def test_a_row_set_is_found_for_the_same_data_alone() -> None:
     sets.forget(second)
     sets.forget(second)
     assert sets.find(source()) is first
-    sets.add(Kept("third", source(application="next")))
+    sets.add(RowSetRecord("third", source(application="next")))
     assert sets.find(source()) is None, "of an application that has ended"
 
 
 def test_row_sets_are_bounded(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("sparkdl_comm.job.row_sets._MOST_SETS", 2)
+    monkeypatch.setattr("sparkdl_comm.job.row_sets._MAX_SETS", 2)
     sets = RowSets()
     for world in (1, 2, 3):
-        sets.add(Kept(str(world), source(world=world)))
+        sets.add(RowSetRecord(str(world), source(world=world)))
     found = [sets.find(source(world=world)) for world in (1, 2, 3)]
     assert [each and each.name for each in found] == [None, "2", "3"]
 

@@ -15,7 +15,7 @@ import pytest
 import torch
 
 from sparkdl_comm.conf import CommConf
-from sparkdl_comm.distributor import _gang
+from sparkdl_comm.distributor import _run_ranks
 from sparkdl_comm.errors import RankFailedError, RankLostError
 from sparkdl_comm.gang.failure import Failure
 from sparkdl_comm.gang.values import pack
@@ -31,8 +31,10 @@ from tests.unit.local_functions import fails, is_killed, steps_lars, trains, who
 
 def run(function: Any, timeout: str = "30s", strategy: str = "gloo") -> Any:
     conf = CommConf.from_mapping({}, progress=False, timeout=timeout, strategy=strategy)
-    spec = FunctionSpec(cloudpickle.dumps(function), False, "cpu", conf, 2, "attempt", bytes(32), ("", 0), local=True)
-    return _gang(spec, run_locally, HOST, None, None)
+    spec = FunctionSpec(
+        cloudpickle.dumps(function), False, "cpu", conf, 2, "attempt", bytes(32), ("", 0), is_local=True
+    )
+    return _run_ranks(spec, run_locally, HOST, None, None)
 
 
 def children(of: int | None = None) -> list[psutil.Process]:
@@ -92,7 +94,7 @@ def test_what_a_failure_has_of_tensors_that_came_before(monkeypatch: pytest.Monk
     sent = (
         {"weight": weight, ".extra.inner": torch.zeros(3), ".transient.mask": torch.ones(1)} if trains else pack(weight)
     )
-    monkeypatch.setattr(DriverListener, "received", sent)
+    monkeypatch.setattr(DriverListener, "received_tensors", sent)
 
     def start(_: DriverListener) -> list[str]:
         raise RuntimeError(Failure.of(LookupError("mine"), rank=1).embed())

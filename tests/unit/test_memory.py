@@ -10,8 +10,8 @@ import pytest
 
 from sparkdl_comm.errors import DeadlineError, RankLostError
 from sparkdl_comm.job import memory
-from sparkdl_comm.job.launch import _unreported
-from sparkdl_comm.job.memory import MemoryKills, killed_executors, tell_limit, was_killed, with_limit
+from sparkdl_comm.job.launch import _diagnose
+from sparkdl_comm.job.memory import MemoryKillCounter, explain_limit, killed_executors, warn_about_limit, was_killed
 
 YARN = (
     "Container killed by YARN for exceeding physical memory limits. 1.6 GB of 1.4 GB physical memory used. Consider boosting"
@@ -72,7 +72,7 @@ def test_executors_that_spark_says_were_killed() -> None:
 def test_the_second_kill_of_a_fit_is_the_last() -> None:
     spark: Any = Spark(executor_memoryOverhead="512m", python_daemon_module="sparkdl_comm.daemon")
     spark.gone = [YARN]  # in an earlier fit
-    kills, lost = MemoryKills(spark), RankLostError("rank 0 lost a connection", rank=0)
+    kills, lost = MemoryKillCounter(spark), RankLostError("rank 0 lost a connection", rank=0)
     kills.begin_attempt()
     kills.check(lost, is_last=False)
     spark.gone += [YARN, YARN]  # two at once: one attempt
@@ -93,7 +93,7 @@ def test_the_second_kill_of_a_fit_is_the_last() -> None:
 
 
 def test_a_kill_that_the_ranks_tell_of_when_no_other_start_is_allowed() -> None:
-    kills = MemoryKills(Spark())  # type: ignore[arg-type]
+    kills = MemoryKillCounter(Spark())  # type: ignore[arg-type]
     kills.begin_attempt()
     for other in (DeadlineError("late"), RankLostError(OTHERWISE[1])):
         kills.check(other, is_last=True)
@@ -106,7 +106,7 @@ def test_a_rank_whose_container_was_killed_in_the_words_of_spark() -> None:
         "Could not recover from a failed barrier ResultStage. Most recent failure reason: Stage failed because barrier task"
         f" ResultTask(3, 1) finished unsuccessfully.\nExecutorLostFailure (executor 2 exited) Reason: {YARN}\n\tat x"
     )
-    error = _unreported(text)
+    error = _diagnose(text)
     assert isinstance(error, RankLostError)
     assert error.rank == 1
     assert "rank 1 was lost: its executor was killed for using too much memory" in error.message
@@ -115,9 +115,9 @@ def test_a_rank_whose_container_was_killed_in_the_words_of_spark() -> None:
 
 def test_a_limit_of_address_space_is_told(caplog: pytest.LogCaptureFixture) -> None:
     with caplog.at_level(logging.WARNING):
-        tell_limit(Spark())  # type: ignore[arg-type]
+        warn_about_limit(Spark())  # type: ignore[arg-type]
         assert caplog.messages == []
-        tell_limit(Spark(executor_pyspark_memory="2g"))  # type: ignore[arg-type]
+        warn_about_limit(Spark(executor_pyspark_memory="2g"))  # type: ignore[arg-type]
     (told,) = caplog.messages
     assert told.startswith("spark.executor.pyspark.memory=2g limits the address space")
     assert "spark.executor.memoryOverhead" in told
@@ -138,6 +138,6 @@ def test_a_limit_of_address_space_is_told(caplog: pytest.LogCaptureFixture) -> N
 def test_an_allocation_that_such_a_limit_refuses(
     monkeypatch: pytest.MonkeyPatch, error: str, message: str, is_refused: bool
 ) -> None:
-    assert with_limit(error, message) == message  # this process has none
+    assert explain_limit(error, message) == message  # this process has none
     monkeypatch.setattr(memory.resource, "getrlimit", lambda which: (2 << 30, 2 << 30))
-    assert ("2048 MiB of address space: spark.executor.pyspark.memory" in with_limit(error, message)) == is_refused
+    assert ("2048 MiB of address space: spark.executor.pyspark.memory" in explain_limit(error, message)) == is_refused

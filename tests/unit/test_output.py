@@ -7,13 +7,13 @@ import sys
 
 from sparkdl_comm.errors import RankFailedError
 from sparkdl_comm.gang.failure import MAX_JSON, Failure
-from sparkdl_comm.job.output import LINES
+from sparkdl_comm.job.output import MAX_LINES
 
 PROGRAM = """
 import logging, os, sys
-from sparkdl_comm.job.output import OutputTail
+from sparkdl_comm.job.output import OutputCapture
 
-tail = OutputTail()
+tail = OutputCapture()
 logging.basicConfig()
 for line in range(200):
     print("line", line)
@@ -37,7 +37,7 @@ def test_whoever_writes_and_everything_is_passed_on(tmp_path) -> None:
     )
     assert done.returncode == 0, done.stderr[-2000:]
     found = (tmp_path / "found").read_text().splitlines()
-    assert len(found) == LINES
+    assert len(found) == MAX_LINES
     assert found[-5:-2] == ["line 199", "child", "WARNING:root:logged"]
     assert found[-2:] == [1000 * "x", "not ended"]
     assert done.stdout == b"after\n"
@@ -48,10 +48,10 @@ def test_whoever_writes_and_everything_is_passed_on(tmp_path) -> None:
 
 FLOOD = """
 import sys, time
-from sparkdl_comm.job.output import OutputTail
+from sparkdl_comm.job.output import OutputCapture
 
 sent = []
-tail = OutputTail()
+tail = OutputCapture()
 print("before", flush=True)
 tail.forward(lambda lines, dropped: sent.append((lines, dropped)) or len(sent) != 2)
 time.sleep(0.5)
@@ -81,11 +81,11 @@ def test_of_a_flood_the_last_lines_are_sent() -> None:
 
 HOLDS_THE_INTERPRETER = """
 import ctypes, os
-from sparkdl_comm.job.output import OutputTail
+from sparkdl_comm.job.output import OutputCapture
 
 write = ctypes.PyDLL(None).write  # PyDLL does not let other threads run during a call
 text = (1 << 20) * b"x" + b"\\nthe last\\n"
-tail = OutputTail()
+tail = OutputCapture()
 for _ in range(20):
     assert write(1, text, len(text)) == len(text)
     assert tail.tail().endswith("the last")
@@ -105,9 +105,9 @@ LAGS = """
 import ctypes, os, sys
 from sparkdl_comm.job import output
 
-output.MAX_BEHIND = 4 << 20
+output.MAX_UNREAD_BYTES = 4 << 20
 write = ctypes.PyDLL(None).write
-tail = output.OutputTail()
+tail = output.OutputCapture()
 write(2, b"first\\n" + (5 << 20) * b"x" + b"\\nlast\\n", (5 << 20) + 12)
 assert tail.tail().splitlines()[-1] == "last"
 os.system("echo by a shell > /dev/stderr")

@@ -11,7 +11,7 @@ from torch.nn.utils import parametrizations
 
 from sparkdl_comm.errors import ModelError
 from sparkdl_comm.job.module_broadcast import broadcast_module
-from sparkdl_comm.job.pickling import pickle_error, pickled_module
+from sparkdl_comm.job.pickling import pickle_error, pickle_module
 from sparkdl_comm.ml.components import check_picklable, model_like
 from sparkdl_comm.ml.model import TorchModel
 
@@ -39,7 +39,7 @@ def trained(request: pytest.FixtureRequest) -> tuple[torch.nn.Module, Any]:
 def test_factory_and_state_arrive(trained: tuple[torch.nn.Module, Any]) -> None:
     module, factory = trained
     assert pickle_error(module) is not None
-    arrived = cloudpickle.loads(pickled_module(module, factory))
+    arrived = cloudpickle.loads(pickle_module(module, factory))
     rows = torch.randn(4, 3)
     assert torch.equal(arrived(rows), module(rows))
     assert not arrived.training
@@ -72,10 +72,10 @@ def test_without_a_factory() -> None:
     with pytest.raises(
         ModelError, match=r"the model \(RecursiveScriptModule\) cannot be shipped.*Train it from a function"
     ):
-        pickled_module(scripted(), None)
+        pickle_module(scripted(), None)
 
 
 def test_what_can_be_pickled_needs_no_factory() -> None:
     module = torch.nn.Linear(3, 2)
-    arrived = cloudpickle.loads(pickled_module(module, None))
+    arrived = cloudpickle.loads(pickle_module(module, None))
     assert torch.equal(arrived.weight, module.weight)

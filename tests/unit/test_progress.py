@@ -51,11 +51,11 @@ from sparkdl_comm.job.driver_client import DriverClient
 step = {"epoch": 0, "epochs": 1, "steps": 2, "loss": 0.5, "samples_per_second": 99.6}
 with ProgressBar(True) as bar, DriverListener("127.0.0.1", None, bytes(32), bar, on_log=bar.log) as listener:
     with DriverClient.connect(listener.address, bytes(32), "attempt", 10) as client:
-        client.progress({**step, "step": 1})
-        client.log(["printed by", "rank 0"], 0)
-        client.progress({**step, "step": 2})
+        client.send_progress({**step, "step": 1})
+        client.send_lines(["printed by", "rank 0"], 0)
+        client.send_progress({**step, "step": 2})
         client.send_tensors({})
-    listener.tensors(time.monotonic() + 10)
+    listener.wait_for_tensors(time.monotonic() + 10)
 """
 
 

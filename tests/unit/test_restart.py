@@ -20,7 +20,7 @@ from sparkdl_comm.errors import (
     SparkdlCommError,
 )
 from sparkdl_comm.job import memory, restart
-from sparkdl_comm.job.launch import _unreported
+from sparkdl_comm.job.launch import _diagnose
 from sparkdl_comm.optim.optimization import Optimization
 from sparkdl_comm.train.spec import Checkpoints, TrainSpec
 
@@ -62,7 +62,7 @@ def test_the_next_gang(caplog: pytest.LogCaptureFixture) -> None:
     runs = Runs(LOST, LOST)
     checkpoints = Checkpoints("/there", 5, None, 2, resume=False, run="r")
     with caplog.at_level(logging.WARNING):
-        assert restart.with_restarts(runs, spec(checkpoints=checkpoints), SPARK) == ("trained", 2)
+        assert restart.run_with_restarts(runs, spec(checkpoints=checkpoints), SPARK) == ("trained", 2)
     assert len({run.attempt_id for run in runs.specs}) == len({run.secret for run in runs.specs}) == 3
     assert [run.checkpoints.resume for run in runs.specs] == [False, True, True]  # type: ignore[union-attr]
     assert "rank 1 was lost\nStarting again from the last checkpoint in /there (2 of 2, " in caplog.text
@@ -72,7 +72,7 @@ def test_the_next_gang(caplog: pytest.LogCaptureFixture) -> None:
 def test_at_most(limit: int) -> None:
     runs = Runs(*[LOST] * 5)
     with pytest.raises(RankLostError):
-        restart.with_restarts(runs, spec(limit), SPARK)
+        restart.run_with_restarts(runs, spec(limit), SPARK)
     assert len(runs.specs) == 1 + limit
 
 
@@ -89,13 +89,13 @@ def test_at_most(limit: int) -> None:
 def test_not_for(error: SparkdlCommError) -> None:
     runs = Runs(error)
     with pytest.raises(type(error)):
-        restart.with_restarts(runs, spec(), SPARK)
+        restart.run_with_restarts(runs, spec(), SPARK)
     assert len(runs.specs) == 1
 
 
 def test_a_deadline_missed_by_an_executor_that_is_gone(cluster: list[set[str]]) -> None:
     cluster[:] = [{"a", "b"}, {"a", "c"}]
-    assert restart.with_restarts(Runs(DeadlineError("late")), spec(), SPARK) == ("trained", 1)
+    assert restart.run_with_restarts(Runs(DeadlineError("late")), spec(), SPARK) == ("trained", 1)
 
 
 def test_executors_that_are_not_replaced(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -104,28 +104,28 @@ def test_executors_that_are_not_replaced(monkeypatch: pytest.MonkeyPatch) -> Non
 
     monkeypatch.setattr(restart, "check_slots", refuse)
     with pytest.raises(SlotsError) as error:
-        restart.with_restarts(Runs(LOST), spec(), SPARK)
+        restart.run_with_restarts(Runs(LOST), spec(), SPARK)
     assert error.value.__cause__ is LOST
 
 
 @pytest.mark.parametrize("limit", [1, 5])
 def test_executors_killed_for_their_memory(monkeypatch: pytest.MonkeyPatch, limit: int) -> None:
-    monkeypatch.setattr(memory, "advice", lambda spark: "Give them more")
+    monkeypatch.setattr(memory, "advise", lambda spark: "Give them more")
     killed = RankLostError("Exit status: 137", rank=1)
     runs = Runs(killed, killed)
     with pytest.raises(RankLostError, match="killed for their memory twice, .* Give them more") as error:
-        restart.with_restarts(runs, spec(limit), SPARK)
+        restart.run_with_restarts(runs, spec(limit), SPARK)
     assert error.value.__cause__ is killed
     assert len(runs.specs) == 2
 
 
 def test_an_executor_killed_for_its_memory_once() -> None:
     runs = Runs(RankLostError("Exit status: 137", rank=1), LOST)
-    assert restart.with_restarts(runs, spec(2), SPARK) == ("trained", 2)
+    assert restart.run_with_restarts(runs, spec(2), SPARK) == ("trained", 2)
 
 
 def test_too_few_slots_in_the_words_of_spark() -> None:
     text = "Job aborted:\n[SPARK-24819]: Barrier execution mode does not allow run a barrier stage that …\n\tat x"
-    error = _unreported(text)
+    error = _diagnose(text)
     assert isinstance(error, SlotsError)
     assert error.message.endswith("that …")

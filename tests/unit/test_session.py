@@ -18,7 +18,7 @@ from sparkdl_comm import CommDistributor, TorchEstimator, TorchModel, plugin
 from sparkdl_comm.conf import CommConf
 from sparkdl_comm.errors import ConfError, InputError, PluginError, SlotsError
 from sparkdl_comm.job import session
-from sparkdl_comm.job.slots import check_slots, tell_threads
+from sparkdl_comm.job.slots import check_slots, warn_about_threads
 
 JAR_3 = "sparkdl-comm-spark3.5_2.12-0.1.0.jar"
 JAR_4 = "sparkdl-comm-spark4.2_2.13-0.1.0.jar"
@@ -276,7 +276,7 @@ def test_an_executor_that_is_lost_later_is_waited_for_again() -> None:
 def test_cores_that_are_not_used_are_told(
     caplog: pytest.LogCaptureFixture, conf: dict[str, str], slots: int, ranks: int, threads: int | None
 ) -> None:
-    tell_threads(FakeSpark([slots], **conf), ranks)  # type: ignore[arg-type]
+    warn_about_threads(FakeSpark([slots], **conf), ranks)  # type: ignore[arg-type]
     assert [f"spark.task.cpus={threads}, or" in message for message in caplog.messages] == ([True] if threads else [])
 
 
@@ -300,10 +300,10 @@ def test_memory_is_bounded_only_where_rows_are_on_disks_too() -> None:
 
 @pytest.mark.parametrize("key", ["network_crypto_enabled", "ssl_rpc_enabled"])
 def test_what_travels_in_clear_is_told_where_spark_encrypts(caplog: pytest.LogCaptureFixture, key: str) -> None:
-    session.tell_clear(FakeSpark([1]), "gradients")  # type: ignore[arg-type]
-    session.tell_clear(FakeSpark([1], **{key: "false"}), "gradients")  # type: ignore[arg-type]
+    session.warn_unencrypted(FakeSpark([1]), "gradients")  # type: ignore[arg-type]
+    session.warn_unencrypted(FakeSpark([1], **{key: "false"}), "gradients")  # type: ignore[arg-type]
     assert caplog.messages == []
-    session.tell_clear(FakeSpark([1], **{key: "true"}), "gradients")  # type: ignore[arg-type]
+    session.warn_unencrypted(FakeSpark([1], **{key: "true"}), "gradients")  # type: ignore[arg-type]
     (told,) = caplog.messages
     assert told.startswith(f"spark.{_dotted(key)}=true encrypts only what Spark sends. Not encrypted: gradients.")
 

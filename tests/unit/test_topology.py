@@ -8,36 +8,36 @@ from sparkdl_comm.units import format_rate, parse_rate, parse_size
 def test_star_has_one_switch_and_everybody_is_a_neighbour():
     star = Topology.parse("star:4")
     assert (star.world, star.rails, len(star.switches)) == (4, 1, 1)
-    assert star.neighbours(2, 0) == (0, 1, 3)
+    assert star.neighbors(2, 0) == (0, 1, 3)
 
 
 def test_bcube_3_2_is_that_of_the_paper():
     cube = Topology.parse("bcube:3,2")
     assert (len(cube.hosts), cube.rails, len(cube.switches)) == (9, 2, 6)
     assert cube.digits(5) == (2, 1)
-    assert cube.neighbours(0, 0) == (1, 2)  # [0,1] and [0,2] over level 0
-    assert cube.neighbours(0, 1) == (3, 6)  # [1,0] and [2,0] over level 1
+    assert cube.neighbors(0, 0) == (1, 2)  # [0,1] and [0,2] over level 0
+    assert cube.neighbors(0, 1) == (3, 6)  # [1,0] and [2,0] over level 1
 
 
 def test_mixed_radix_names_level_0_first():
     cube = Topology.parse("bcube:2x3")
     assert (len(cube.hosts), cube.radices) == (6, (2, 3))
-    assert cube.neighbours(0, 0) == (1,)
-    assert cube.neighbours(0, 1) == (2, 4)
+    assert cube.neighbors(0, 0) == (1,)
+    assert cube.neighbors(0, 1) == (2, 4)
 
 
 def test_fat_tree_trunks_carry_what_their_parallel_links_would():
     tree = Topology.parse("fattree:4,oversub=2")
     assert len(tree.hosts) == 16
     assert [trunk.factor for trunk in tree.trunks] == [1.0] * 8 + [2.0] * 4
-    assert tree.neighbours(0, 0) == tuple(range(1, 16))
+    assert tree.neighbors(0, 0) == tuple(range(1, 16))
 
 
 def test_ranks_of_one_host_are_local_and_not_neighbours():
     topology = Topology.parse("hosts:4x2")
     assert topology.world == 8
     assert topology.local_ranks(3) == (2,)
-    assert topology.neighbours(3, 0) == (0, 1, 4, 5, 6, 7)
+    assert topology.neighbors(3, 0) == (0, 1, 4, 5, 6, 7)
 
 
 def test_rates_follow_the_topology():

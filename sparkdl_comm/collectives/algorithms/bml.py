@@ -120,7 +120,11 @@ def _balance_shares(loads: np.ndarray, threads: tuple[int, ...], rails: tuple[in
 
 
 def _needs_one_rank_per_host(topology: Topology) -> str:
-    return "" if topology.slots == 1 else f"it takes one rank per host, but {topology.text} has {topology.slots}"
+    return (
+        ""
+        if topology.ranks_per_host == 1
+        else f"it takes one rank per host, but {topology.text} has {topology.ranks_per_host}"
+    )
 
 
 def _depth(topology: Topology) -> float:

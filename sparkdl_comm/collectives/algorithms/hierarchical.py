@@ -21,8 +21,8 @@ from sparkdl_comm.topology import Topology
 
 def group_radices(topology: Topology) -> tuple[int, ...]:
     """Return the sizes of the groups, innermost first. The result has one entry if the topology has no groups."""
-    if topology.slots > 1:
-        return topology.slots, len(topology.hosts)
+    if topology.ranks_per_host > 1:
+        return topology.ranks_per_host, len(topology.hosts)
     if topology.trunks:
         half = sum(host.nics[0].switch == 0 for host in topology.hosts)
         return half, half, 2 * half

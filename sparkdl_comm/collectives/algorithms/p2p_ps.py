@@ -42,7 +42,9 @@ _Range = tuple[int, int]
 def plan(collective: Collective) -> Plan:
     topology, count = collective.topology, collective.count
     levels = (
-        make_levels(topology.radices, range(topology.rails)) if topology.slots == 1 else [Level(topology.world, 1, 0)]
+        make_levels(topology.radices, range(topology.rails))
+        if topology.ranks_per_host == 1
+        else [Level(topology.world, 1, 0)]
     )
     rounds = [_shares(start, stop, len(levels)) for start, stop in collective.rounds(topology.world * len(levels))]
 

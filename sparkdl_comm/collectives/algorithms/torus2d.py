@@ -26,8 +26,8 @@ from sparkdl_comm.topology import Topology
 
 
 def row_length(topology: Topology) -> int:
-    if topology.slots > 1:
-        return topology.slots
+    if topology.ranks_per_host > 1:
+        return topology.ranks_per_host
     if topology.rails > 1:
         return topology.radices[0]
     return max(size for size in range(1, math.isqrt(topology.world) + 1) if topology.world % size == 0)

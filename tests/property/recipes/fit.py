@@ -161,7 +161,7 @@ class Fitter:
                 secret=spec.secret,
                 attempt_id=spec.attempt_id,
                 host=HOST,
-                watch=watch,
+                on_progress=watch,
             )
             return tensors, [RankReport.from_json(report) for report in reports], 0
 

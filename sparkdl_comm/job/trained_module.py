@@ -22,7 +22,7 @@ def driver_module(spec: TrainSpec) -> torch.nn.Module:
     :raises ModelError: the factory fails on the driver.
     """
     if isinstance(spec.model, torch.nn.Module):
-        return _copied(spec.model).cpu()
+        return _copy(spec.model).cpu()
     with torch.random.fork_rng(devices=[]):  # leaves the user's random state as it is
         torch.manual_seed(spec.seed)
         try:
@@ -36,7 +36,7 @@ def driver_module(spec: TrainSpec) -> torch.nn.Module:
             ) from error
 
 
-def _copied(module: torch.nn.Module) -> torch.nn.Module:
+def _copy(module: torch.nn.Module) -> torch.nn.Module:
     """Return a copy of a module that can be pickled. If torch cannot deep-copy it (weight_norm), pickle and unpickle
     it.
     """
@@ -56,25 +56,26 @@ def load_trained(module: torch.nn.Module, tensors: dict[str, torch.Tensor]) -> t
     """
     transient = module_state.transient(tensors)
     tensors, extra = module_state.unpacked(tensors)
-    here = module_state.tensors_of(module)
-    parameters = {name: tensor for name, tensor in here.items() if isinstance(tensor, torch.nn.Parameter)}
-    sent = {id(here[name]) for name in tensors if name in here}
-    missing = [name for name in parameters if name not in tensors and id(here[name]) not in sent]  # tied: sent once
-    unexpected = [name for name in tensors if name not in here and not _take_buffer(module, name, tensors[name])]
-    other = [name for name in tensors if name in parameters and tensors[name].shape != here[name].shape]
-    if missing or unexpected or other:
+    own_tensors = module_state.tensors_of(module)
+    parameters = {name: tensor for name, tensor in own_tensors.items() if isinstance(tensor, torch.nn.Parameter)}
+    sent_ids = {id(own_tensors[name]) for name in tensors if name in own_tensors}
+    # A tied parameter is sent once.
+    missing = [name for name in parameters if name not in tensors and id(own_tensors[name]) not in sent_ids]
+    unexpected = [name for name in tensors if name not in own_tensors and not _take_buffer(module, name, tensors[name])]
+    reshaped = [name for name in tensors if name in parameters and tensors[name].shape != own_tensors[name].shape]
+    if missing or unexpected or reshaped:
         raise ModelError(
-            f"the ranks' model is not the driver's: missing {missing}, unexpected {unexpected}, of another shape {other}"
+            f"the ranks' model is not the driver's: missing {missing}, unexpected {unexpected}, of another shape {reshaped}"
         )
     for name, tensor in tensors.items():
-        if name in here:
-            here[name].data = tensor  # not copied, unlike by load_state_dict: models are large
+        if name in own_tensors:
+            own_tensors[name].data = tensor  # not copied, unlike by load_state_dict: models are large
     for name, tensor in transient.items():
         _take_buffer(module, name, tensor, persistent=False)
-    gone = [name for name in here if name not in tensors and name not in parameters]
-    if gone:
+    removed = [name for name in own_tensors if name not in tensors and name not in parameters]
+    if removed:
         warnings.warn(
-            f"rank 0's model no longer has these buffers, so they keep their initial values: {', '.join(gone)}",
+            f"rank 0's model no longer has these buffers, so they keep their initial values: {', '.join(removed)}",
             stacklevel=2,
         )
     try:
@@ -96,20 +97,20 @@ def keep_tensors(tensors: dict[str, torch.Tensor]) -> Iterator[None]:
         error.state_dict = module_state.state_dict_of(tensors)
         raise
     except Exception as error:
-        kept = ResultError(
+        result_error = ResultError(
             f"training ended, and then {type(error).__name__}: {error}. The trained tensors are in this error's state_dict"
         )
-        kept.state_dict = module_state.state_dict_of(tensors)
-        raise kept from error
+        result_error.state_dict = module_state.state_dict_of(tensors)
+        raise result_error from error
 
 
 def _take_buffer(module: torch.nn.Module, name: str, tensor: torch.Tensor, *, persistent: bool = True) -> bool:
     """Register a buffer that training added, in its submodule. Return False if there is no such submodule, or the name
     is taken.
     """
-    path, _, own = name.rpartition(".")
+    path, _, buffer = name.rpartition(".")
     try:
-        module.get_submodule(path).register_buffer(own, tensor, persistent=persistent)
+        module.get_submodule(path).register_buffer(buffer, tensor, persistent=persistent)
     except (AttributeError, KeyError):
         return False
     return True

@@ -10,9 +10,9 @@ from pyspark.sql import DataFrame, SparkSession
 from sparkdl_comm.job.interrupt import JobTag
 
 
-def ran_on(spark: SparkSession, tag: JobTag, tasks: int) -> dict[int, str]:
+def find_task_locations(spark: SparkSession, tag: JobTag, tasks: int) -> dict[int, str]:
     """Return where the tasks of the last stage of the jobs with ``tag`` ran, by partition, in the form for
-    :func:`partitions_at`.
+    :func:`make_partitions_at`.
 
     :raises Py4JError: Spark does not know.
     """
@@ -27,8 +27,8 @@ def ran_on(spark: SparkSession, tag: JobTag, tasks: int) -> dict[int, str]:
     return {task.partitionId(): f"executor_{task.host()}_{task.executorId()}" for task in each}
 
 
-def partitions_at(spark: SparkSession, places: Sequence[str]) -> DataFrame:
-    """Return a DataFrame with one row for each of ``places``, each in its own partition.
+def make_partitions_at(spark: SparkSession, locations: Sequence[str]) -> DataFrame:
+    """Return a DataFrame with one row for each of ``locations``, each in its own partition.
 
     Spark computes a partition at its place if there is a free slot.
 
@@ -38,10 +38,10 @@ def partitions_at(spark: SparkSession, places: Sequence[str]) -> DataFrame:
     gateway: Any = spark.sparkContext._gateway
     sequence = jvm.org.apache.spark.api.python.PythonUtils.toSeq
     rows = []
-    for number, place in enumerate(places):
+    for number, location in enumerate(locations):
         values = gateway.new_array(jvm.java.lang.Object, 1)
         values[0] = number
-        rows.append(jvm.scala.Tuple2(jvm.org.apache.spark.sql.RowFactory.create(values), sequence([place])))
+        rows.append(jvm.scala.Tuple2(jvm.org.apache.spark.sql.RowFactory.create(values), sequence([location])))
     any_class = getattr(getattr(jvm.scala.reflect, "ClassTag$"), "MODULE$").AnyRef()
     rdd = spark.sparkContext._jsc.sc().makeRDD(sequence(rows), any_class).toJavaRDD()
     schema = jvm.org.apache.spark.sql.types.StructType.fromDDL("place int")

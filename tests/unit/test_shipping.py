@@ -13,7 +13,7 @@ from pyspark import cloudpickle
 
 from sparkdl_comm.errors import ModelError
 from sparkdl_comm.job.import_check import ImportCheck
-from sparkdl_comm.job.shipped import Shipped
+from sparkdl_comm.job.shipping import ShippedValue
 
 
 class Scorer:
@@ -51,10 +51,10 @@ def beside(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Any:
 def test_what_executors_lack_is_said_where_it_arrives(beside: Any, tmp_path: Path, what: str) -> None:
     nets = beside.load()
     if what == "module":
-        pickled = pickle.dumps(Shipped.of(nets.Net(2, 3)))  # as Spark pickles a broadcast
+        pickled = pickle.dumps(ShippedValue.of(nets.Net(2, 3)))  # as Spark pickles a broadcast
         assert isinstance(pickle.loads(pickled), nets.Net)  # noqa: S301 - made here
     else:
-        pickled = cloudpickle.dumps(ImportCheck(Scorer(nets.halved).score, rank=False))
+        pickled = cloudpickle.dumps(ImportCheck(Scorer(nets.halved).score, is_rank=False))
         assert cloudpickle.loads(pickled)(6) == 3
     beside.forget()
     problem = rf"executors have no module 'beside.*Give them a zip of {tmp_path / 'beside'}.*addPyFile"
