@@ -126,6 +126,6 @@ def test_what_brings_the_replica_nearer_only_later_waits_until_the_servers_are_t
         )
 
     for found, follows, done in ((planned(0), False, 1.0), (planned(1), True, 4.0)):
-        assert [group.members for group in found.replicated] == [[0]], "without it update 4 would exceed the limit"
-        assert [group.members for group in found.served] == [[1]]
-        assert (found.needs_servers_first, found.replicated[0].done) == (follows, pytest.approx(done))
+        assert [group.members for group in found.replica_groups] == [[0]], "without it update 4 would exceed the limit"
+        assert [group.members for group in found.server_groups] == [[1]]
+        assert (found.needs_servers_first, found.replica_groups[0].done) == (follows, pytest.approx(done))

@@ -93,14 +93,14 @@ def test_fig_3_the_last_transfer_waits_for_the_replica() -> None:
     updates = [(1, 3.0), (2, 5.0)]
 
     apart = plan_replication(jobs, updates, [], groups, network, sides, _lagging(), 100.0, 0.0)
-    assert (apart.served, apart.replicated) == (groups, []), "Fig. 3a: it may lag by both, which are punted"
+    assert (apart.server_groups, apart.replica_groups) == (groups, []), "Fig. 3a: it may lag by both, which are punted"
 
     near = plan_replication(jobs, updates, [], groups, network, sides, _lagging(), limit + 1e-9, 0.0)
-    assert [group.members for group in near.replicated] == [[0]]
-    assert (near.awaited, near.replicated[0].done) == (1, pytest.approx(5.6)), (
+    assert [group.members for group in near.replica_groups] == [[0]]
+    assert (near.awaited_count, near.replica_groups[0].done) == (1, pytest.approx(5.6)), (
         "40 bytes from 1 s to 5 s, 60 at full rate"
     )
-    assert [group.done for group in near.served] == pytest.approx([1, 6.6]), (
+    assert [group.done for group in near.server_groups] == pytest.approx([1, 6.6]), (
         "Fig. 3b: u2 starts when u1 is at the replica"
     )
 

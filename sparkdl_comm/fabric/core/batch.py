@@ -77,12 +77,12 @@ def plan_batch(
         ids[index]: rules.step_size(version, version - update_ledger.by_id[ids[index]].update.base)
         for version, index in enumerate(placed, state.version + 1)
     }
-    left = network.copy()
+    residual = network.copy()
     link_weight = update_ledger.get_remaining_share(len(placed))
-    groups = aggregate(jobs, placed, left, sides.servers, sides.aggregators, now, state.servers_busy, link_weight)
+    groups = aggregate(jobs, placed, residual, sides.servers, sides.aggregators, now, state.servers_busy, link_weight)
     overdue = [ids[first + index] for index in ordered.dropped]
     if not sides.replicas:
-        return BatchPlan(ids, ReplicationPlan(groups, [], 0, left), overdue, [], scales)
+        return BatchPlan(ids, ReplicationPlan(groups, [], 0, residual), overdue, [], scales)
     norms = [
         (number, update_ledger.by_id[number].update.norm * scales.get(number, update_ledger.by_id[number].scale))
         for number in ids
@@ -108,10 +108,10 @@ def plan_batch(
 
     found = replicate(groups)
     over_limit: list[int] = []
-    if groups and not found.served and not state.catch_up_states:
+    if groups and not found.server_groups and not state.catch_up_states:
         alone = Group([placed[0]], ready=now)
         deliver(alone, jobs, network.copy(), sides.servers, sides.aggregators, max(now, state.servers_busy))
         found = replicate([alone])
-        if not found.served:
+        if not found.server_groups:
             over_limit.append(ids[placed[0]])
     return BatchPlan(ids, found, overdue, over_limit, scales)

@@ -63,7 +63,7 @@ def overtake(
     while True:
         busy = max([now, *(group.end for group in queue if group not in moved)])
         batch = make_plan(replace(ledger.state, servers_busy=busy))
-        found = find_blocking_turns(ledger, queue, batch.replication.served) if moved else []
+        found = find_blocking_turns(ledger, queue, batch.replication.server_groups) if moved else []
         if len(found) >= len(moved):
             return batch, found
         moved = found

@@ -43,17 +43,19 @@ class SideHosts:
 class ReplicationPlan:
     """Part of a batch that keeps the bound.
 
-    - ``served``: the server's groups, a prefix of the planned ones.
-    - ``replicated``: the replica's groups.
-    - ``awaited``: number of ``replicated`` that must have arrived before the last of ``served`` starts.
-    - ``left``: residual network after all groups.
-    - ``needs_servers_first``: ``replicated`` may start only when the servers have what was under way to them before.
+    - ``server_groups``: the server's groups, a prefix of the planned ones.
+    - ``replica_groups``: the replica's groups.
+    - ``awaited_count``: number of ``replica_groups`` that must have arrived before the last of ``server_groups``
+      starts.
+    - ``residual``: residual network after all groups.
+    - ``needs_servers_first``: ``replica_groups`` may start only when the servers have what was under way to them
+      before.
     """
 
-    served: list[Group]
-    replicated: list[Group]
-    awaited: int
-    left: ResidualNetwork
+    server_groups: list[Group]
+    replica_groups: list[Group]
+    awaited_count: int
+    residual: ResidualNetwork
     needs_servers_first: bool = False
 
 
@@ -93,7 +95,7 @@ def plan_replication(
     """
     plan = _Plan(jobs, updates, punted, network, sides, divergence, limit, now, busy)
     found = _search_plan(plan, groups, catch_up_states)
-    if plan.keeps_limit(found.replicated, steps_under_way):
+    if plan.keeps_limit(found.replica_groups, steps_under_way):
         return found
     later = max(now, servers_busy)
     return replace(
@@ -103,26 +105,27 @@ def plan_replication(
 
 def _search_plan(plan: _Plan, groups: Sequence[Group], catch_up_states: Sequence[Divergence]) -> ReplicationPlan:
     divergence, limit = plan.divergence, plan.limit
-    served = list(groups)
-    if served and limit < math.inf:
+    server_groups = list(groups)
+    if server_groups and limit < math.inf:
         alone = min(
-            (plan.plan_without_replica(served, state) for state in (divergence, *catch_up_states)), key=_count_served
+            (plan.plan_without_replica(server_groups, state) for state in (divergence, *catch_up_states)),
+            key=_count_served,
         )
-        if catch_up_states or len(alone.served) == len(served):
+        if catch_up_states or len(alone.server_groups) == len(server_groups):
             return alone
-    while served:
-        found = plan.plan_at_once(served)
+    while server_groups:
+        found = plan.plan_at_once(server_groups)
         if isinstance(found, ReplicationPlan):
             return found
-        served = served[: found + 1]
-        if late := plan.plan_with_delay(served):
+        server_groups = server_groups[: found + 1]
+        if late := plan.plan_with_delay(server_groups):
             return late
-        served.pop()
+        server_groups.pop()
     return plan.plan_nothing()
 
 
 def _count_served(plan: ReplicationPlan) -> int:
-    return len(plan.served)
+    return len(plan.server_groups)
 
 
 @dataclass(frozen=True)
@@ -137,56 +140,63 @@ class _Plan:
     now: float
     busy: float
 
-    def plan_without_replica(self, served: list[Group], divergence: Divergence) -> ReplicationPlan:
+    def plan_without_replica(self, server_groups: list[Group], divergence: Divergence) -> ReplicationPlan:
         """Return the groups that keep the limit if the replica gets nothing beyond ``divergence``."""
-        simulation = _StepSimulation(replace(self, divergence=divergence), served, [])
+        simulation = _StepSimulation(replace(self, divergence=divergence), server_groups, [])
         while simulation.serve():
             pass
-        return ReplicationPlan(served[: simulation.served], [], 0, self._residual_after(served[: simulation.served]))
+        return ReplicationPlan(
+            server_groups[: simulation.served_count],
+            [],
+            0,
+            self._residual_after(server_groups[: simulation.served_count]),
+        )
 
-    def plan_at_once(self, served: list[Group]) -> ReplicationPlan | int:
+    def plan_at_once(self, server_groups: list[Group]) -> ReplicationPlan | int:
         """Return the plan without delays, or the index of the first group that would exceed the limit."""
-        replicas = self._plan_replica_groups(served, self._residual_after(served))
+        replicas = self._plan_replica_groups(server_groups, self._residual_after(server_groups))
         while True:
-            simulation = _StepSimulation(self, served, replicas)
+            simulation = _StepSimulation(self, server_groups, replicas)
             while simulation.serve():
                 pass
             if simulation.has_replica_exceeded:
-                replicas = replicas[: simulation.replicated]
-            elif simulation.served < len(served):
-                return simulation.served
+                replicas = replicas[: simulation.replicated_count]
+            elif simulation.served_count < len(server_groups):
+                return simulation.served_count
             else:
-                replicated = replicas[: simulation.replicated]
-                return ReplicationPlan(served, replicated, 0, self._residual_after(served, replicated))
+                replica_groups = replicas[: simulation.replicated_count]
+                return ReplicationPlan(
+                    server_groups, replica_groups, 0, self._residual_after(server_groups, replica_groups)
+                )
 
-    def plan_with_delay(self, served: list[Group]) -> ReplicationPlan | None:
+    def plan_with_delay(self, server_groups: list[Group]) -> ReplicationPlan | None:
         """Return the plan whose last group waits until it keeps the limit. None if no wait is enough."""
-        before, last = served[:-1], served[-1]
-        left = self._residual_after(before)
-        reserve(last, self.jobs, left, self.sides.servers, self.sides.aggregators, deliveries=False)
-        replicas = self._plan_replica_groups(before, left)
+        before, last = server_groups[:-1], server_groups[-1]
+        residual = self._residual_after(before)
+        reserve(last, self.jobs, residual, self.sides.servers, self.sides.aggregators, deliveries=False)
+        replicas = self._plan_replica_groups(before, residual)
         simulation = _StepSimulation(self, [*before, last], replicas)
-        while simulation.served < len(before):
+        while simulation.served_count < len(before):
             if not simulation.serve():
                 return None
         while not simulation.can_serve_next():
             if not simulation.replicate():
                 return None
-        replicated = replicas[: simulation.replicated]
-        left = self._residual_after(before, replicated)
-        reserve(last, self.jobs, left, self.sides.servers, self.sides.aggregators, deliveries=False)
-        late = replace(last, ready=max([last.ready, *(group.done for group in replicated)]))
+        replica_groups = replicas[: simulation.replicated_count]
+        residual = self._residual_after(before, replica_groups)
+        reserve(last, self.jobs, residual, self.sides.servers, self.sides.aggregators, deliveries=False)
+        late = replace(last, ready=max([last.ready, *(group.done for group in replica_groups)]))
         after = max([late.ready, *(group.done for group in before)])
-        deliver(late, self.jobs, left, self.sides.servers, self.sides.aggregators, after)
-        return ReplicationPlan([*before, late], replicated, len(replicated), left)
+        deliver(late, self.jobs, residual, self.sides.servers, self.sides.aggregators, after)
+        return ReplicationPlan([*before, late], replica_groups, len(replica_groups), residual)
 
-    def keeps_limit(self, replicated: Sequence[Group], steps_under_way: int) -> bool:
+    def keeps_limit(self, replica_groups: Sequence[Group], steps_under_way: int) -> bool:
         """Return whether the replicas keep the limit, however many of the steps under way the servers have taken
         before."""
         if self.limit == math.inf:
             return True
         state = self.divergence.copy()
-        for group in replicated:
+        for group in replica_groups:
             if not set(self.punted).issuperset(group.members):
                 break  # the servers apply new updates after those under way
             state.replicate([self.updates[index][0] for index in group.members])
@@ -198,28 +208,30 @@ class _Plan:
         """Return a plan without transfers."""
         return ReplicationPlan([], [], 0, self.network.copy())
 
-    def _residual_after(self, served: Sequence[Group], replicated: Sequence[Group] = ()) -> ResidualNetwork:
-        left = self.network.copy()
-        for group in served:
-            reserve(group, self.jobs, left, self.sides.servers, self.sides.aggregators)
-        for group in replicated:
-            reserve(group, self.jobs, left, self.sides.replicas, self.sides.replica_aggregators)
-        return left
+    def _residual_after(self, server_groups: Sequence[Group], replica_groups: Sequence[Group] = ()) -> ResidualNetwork:
+        residual = self.network.copy()
+        for group in server_groups:
+            reserve(group, self.jobs, residual, self.sides.servers, self.sides.aggregators)
+        for group in replica_groups:
+            reserve(group, self.jobs, residual, self.sides.replicas, self.sides.replica_aggregators)
+        return residual
 
-    def _plan_replica_groups(self, served: Sequence[Group], left: ResidualNetwork) -> list[Group]:
-        queue = [*self.punted, *(index for group in served for index in group.members)]
+    def _plan_replica_groups(self, server_groups: Sequence[Group], residual: ResidualNetwork) -> list[Group]:
+        queue = [*self.punted, *(index for group in server_groups for index in group.members)]
         sides = self.sides
-        return aggregate(self.jobs, queue, left.copy(), sides.replicas, sides.replica_aggregators, self.now, self.busy)
+        return aggregate(
+            self.jobs, queue, residual.copy(), sides.replicas, sides.replica_aggregators, self.now, self.busy
+        )
 
 
 class _StepSimulation:
     """Simulation of the steps of server and replica in order, as long as each keeps the limit."""
 
-    def __init__(self, plan: _Plan, served: Sequence[Group], replicas: Sequence[Group]) -> None:
-        self._plan, self._groups, self._replicas = plan, served, replicas
+    def __init__(self, plan: _Plan, server_groups: Sequence[Group], replicas: Sequence[Group]) -> None:
+        self._plan, self._groups, self._replicas = plan, server_groups, replicas
         self._state = plan.divergence.copy()
         self._server_jobs = set(plan.punted)
-        self.served = self.replicated = 0
+        self.served_count = self.replicated_count = 0
         #: A step of the replica exceeded the limit.
         self.has_replica_exceeded = False
 
@@ -229,16 +241,16 @@ class _StepSimulation:
 
         Return False if there is no next step or one would exceed the limit.
         """
-        until = self._groups[min(self.served, len(self._groups) - 1)].done
+        until = self._groups[min(self.served_count, len(self._groups) - 1)].done
         while self._can_replicate(until):
             if not self.replicate():
                 self.has_replica_exceeded = True
                 return False
-        if self.served == len(self._groups) or not self.can_serve_next():
+        if self.served_count == len(self._groups) or not self.can_serve_next():
             return False
         self._serve(self._state)
-        self._server_jobs.update(self._groups[self.served].members)
-        self.served += 1
+        self._server_jobs.update(self._groups[self.served_count].members)
+        self.served_count += 1
         return True
 
     def can_serve_next(self) -> bool:
@@ -249,24 +261,24 @@ class _StepSimulation:
 
     def replicate(self) -> bool:
         """Take the replica's next step. Return False if there is none, or if it would exceed the limit."""
-        if self.replicated == len(self._replicas):
+        if self.replicated_count == len(self._replicas):
             return False
         trial = self._state.copy()
-        trial.replicate([self._plan.updates[index][0] for index in self._replicas[self.replicated].members])
+        trial.replicate([self._plan.updates[index][0] for index in self._replicas[self.replicated_count].members])
         if trial.bound() > self._plan.limit:
             return False
         self._state = trial
-        self.replicated += 1
+        self.replicated_count += 1
         return True
 
     def _can_replicate(self, until: float) -> bool:
-        if self.replicated == len(self._replicas):
+        if self.replicated_count == len(self._replicas):
             return False
-        group = self._replicas[self.replicated]
+        group = self._replicas[self.replicated_count]
         return group.done <= until and self._server_jobs.issuperset(group.members)
 
     def _serve(self, state: Divergence) -> None:
-        members = self._groups[self.served].members
+        members = self._groups[self.served_count].members
         state.serve(
             [self._plan.updates[index][0] for index in members], [self._plan.updates[index][1] for index in members]
         )

@@ -117,7 +117,7 @@ class Scheduler:
             batch, moved = overtake(ledger, make_plan, now)
             decisions += make_pushes(ledger, batch, moved)
             decisions += skip_old_turns(moved)
-            network = batch.replication.left
+            network = batch.replication.residual
         elif not ledger.replicas:
             moved = find_blocking_turns(ledger, list_pending_turns(ledger), [])
             for group in moved:

@@ -21,13 +21,13 @@ def make_pushes(ledger: Ledger, batch: BatchPlan, overtaken: Sequence[PendingTur
 
     :param overtaken: groups already under way, in the order of their ends, that get new turns among the batch's groups.
     """
-    held, served, replicated = ledger.update_ledger, batch.replication.served, batch.replication.replicated
+    held, served, replicated = ledger.update_ledger, batch.replication.server_groups, batch.replication.replica_groups
     decisions: list[Decision] = [held.drop(number, "deadline") for number in batch.overdue]
     decisions += [held.drop(number, "divergence") for number in batch.over_limit]
     for number, scale in batch.scales.items():
         if number in held.by_id:
             held.by_id[number].scale = scale
-    awaited = batch.replication.awaited
+    awaited = batch.replication.awaited_count
     aggregators = ledger.list_aggregators(ledger.serving_role)
     remaining = list(overtaken)
     earlier_pushes = [push.id for push in ledger.server_pushes] if batch.replication.needs_servers_first else []
