@@ -28,18 +28,18 @@ import torch.distributed as dist
 
 from sparkdl_comm.collectives.communicator import Communicator
 from sparkdl_comm.collectives.engine.base import Work
-from sparkdl_comm.collectives.group import AUTO
 from sparkdl_comm.collectives.rank_group import RankGroup
 from sparkdl_comm.collectives.torch_gang import communicator
 from sparkdl_comm.compress.ddp_sums import DdpSums
 from sparkdl_comm.compress.stages import StagedExchange
 from sparkdl_comm.conf import DEFAULT_COMPRESSION, PREFIX, CommConf, Compression
+from sparkdl_comm.conf.strategy import CHEAPEST
 from sparkdl_comm.errors import ConfError, InputError
 
 __all__ = [
-    "auto",
     "be",
     "bml",
+    "cheapest",
     "dgc",
     "exact",
     "hierarchical",
@@ -58,7 +58,7 @@ Hook = Callable[[Any, dist.GradBucket], torch.futures.Future[torch.Tensor]]
 
 
 def all_reduce_hook(algorithm: str) -> Hook:
-    """Return the hook that averages gradients by ``algorithm``. :data:`AUTO` selects the cheapest algorithm for each
+    """Return the hook that averages gradients by ``algorithm``. :data:`CHEAPEST` selects the cheapest algorithm for each
     bucket.
     """
 
@@ -148,7 +148,7 @@ p2p_ps = all_reduce_hook("p2p-ps")
 #: Double binary tree: one half of the gradients travels up and down each of two trees, in blocks. For many ranks.
 tree = all_reduce_hook("tree")
 #: The cheapest of these for each bucket, by the cost model.
-auto = all_reduce_hook(AUTO)
+cheapest = all_reduce_hook(CHEAPEST)
 #: The largest gradients of each rank, all-gathered.
 exact = sparse_hook("exact", "exact")
 #: Approximately the largest gradients of each rank, by CommLib's search for two thresholds, all-gathered.

@@ -12,11 +12,12 @@ import torch.distributed as dist
 
 from sparkdl_comm.collectives.algorithms import ALGORITHMS
 from sparkdl_comm.collectives.engine.torch_p2p import process_group_of
-from sparkdl_comm.collectives.group import AUTO, CollectiveGroup, topology_of
+from sparkdl_comm.collectives.group import CollectiveGroup, topology_of
 from sparkdl_comm.collectives.handle import EngineWork, Handle, translate_torch_errors
 from sparkdl_comm.collectives.plan import Operation
 from sparkdl_comm.collectives.rank_group import RankGroup
 from sparkdl_comm.conf import CommConf
+from sparkdl_comm.conf.strategy import AUTO, CHEAPEST
 from sparkdl_comm.errors import GangError, InputError
 from sparkdl_comm.gang.gang import Gang
 
@@ -256,7 +257,7 @@ class Communicator:
         if is_part and algorithm in ALGORITHMS:
             topology = topology_of(self._ranks, self._conf.topology).topology
             return None if ALGORITHMS[algorithm].why_ineligible(topology) else algorithm
-        return algorithm if algorithm in (*ALGORITHMS, AUTO) else None
+        return CHEAPEST if algorithm in (AUTO, CHEAPEST) else algorithm if algorithm in ALGORITHMS else None
 
     def _torch_group(self) -> dist.ProcessGroup | None:
         """Return torch's process group of these ranks, created on first use; None for the default group."""

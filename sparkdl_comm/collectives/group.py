@@ -22,11 +22,11 @@ from sparkdl_comm.collectives.rank_group import RankGroup
 from sparkdl_comm.collectives.select import list_eligible, make_collective, rank_algorithms
 from sparkdl_comm.collectives.sub_topology import SubTopology, sub_topology
 from sparkdl_comm.conf import CommConf
+from sparkdl_comm.conf.strategy import CHEAPEST
 from sparkdl_comm.errors import ConfError, GangError
 from sparkdl_comm.gang.gang import Gang
 from sparkdl_comm.topology import Topology
 
-AUTO = "auto"
 CPU = torch.device("cpu")
 
 _log = logging.getLogger(__name__)
@@ -49,10 +49,10 @@ def check_fits(algorithm: str, topology: Topology) -> None:
 
     :raises ConfError: it does not exist or cannot run.
     """
-    if algorithm == AUTO:
+    if algorithm == CHEAPEST:
         return
     if algorithm not in ALGORITHMS:
-        raise ConfError(f"algorithm {algorithm!r}: there are {', '.join([*ALGORITHMS, AUTO])}")
+        raise ConfError(f"algorithm {algorithm!r}: there are {', '.join([*ALGORITHMS, CHEAPEST])}")
     if ALGORITHMS[algorithm].why_ineligible(topology):
         raise ConfError(
             f"strategy {algorithm} cannot run on {topology}: {ALGORITHMS[algorithm].why_ineligible(topology)}"
@@ -163,7 +163,9 @@ class CollectiveGroup:
 
     def supports(self, operation: Operation) -> bool:
         """Return whether :meth:`start` supports the operation."""
-        return any(self.algorithm in (AUTO, algorithm.name) for algorithm in list_eligible(operation, self.topology))
+        return any(
+            self.algorithm in (CHEAPEST, algorithm.name) for algorithm in list_eligible(operation, self.topology)
+        )
 
     def measure(self) -> Cost:
         """Measure the current cost of links. All ranks must call it, while no collective is under way.
@@ -178,7 +180,7 @@ class CollectiveGroup:
 
     def _plan(self, operation: Operation, count: int, itemsize: int, root: int) -> Plan:
         """Return the plan of a collective. ``root`` is numbered within the group."""
-        name = self._select_cheapest(operation, count, itemsize) if self.algorithm == AUTO else self.algorithm
+        name = self._select_cheapest(operation, count, itemsize) if self.algorithm == CHEAPEST else self.algorithm
         collective = make_collective(name, operation, self.topology, count, itemsize, self.cost, self._block)
         return make_plan(name, replace(collective, root=self._order.index(root)))
 

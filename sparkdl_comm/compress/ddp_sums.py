@@ -7,7 +7,7 @@ from collections.abc import Hashable
 
 import torch
 
-from sparkdl_comm.collectives.group import AUTO, CollectiveGroup
+from sparkdl_comm.collectives.group import CollectiveGroup
 from sparkdl_comm.collectives.rank_group import RankGroup
 from sparkdl_comm.compress.compressed_sum import CompressedSum
 from sparkdl_comm.compress.flat_range import FlatRange
@@ -16,6 +16,7 @@ from sparkdl_comm.compress.naive_all_gather import NaiveAllGather
 from sparkdl_comm.compress.sparsifier import Sparsifier
 from sparkdl_comm.compress.stages import StagedExchange, StageRunner
 from sparkdl_comm.conf import CommConf, Compression
+from sparkdl_comm.conf.strategy import CHEAPEST
 
 #: Distance between the starts of buckets in a virtual vector of all buckets. A bucket has fewer elements.
 _STRIDE = 1 << 40
@@ -43,7 +44,7 @@ class DdpSums:
         if is_hierarchical:
             self._sum = HiTopK(self._sparsifier, _whole_range, ranks, conf, device)
         else:
-            self._group = CollectiveGroup(ranks.gang, AUTO, conf, device, ranks)
+            self._group = CollectiveGroup(ranks.gang, CHEAPEST, conf, device, ranks)
             self._sum = NaiveAllGather(self._sparsifier, _whole_range, self._group, ranks.world)
         self._stages = StageRunner("sparkdl-comm-compression")
 

@@ -24,13 +24,14 @@ from typing import Any
 
 import torch
 
-from sparkdl_comm.collectives.group import AUTO, CollectiveGroup, topology_of
+from sparkdl_comm.collectives.group import CollectiveGroup, topology_of
 from sparkdl_comm.collectives.plan import part_start
 from sparkdl_comm.collectives.rank_group import RankGroup
 from sparkdl_comm.compress.compressed_sum import CompressedSum
 from sparkdl_comm.compress.flat_range import FlatRange, RangeFactory
 from sparkdl_comm.compress.sparsifier import Sparsifier
 from sparkdl_comm.conf import CommConf
+from sparkdl_comm.conf.strategy import CHEAPEST
 from sparkdl_comm.errors import ConfError
 
 
@@ -63,7 +64,7 @@ class HiTopK(CompressedSum):
 
         try:
             self._inside_group = group("ring", ranks.split(host, self._slot, conf.timeout))
-            self._between_group = group(AUTO, ranks.split(self._slot, host, conf.timeout))
+            self._between_group = group(CHEAPEST, ranks.split(self._slot, host, conf.timeout))
         except BaseException:
             self.close()
             raise

@@ -24,7 +24,6 @@ from sparkdl_comm.collectives.group import CollectiveGroup
 from sparkdl_comm.collectives.rank_group import RankGroup
 from sparkdl_comm.conf import PREFIX, CommConf
 from sparkdl_comm.conf.strategy import (
-    AUTO,
     CHEAPEST,
     DECOUPLED,
     DECOUPLED_IBATCH,
@@ -113,7 +112,7 @@ class Chosen(Strategy):
         if device.type == "cuda":
             self._nccl = default_group("nccl", gang, timeout)
         ranks = RankGroup(gang, range(gang.world), "auto")
-        self._group = group = CollectiveGroup(gang, AUTO, self.conf, device, ranks)
+        self._group = group = CollectiveGroup(gang, CHEAPEST, self.conf, device, ranks)
         self._strategies = Succession(self._attempt, gang, model, make_optimizer, group, timeout)
         self.optimizer = self._strategies.optimizer
         told = gather_json(gang, {"plugin": self._no_plugin(), "planner": unplanned()}, timeout)

@@ -20,7 +20,7 @@ import torch.distributed as dist
 
 from sparkdl_comm.collectives.algorithms import ALGORITHMS
 from sparkdl_comm.collectives.discover import parse_configured
-from sparkdl_comm.collectives.group import AUTO, CollectiveGroup, check_fits
+from sparkdl_comm.collectives.group import CollectiveGroup, check_fits
 from sparkdl_comm.collectives.plan import Operation
 from sparkdl_comm.compress.compressed_sum import CompressedSum
 from sparkdl_comm.compress.flat_range import FlatRange, RangeFactory
@@ -28,7 +28,7 @@ from sparkdl_comm.compress.low_rank import LowRankSum
 from sparkdl_comm.compress.naive_all_gather import NaiveAllGather
 from sparkdl_comm.compress.sparsifier import Sparsifier
 from sparkdl_comm.conf import PREFIX, CommConf, Compression
-from sparkdl_comm.conf.strategy import loop_name
+from sparkdl_comm.conf.strategy import CHEAPEST, loop_name
 from sparkdl_comm.errors import ConfError, ModelError
 from sparkdl_comm.gang.gang import Gang
 from sparkdl_comm.gang.process_group import default_group
@@ -44,7 +44,7 @@ from sparkdl_comm.strategies.replicated import Replicated
 class CollectiveStrategy(Strategy):
     """Base class of all loops: a collective group that runs ``algorithm``, buckets of gradients, and their exchange."""
 
-    algorithm = AUTO
+    algorithm = CHEAPEST
 
     #: Buckets of the flat vector as (first element, end), the last one first. None: cut by ``collective.bucket``.
     parts: Sequence[tuple[int, int]] | None = None
@@ -77,7 +77,7 @@ class CollectiveStrategy(Strategy):
     @classmethod
     def _check_does(cls, key: str, value: object, *operations: Operation) -> None:
         """Raise ConfError if the algorithm lacks an operation that setting ``key`` needs."""
-        if cls.algorithm == AUTO:
+        if cls.algorithm == CHEAPEST:
             return
         missing = set(operations) - set(ALGORITHMS[cls.algorithm].operations)
         if missing:

@@ -36,10 +36,11 @@ from typing import Any
 import torch
 
 from sparkdl_comm.collectives.algorithms import ALGORITHMS
-from sparkdl_comm.collectives.group import AUTO, CollectiveGroup
+from sparkdl_comm.collectives.group import CollectiveGroup
 from sparkdl_comm.collectives.plan import Operation
 from sparkdl_comm.collectives.rank_group import RankGroup
 from sparkdl_comm.conf import PREFIX, CommConf
+from sparkdl_comm.conf.strategy import CHEAPEST
 from sparkdl_comm.errors import ConfError
 from sparkdl_comm.gang.gang import Gang
 from sparkdl_comm.optim.optimizer import OptimizerMaker
@@ -64,7 +65,7 @@ class CollectiveDecoupled(ArrivingParameters):
     @classmethod
     def check(cls, conf: CommConf, world: int) -> None:
         super().check(conf, world)
-        if cls.algorithm == AUTO:
+        if cls.algorithm == CHEAPEST:
             raise ConfError(
                 f"{PREFIX}collective.loop={conf.loop}: cheapest and auto may choose two algorithms for gradients and"
                 " parameters, with different owners. Set the strategy to one algorithm, such as ring."

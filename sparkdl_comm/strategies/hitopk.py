@@ -2,12 +2,12 @@
 
 from __future__ import annotations
 
-from sparkdl_comm.collectives.group import AUTO
 from sparkdl_comm.collectives.rank_group import RankGroup
 from sparkdl_comm.compress.compressed_sum import CompressedSum
 from sparkdl_comm.compress.flat_range import RangeFactory
 from sparkdl_comm.compress.hitopk import HiTopK, check_rails
 from sparkdl_comm.conf import DEFAULT_COMPRESSION, PREFIX, CommConf, Compression
+from sparkdl_comm.conf.strategy import CHEAPEST
 from sparkdl_comm.errors import ConfError
 from sparkdl_comm.strategies.collective import CollectiveAllReduce
 
@@ -19,7 +19,7 @@ class HierarchicalTopK(CollectiveAllReduce):
     optimizer step.
     """
 
-    algorithm = AUTO
+    algorithm = CHEAPEST
 
     @classmethod
     def check(cls, conf: CommConf, world: int) -> None:

@@ -60,7 +60,7 @@ def load_strategy(conf: CommConf) -> type[Strategy]:
         return _load(STRATEGIES[name].path)
     # Only the all-reduce loop runs trials. For other loops of auto the cost model alone chooses.
     kind = _load(_LOOPS[conf.loop])
-    return type(f"{kind.__name__}_{name}", (kind,), {"algorithm": name if name in ALGORITHMS else AUTO})
+    return type(f"{kind.__name__}_{name}", (kind,), {"algorithm": name if name in ALGORITHMS else CHEAPEST})
 
 
 def _load(path: str) -> type[Strategy]:

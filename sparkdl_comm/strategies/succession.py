@@ -17,8 +17,9 @@ from typing import Any
 
 import torch
 
-from sparkdl_comm.collectives.group import AUTO, CollectiveGroup
+from sparkdl_comm.collectives.group import CollectiveGroup
 from sparkdl_comm.conf import PREFIX, CommConf
+from sparkdl_comm.conf.strategy import AUTO
 from sparkdl_comm.errors import ConfError, ModelError
 from sparkdl_comm.gang.exchange import gather_json
 from sparkdl_comm.gang.gang import Gang

@@ -12,7 +12,7 @@ from sparkdl_comm.conf.compression import COMPRESSIONS
 from sparkdl_comm.errors import ConfError, GangError
 from tests.unit.compression_helpers import watched
 
-NAMES = (*ALGORITHMS, "auto", *COMPRESSIONS, "hitopk")
+NAMES = (*ALGORITHMS, "cheapest", *COMPRESSIONS, "hitopk")
 
 
 @pytest.fixture

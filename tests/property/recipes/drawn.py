@@ -13,7 +13,7 @@ from typing import Any
 from hypothesis import strategies as st
 
 from sparkdl_comm.collectives.algorithms import ALGORITHMS
-from sparkdl_comm.collectives.group import AUTO
+from sparkdl_comm.conf.strategy import AUTO
 
 from .modules import PARTS
 from .recipe import Recipe
