@@ -25,10 +25,9 @@ from peers.rendezvous import join_gang
 from sparkdl_comm.collectives.group import CollectiveGroup
 from sparkdl_comm.collectives.plan import part_start
 from sparkdl_comm.collectives.rank_group import RankGroup
-from sparkdl_comm.compress.compressed_sum import CompressedSum
+from sparkdl_comm.compress.compressed_sum import CompressedSum, NaiveAllGather
 from sparkdl_comm.compress.flat_range import FlatRange
 from sparkdl_comm.compress.hitopk import HiTopK
-from sparkdl_comm.compress.naive_all_gather import NaiveAllGather
 from sparkdl_comm.compress.sparsifier import Sparsifier
 from sparkdl_comm.conf import CommConf, Compression
 from sparkdl_comm.gang.gang import Gang

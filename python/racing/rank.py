@@ -30,8 +30,7 @@ from racing.start import Start
 from racing.tasks import Task
 
 from sparkdl_comm.fabric.api import Fabric
-from sparkdl_comm.fabric.options import SchedulerOptions
-from sparkdl_comm.fabric.params import FabricParams
+from sparkdl_comm.fabric.params import FabricParams, SchedulerOptions
 
 
 class Ran(NamedTuple):

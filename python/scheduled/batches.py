@@ -24,9 +24,8 @@ from lab.bench import Row, measure, versions
 from sparkdl_comm.fabric.core.decisions import Decision, DroppedUpdate, Push
 from sparkdl_comm.fabric.core.events import BandwidthReported, Update, UpdateReady
 from sparkdl_comm.fabric.core.nodes import Roles
-from sparkdl_comm.fabric.core.rules import Rules
+from sparkdl_comm.fabric.core.rules import Rules, Synchrony
 from sparkdl_comm.fabric.core.scheduler import Scheduler
-from sparkdl_comm.fabric.core.synchrony import Synchrony
 
 RATE = 1.25e9
 BYTES = 100_000_000

@@ -36,9 +36,8 @@ from sparkdl_comm.fabric.core.events import (
     UpdateReady,
 )
 from sparkdl_comm.fabric.core.nodes import Role, Roles
-from sparkdl_comm.fabric.core.rules import Rules
+from sparkdl_comm.fabric.core.rules import Rules, Synchrony
 from sparkdl_comm.fabric.core.scheduler import Scheduler
-from sparkdl_comm.fabric.core.synchrony import Synchrony
 from sparkdl_comm.sim.engine import Action
 
 

@@ -43,7 +43,7 @@ from scheduled.run import Job, Outcome, Run
 from scheduled.task import Task
 
 from sparkdl_comm.errors import ConfError
-from sparkdl_comm.fabric.core.synchrony import Synchrony
+from sparkdl_comm.fabric.core.rules import Synchrony
 
 #: The paper's speed-up over the ring, in Table 2.
 PAPER = {

@@ -6,8 +6,8 @@ has the double sampling of Deep Gradient Compression.
 
 ``wire.py`` encodes selected elements as bytes. ``feedback.py`` keeps the residual, the elements that were not sent.
 ``sparsifier.py`` does both for one rank, and sums the bytes of all ranks. ``compressed_sum.py`` is the interface of
-sums over the ranks: ``naive_all_gather.py`` gathers everything, ``hitopk.py`` works hierarchically, and ``low_rank.py``
+sums over the ranks, and has the one that gathers everything. ``hitopk.py`` works hierarchically, and ``low_rank.py``
 is PowerSGD. ``stages.py`` runs their stages on a thread, in the same order on all ranks. ``schedule.py`` gives the
 density of each step, ``trial.py`` finds out whether sparse steps are faster, and ``predict.py`` predicts their time.
-Strategies use this package through ``strategies/compressed.py``, DDP's hooks through ``ddp_sums.py``.
+Strategies use this package through ``strategies/compressed.py``, DDP through ``ddp_hooks.py``.
 """

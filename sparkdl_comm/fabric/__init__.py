@@ -19,7 +19,7 @@ Raajay Viswanathan and Aditya Akella, "Network-accelerated Distributed Machine L
 ``core/`` is the scheduler as pure code: events in, decisions out.
 
 Every node has a daemon (``daemon.py``) that carries out the scheduler's orders. It talks to the scheduler over a
-control link (``protocol.py``, ``codec.py``, ``control_link.py``). It sends (``sender.py``, paced by ``pacing.py``) and
+control link (``protocol.py``, ``control_link.py``). It sends (``sender.py``, paced by ``pacing.py``) and
 receives (``receiver.py``) messages (``message.py``) over the rails (``endpoints.py``). The node's role
 (``node_role.py``) decides how it uses them: ``worker.py``, ``server.py`` with the model of ``momentum.py``, or
 ``aggregator.py``. A node runs inside a rank's process or in one that the rank starts (``node_process.py``).

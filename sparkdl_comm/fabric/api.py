@@ -14,8 +14,7 @@ from sparkdl_comm.fabric.directory import SCHEDULER
 from sparkdl_comm.fabric.endpoints import Endpoints
 from sparkdl_comm.fabric.node_process import NodeProcess
 from sparkdl_comm.fabric.node_role import NodeRole
-from sparkdl_comm.fabric.options import SchedulerOptions
-from sparkdl_comm.fabric.params import FabricParams
+from sparkdl_comm.fabric.params import FabricParams, SchedulerOptions
 from sparkdl_comm.fabric.protocol import Register
 from sparkdl_comm.fabric.server import RequestCallback, ServerRole, UpdateCallback
 from sparkdl_comm.fabric.service import SchedulerService

@@ -1,4 +1,4 @@
-"""Training parameters that all ranks of a fabric must share."""
+"""Training parameters that all ranks of a fabric must share, and settings of the running scheduler."""
 
 from __future__ import annotations
 
@@ -9,9 +9,31 @@ from typing import Any
 
 from sparkdl_comm.conf import CommConf
 from sparkdl_comm.errors import InputError
-from sparkdl_comm.fabric.core.rules import Rules
+from sparkdl_comm.fabric.core.rules import Rules, Synchrony
 from sparkdl_comm.fabric.core.step_size import step_size
-from sparkdl_comm.fabric.core.synchrony import Synchrony
+from sparkdl_comm.units import parse_rate
+
+
+@dataclass(frozen=True)
+class SchedulerOptions:
+    """Settings of the running scheduler.
+
+    - ``interval_seconds``: seconds between batches.
+    - ``link_rate``: bytes per second assumed for a host's links, in each direction, where the system does not know.
+    - ``replica_aggregators``: how many aggregators work for replicas.
+    - ``timeout``: seconds that a daemon may take for a message.
+    """
+
+    interval_seconds: float
+    link_rate: float
+    replica_aggregators: int
+    timeout: float
+
+    @classmethod
+    def of(cls, conf: CommConf) -> SchedulerOptions:
+        """Return the options from the configuration."""
+        link_rate = parse_rate(conf.fabric_link_rate) / 8
+        return cls(conf.fabric_batch_interval, link_rate, conf.fabric_replica_aggregators, conf.timeout)
 
 
 @dataclass(frozen=True)

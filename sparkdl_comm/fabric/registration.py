@@ -9,8 +9,7 @@ from sparkdl_comm.collectives.communicator import Communicator
 from sparkdl_comm.collectives.rank_group import RankGroup
 from sparkdl_comm.conf import CommConf
 from sparkdl_comm.fabric.api import Fabric, Server, StandaloneScheduler, Worker
-from sparkdl_comm.fabric.options import SchedulerOptions
-from sparkdl_comm.fabric.params import FabricParams
+from sparkdl_comm.fabric.params import FabricParams, SchedulerOptions
 
 
 def register_as_worker(params: FabricParams, aggregators: int = 1) -> Worker:

@@ -24,13 +24,12 @@ from sparkdl_comm.errors import (
 )
 from sparkdl_comm.fabric.control_inbox import ControlInbox, Peer
 from sparkdl_comm.fabric.core.nodes import Node
-from sparkdl_comm.fabric.core.rules import Rules
-from sparkdl_comm.fabric.core.synchrony import Synchrony
+from sparkdl_comm.fabric.core.rules import Rules, Synchrony
 from sparkdl_comm.fabric.directory import Directory
 from sparkdl_comm.fabric.dispatcher import Dispatcher
 from sparkdl_comm.fabric.fences import Fences
 from sparkdl_comm.fabric.link_stats import LinkStats
-from sparkdl_comm.fabric.options import SchedulerOptions
+from sparkdl_comm.fabric.params import SchedulerOptions
 from sparkdl_comm.fabric.protocol import (
     CONTROL_SERVICE,
     Broken,

@@ -22,10 +22,9 @@ from sparkdl_comm.collectives.algorithms import ALGORITHMS
 from sparkdl_comm.collectives.discover import parse_configured
 from sparkdl_comm.collectives.group import CollectiveGroup, check_fits
 from sparkdl_comm.collectives.plan import Operation
-from sparkdl_comm.compress.compressed_sum import CompressedSum
+from sparkdl_comm.compress.compressed_sum import CompressedSum, NaiveAllGather
 from sparkdl_comm.compress.flat_range import FlatRange, RangeFactory
 from sparkdl_comm.compress.low_rank import LowRankSum
-from sparkdl_comm.compress.naive_all_gather import NaiveAllGather
 from sparkdl_comm.compress.sparsifier import Sparsifier
 from sparkdl_comm.conf import PREFIX, CommConf, Compression
 from sparkdl_comm.conf.strategy import CHEAPEST, loop_name

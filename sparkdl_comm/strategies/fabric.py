@@ -20,8 +20,7 @@ import torch
 from sparkdl_comm.conf import PREFIX, CommConf
 from sparkdl_comm.errors import ConfError, GangError, ModelError, NonFiniteLossError
 from sparkdl_comm.fabric.api import Fabric, Worker
-from sparkdl_comm.fabric.options import SchedulerOptions
-from sparkdl_comm.fabric.params import FabricParams
+from sparkdl_comm.fabric.params import FabricParams, SchedulerOptions
 from sparkdl_comm.fabric.worker import PushHandle, PushOutcome
 from sparkdl_comm.gang.gang import Gang
 from sparkdl_comm.optim.optimizer import OptimizerMaker

@@ -30,7 +30,7 @@ from sparkdl_comm.strategies.registry import strategy_class
 from sparkdl_comm.train.checkpoint.restore import Restorer, describe
 from sparkdl_comm.train.checkpoint.saver import Saver
 from sparkdl_comm.train.loop import rng
-from sparkdl_comm.train.loop.loops import loop_for
+from sparkdl_comm.train.loop.asynchronous_loop import loop_for
 from sparkdl_comm.train.loop.progress import Progress
 from sparkdl_comm.train.spec import Checkpoints, Observation, TrainSpec
 from tests.unit.gang_helpers import context, file_exchange, join

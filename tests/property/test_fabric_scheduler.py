@@ -25,10 +25,9 @@ from sparkdl_comm.fabric.core.events import (
 )
 from sparkdl_comm.fabric.core.nodes import Node, Role, Roles
 from sparkdl_comm.fabric.core.residual_network import ResidualNetwork
-from sparkdl_comm.fabric.core.rules import Rules
+from sparkdl_comm.fabric.core.rules import Rules, Synchrony
 from sparkdl_comm.fabric.core.scheduler import Scheduler
 from sparkdl_comm.fabric.core.step_size import step_size
-from sparkdl_comm.fabric.core.synchrony import Synchrony
 from tests.draws import examples
 
 from .fabric_checks import RATES, check_flows

@@ -10,8 +10,7 @@ from typing import Any
 import numpy as np
 
 from sparkdl_comm.fabric.api import Fabric, Server, Worker
-from sparkdl_comm.fabric.options import SchedulerOptions
-from sparkdl_comm.fabric.params import FabricParams
+from sparkdl_comm.fabric.params import FabricParams, SchedulerOptions
 from sparkdl_comm.fabric.worker import PushOutcome
 from tests.unit.collective_helpers import on_all
 from tests.unit.gang_helpers import SECONDS, gang_of

@@ -23,7 +23,7 @@ from sparkdl_comm.optim.shard import Shard
 from sparkdl_comm.space.flat import FlatModel
 from sparkdl_comm.space.replicas import begin_alike
 from sparkdl_comm.strategies.base import Strategy
-from sparkdl_comm.train.loop.loops import loop_for
+from sparkdl_comm.train.loop.asynchronous_loop import loop_for
 from sparkdl_comm.train.loop.progress import Progress
 from sparkdl_comm.train.loop.training_loop import TrainingLoop
 from sparkdl_comm.train.spec import Observation, TrainSpec

@@ -12,9 +12,8 @@ from sparkdl_comm.fabric.core.nodes import Node, Roles
 from sparkdl_comm.fabric.core.order import Job
 from sparkdl_comm.fabric.core.replicate import ReplicationPlan, SideHosts, plan_replication
 from sparkdl_comm.fabric.core.residual_network import ResidualNetwork
-from sparkdl_comm.fabric.core.rules import Rules
+from sparkdl_comm.fabric.core.rules import Rules, Synchrony
 from sparkdl_comm.fabric.core.scheduler import Scheduler
-from sparkdl_comm.fabric.core.synchrony import Synchrony
 
 SERVER, REPLICA = Node("server", 0), Node("replica", 0)
 

@@ -18,8 +18,7 @@ from sparkdl_comm.fabric.core.decisions import (
 )
 from sparkdl_comm.fabric.core.events import Update
 from sparkdl_comm.fabric.core.nodes import Node
-from sparkdl_comm.fabric.core.rules import Rules
-from sparkdl_comm.fabric.core.synchrony import Synchrony
+from sparkdl_comm.fabric.core.rules import Rules, Synchrony
 from sparkdl_comm.fabric.directory import Directory
 from sparkdl_comm.fabric.dispatcher import Dispatcher, relative_slices
 from sparkdl_comm.fabric.fences import Fences

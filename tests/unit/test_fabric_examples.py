@@ -8,8 +8,7 @@ from sparkdl_comm.fabric.core.divergence import Divergence
 from sparkdl_comm.fabric.core.order import Job, order
 from sparkdl_comm.fabric.core.replicate import SideHosts, plan_replication
 from sparkdl_comm.fabric.core.residual_network import ResidualNetwork, fill, get_end, subtract
-from sparkdl_comm.fabric.core.rules import Rules
-from sparkdl_comm.fabric.core.synchrony import Synchrony
+from sparkdl_comm.fabric.core.rules import Rules, Synchrony
 
 GAMMA = 0.9
 

@@ -17,7 +17,7 @@ from sparkdl_comm.fabric.bandwidth import PROBE_FACTOR, BandwidthEstimator, Samp
 from sparkdl_comm.fabric.core.decisions import Decision, NewSchedule, Piece, Schedule
 from sparkdl_comm.fabric.core.events import BandwidthReported, TransferProgressed
 from sparkdl_comm.fabric.core.nodes import Node
-from sparkdl_comm.fabric.core.synchrony import Synchrony
+from sparkdl_comm.fabric.core.rules import Synchrony
 from sparkdl_comm.fabric.monitor import INTERVAL_SECONDS
 
 WORKERS = 6

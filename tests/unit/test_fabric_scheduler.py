@@ -27,10 +27,9 @@ from sparkdl_comm.fabric.core.events import (
     UpdateReady,
 )
 from sparkdl_comm.fabric.core.nodes import Node, Roles
-from sparkdl_comm.fabric.core.rules import Rules
+from sparkdl_comm.fabric.core.rules import Rules, Synchrony
 from sparkdl_comm.fabric.core.scheduler import Scheduler
 from sparkdl_comm.fabric.core.step_size import step_size
-from sparkdl_comm.fabric.core.synchrony import Synchrony
 
 SERVER = Node("server", 0)
 

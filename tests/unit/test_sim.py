@@ -16,7 +16,7 @@ from scheduled.task import Task
 
 from sparkdl_comm.errors import InputError
 from sparkdl_comm.fabric.core.decisions import Piece
-from sparkdl_comm.fabric.core.synchrony import Synchrony
+from sparkdl_comm.fabric.core.rules import Synchrony
 from sparkdl_comm.sim.engine import Engine
 
 MEGABYTES = 100_000_000

@@ -2,7 +2,7 @@
 times and carries out the decisions that come back.
 
 The interface: ``nodes.py`` places nodes on hosts. ``events.py`` holds the scheduler's inputs, ``decisions.py`` its
-outputs. ``synchrony.py`` and ``rules.py`` hold a job's settings. ``scheduler.py`` is the entry point.
+outputs. ``rules.py`` holds a job's settings. ``scheduler.py`` is the entry point.
 
 Inside, each section of the paper has one file that works on hosts and sizes alone. ``residual_network.py`` is the
 residual network. ``order.py`` orders updates (5.1) and ``aggregate.py`` groups them (5.2). ``replicate.py`` keeps the
