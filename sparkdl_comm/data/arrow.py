@@ -12,7 +12,7 @@ import pyarrow as pa
 import pyarrow.compute as pc
 
 from sparkdl_comm.data import sparse, vectors
-from sparkdl_comm.data.decoding import decoded
+from sparkdl_comm.data.decoding import decode_column
 from sparkdl_comm.data.fields import Field
 from sparkdl_comm.data.ragged import Ragged
 from sparkdl_comm.errors import InputError
@@ -25,20 +25,20 @@ def read(field: Field, column: pa.Array) -> np.ndarray | Ragged:
     ``collate`` may differ in length.
 
     :raises InputError: rows or elements are null (with their count), rows differ in length, or the field's shape does
-        not fit. Also as :func:`sparkdl_comm.data.decoding.decoded`.
+        not fit. Also as :func:`sparkdl_comm.data.decoding.decode_column`.
     """
     if field.decode is not None:
-        column = decoded(field, column)
+        column = decode_column(field, column)
     elif pa.types.is_struct(column.type):
-        field = sparse.chosen(field, column)
+        field = sparse.with_width(field, column)
         if field.width is not None:
             check_fits(field, (field.width,))
-        column = vectors.lists(column) if field.width is None else sparse.pairs(field, column)
-    refuse_nulls(field, null_rows(column), len(column))
-    found = lengths(column)[1 if field.is_ragged else 0 :]
+        column = vectors.to_lists(column) if field.width is None else sparse.to_pairs(field, column)
+    refuse_nulls(field, count_null_rows(column), len(column))
+    found = distinct_lengths(column)[1 if field.is_ragged else 0 :]
     if any(len(level) > 1 for level in found):
-        raise InputError(f"{field}: arrays of different lengths in {len(column)} rows: {shown(found)}")
-    return Ragged.of(field, *ragged(column)) if field.is_ragged else shaped(field, values(column))
+        raise InputError(f"{field}: arrays of different lengths in {len(column)} rows: {format_lengths(found)}")
+    return Ragged.of(field, *to_ragged(column)) if field.is_ragged else cast_rows(field, to_array(column))
 
 
 def refuse_nulls(field: Field, nulls: int, rows: int) -> None:
@@ -54,7 +54,7 @@ def refuse_nulls(field: Field, nulls: int, rows: int) -> None:
         )
 
 
-def shaped(field: Field, rows: np.ndarray) -> np.ndarray:
+def cast_rows(field: Field, rows: np.ndarray) -> np.ndarray:
     """Return ``rows`` in the field's type and shape.
 
     :raises InputError: the field's shape does not fit.
@@ -74,12 +74,12 @@ def check_fits(field: Field, shape: tuple[int, ...]) -> None:
         raise InputError(f"inputShapes: {list(field.shape or ())} does not fit the rows of {field}, of shape {shape}")
 
 
-def null_rows(column: pa.Array) -> int:
+def count_null_rows(column: pa.Array) -> int:
     """Return the number of rows that are null or have a null element."""
-    return int(rows_with(column, is_null).sum())
+    return int(find_rows(column, is_null).sum())
 
 
-def rows_with(column: pa.Array, bad: Callable[[pa.Array], np.ndarray]) -> np.ndarray:
+def find_rows(column: pa.Array, bad: Callable[[pa.Array], np.ndarray]) -> np.ndarray:
     """Return a bool array ``[rows]``: true for rows that are ``bad`` or contain something ``bad``.
 
     :param bad: function from an array of lists or numbers to bool per element.
@@ -87,7 +87,7 @@ def rows_with(column: pa.Array, bad: Callable[[pa.Array], np.ndarray]) -> np.nda
     found = bad(column)
     if not is_list(column.type):
         return found
-    inner = rows_with(column.flatten(), bad)
+    inner = find_rows(column.flatten(), bad)
     if inner.any():
         ends = np.cumsum(pc.list_value_length(column).fill_null(0).to_numpy(zero_copy_only=False))
         count = np.concatenate([[0], np.cumsum(inner)])[ends]
@@ -95,8 +95,8 @@ def rows_with(column: pa.Array, bad: Callable[[pa.Array], np.ndarray]) -> np.nda
     return found
 
 
-def first_with(column: pa.Array, bad: Callable[[pa.Array], np.ndarray]) -> float | None:
-    """Return the first number for which ``bad`` is true, at any depth, or None. See :func:`rows_with`."""
+def find_first(column: pa.Array, bad: Callable[[pa.Array], np.ndarray]) -> float | None:
+    """Return the first number for which ``bad`` is true, at any depth, or None. See :func:`find_rows`."""
     while is_list(column.type):
         column = column.flatten()
     found = column.filter(pa.array(bad(column)))
@@ -104,13 +104,13 @@ def first_with(column: pa.Array, bad: Callable[[pa.Array], np.ndarray]) -> float
 
 
 def is_null(column: pa.Array) -> np.ndarray:
-    """Return a bool array: true for null elements. A test for :func:`rows_with`."""
+    """Return a bool array: true for null elements. A test for :func:`find_rows`."""
     if column.null_count == 0:
         return np.zeros(len(column), bool)
     return column.is_null().to_numpy(zero_copy_only=False)
 
 
-def lengths(column: pa.Array) -> list[set[int]]:
+def distinct_lengths(column: pa.Array) -> list[set[int]]:
     """Return the distinct lengths of the non-null arrays at each depth; an empty list for numbers."""
     found = []
     while is_list(column.type):
@@ -120,13 +120,13 @@ def lengths(column: pa.Array) -> list[set[int]]:
     return found
 
 
-def shown(found: list[set[int]]) -> str:
+def format_lengths(found: list[set[int]]) -> str:
     """Return the distinct lengths at the first depth where they differ, at most 8, as text."""
     different = next(level for level in found if len(level) > 1)
     return ", ".join(str(length) for length in sorted(different)[:8])
 
 
-def values(column: pa.Array) -> np.ndarray:
+def to_array(column: pa.Array) -> np.ndarray:
     """Return a column as an array ``[rows, length, …]``, a view where possible.
 
     :param column: without nulls, with one length at each depth.
@@ -139,12 +139,12 @@ def values(column: pa.Array) -> np.ndarray:
     return column.to_numpy(zero_copy_only=False).reshape(shape)
 
 
-def ragged(column: pa.Array) -> tuple[np.ndarray, np.ndarray]:
+def to_ragged(column: pa.Array) -> tuple[np.ndarray, np.ndarray]:
     """Return all elements of lists without nulls, ``[elements, …]``, and the lengths of the lists, int64 ``[rows]``.
 
     The elements are a view where possible.
     """
-    return values(column.flatten()), pc.list_value_length(column).to_numpy(zero_copy_only=False).astype(np.int64)
+    return to_array(column.flatten()), pc.list_value_length(column).to_numpy(zero_copy_only=False).astype(np.int64)
 
 
 def is_list(kind: pa.DataType) -> bool:

@@ -25,13 +25,13 @@ import torch
 from sparkdl_comm.data import arrow
 
 #: Bytes of the mapped file that a process touches before it unmaps their pages. They stay in the page cache.
-_HELD = 256 << 20
+_MAPPED_BYTES = 256 << 20
 #: Bytes that the kernel maps around one byte that is touched.
-_AROUND = 64 << 10
+_FAULT_AROUND_BYTES = 64 << 10
 
 
 @dataclass(frozen=True)
-class Layout:
+class ColumnLayout:
     """Layout of a column in the file.
 
     ``dtype``: type of the elements. ``shape``: of one row, or of one element if rows differ in length. ``offsets``: for
@@ -42,25 +42,25 @@ class Layout:
     shape: tuple[int, ...]
     offsets: np.ndarray | None = None
 
-    def bytes(self, rows: int) -> int:
+    def size_bytes(self, rows: int) -> int:
         """Return the size of the column in bytes."""
         elements = rows if self.offsets is None else int(self.offsets[-1])
         return elements * math.prod(self.shape) * self.dtype.itemsize + (0 if self.offsets is None else 8 * (rows + 1))
 
 
-def create(path: Path, columns: Mapping[str, Layout], rows: int) -> None:
+def create(path: Path, columns: Mapping[str, ColumnLayout], rows: int) -> None:
     """Create a file without values (not even ``offsets``), and allocate its space on the disk.
 
     :param rows: at least 1.
     :raises OSError: the file cannot be written, or the disk is full.
     """
-    with open(path, "x+b") as file, tempfile.TemporaryFile(dir=path.parent) as nothing:
-        nothing.truncate(max(layout.bytes(rows) for layout in columns.values()) or 1)
-        with mmap.mmap(nothing.fileno(), 0, access=mmap.ACCESS_READ) as view:
+    with open(path, "x+b") as file, tempfile.TemporaryFile(dir=path.parent) as zeros:
+        zeros.truncate(max(layout.size_bytes(rows) for layout in columns.values()) or 1)
+        with mmap.mmap(zeros.fileno(), 0, access=mmap.ACCESS_READ) as view:
             memory = pa.py_buffer(view)
-            arrays = [_array(layout, rows, memory) for layout in columns.values()]
+            arrays = [_build_array(layout, rows, memory) for layout in columns.values()]
             batch = pa.RecordBatch.from_arrays(arrays, list(columns))
-            sink = _WithoutBuffers(file.fileno())
+            sink = _DatalessSink(file.fileno())
             options = pa.ipc.IpcWriteOptions(allow_64bit=True)
             with pa.ipc.new_file(pa.PythonFile(sink, "w"), batch.schema, options=options) as writer:
                 writer.write_batch(batch)
@@ -68,7 +68,7 @@ def create(path: Path, columns: Mapping[str, Layout], rows: int) -> None:
         os.posix_fallocate(file.fileno(), 0, sink.tell())  # writing to a mapped hole on a full disk raises SIGBUS
 
 
-def _array(layout: Layout, rows: int, memory: pa.Buffer) -> pa.Array:
+def _build_array(layout: ColumnLayout, rows: int, memory: pa.Buffer) -> pa.Array:
     count = rows if layout.offsets is None else int(layout.offsets[-1])
     length = count * math.prod(layout.shape)
     values = memory.slice(0, length * layout.dtype.itemsize)
@@ -83,7 +83,7 @@ def _array(layout: Layout, rows: int, memory: pa.Buffer) -> pa.Array:
     return pa.LargeListArray.from_arrays(pa.array(layout.offsets), found)
 
 
-class _WithoutBuffers(io.RawIOBase):
+class _DatalessSink(io.RawIOBase):
     """Sink for Arrow that leaves holes for the columns' data. Arrow writes this data as buffers, all else as bytes."""
 
     def __init__(self, descriptor: int) -> None:
@@ -127,51 +127,51 @@ class MappedFile:
         self.offsets: dict[str, np.ndarray] = {}
         for name, column in zip(batch.schema.names, batch.columns, strict=True):
             if pa.types.is_large_list(column.type):
-                self.offsets[name] = self._part(column.buffers()[1], memory, np.dtype(np.int64))
+                self.offsets[name] = self._view(column.buffers()[1], memory, np.dtype(np.int64))
                 column = column.values
             kind, shape = column.type, [len(column)]
             while arrow.is_list(kind):
                 shape.append(kind.list_size)
                 kind = kind.value_type
-            values = self._part(column.buffers()[-1], memory, np.dtype(kind.to_pandas_dtype()))
+            values = self._view(column.buffers()[-1], memory, np.dtype(kind.to_pandas_dtype()))
             self.arrays[name] = values.reshape(shape)
-        self._row_bytes = len(self._map) // max(batch.num_rows, 1) + _AROUND
-        self._used = 0
+        self._row_bytes = len(self._map) // max(batch.num_rows, 1) + _FAULT_AROUND_BYTES
+        self._touched_bytes = 0
 
-    def _part(self, buffer: pa.Buffer, memory: pa.Buffer, dtype: np.dtype[Any]) -> np.ndarray:
+    def _view(self, buffer: pa.Buffer, memory: pa.Buffer, dtype: np.dtype[Any]) -> np.ndarray:
         if not buffer.size:
             return np.empty(0, dtype)
         return np.frombuffer(self._map, dtype, buffer.size // dtype.itemsize, buffer.address - memory.address)
 
     @property
-    def size(self) -> int:
+    def size_bytes(self) -> int:
         """Size of the file in bytes."""
         return len(self._map)
 
-    def used(self, rows: int) -> None:
+    def record_use(self, rows: int) -> None:
         """Count ``rows`` more rows as read or written, and unmap the pages now and then.
 
         Mapped pages count as memory of the process. Without this, a container with a memory limit would kill it.
         """
-        self._used += rows * self._row_bytes
-        if self._used > _HELD and self.size > _HELD:
-            self._let_go()
+        self._touched_bytes += rows * self._row_bytes
+        if self._touched_bytes > _MAPPED_BYTES and self.size_bytes > _MAPPED_BYTES:
+            self._release_pages()
 
     def copy(self, array: np.ndarray) -> np.ndarray:
         """Return a copy in memory of rows of one of :attr:`arrays`, unmapping the pages while copying."""
         found = np.empty_like(array)
-        size = max(1, _HELD * len(array) // max(1, array.nbytes))
+        size = max(1, _MAPPED_BYTES * len(array) // max(1, array.nbytes))
         for start in range(0, len(array), size):
             found[start : start + size] = array[start : start + size]
-            self._let_go()
+            self._release_pages()
         return found
 
-    def _let_go(self) -> None:
-        self._used = 0
+    def _release_pages(self) -> None:
+        self._touched_bytes = 0
         self._map.madvise(mmap.MADV_DONTNEED)
 
 
-def tensor(array: np.ndarray) -> torch.Tensor:
+def as_tensor(array: np.ndarray) -> torch.Tensor:
     """Return ``array`` as a tensor that shares its memory, which may be read-only."""
     with warnings.catch_warnings():
         warnings.filterwarnings("ignore", message="The given NumPy array is not writable", category=UserWarning)

@@ -13,12 +13,12 @@ import pyarrow as pa
 import torch
 
 from sparkdl_comm.data import arrow, arrow_file
-from sparkdl_comm.data.arrow_file import Layout
+from sparkdl_comm.data.arrow_file import ColumnLayout
 from sparkdl_comm.data.fields import Field
 from sparkdl_comm.data.ragged import Ragged, offsets_of
 
 #: Bytes of rows with equal ids that are compared in one step.
-_COMPARED = 32 << 20
+_COMPARED_BYTES = 32 << 20
 
 
 class Builder(Protocol):
@@ -30,23 +30,23 @@ class Builder(Protocol):
 
     array: np.ndarray
 
-    def layout(self, column: pa.Array) -> Layout | None:
+    def layout(self, column: pa.Array) -> ColumnLayout | None:
         """Return the type and shape that rows such as those of ``column`` need. None: only other rows have
         elements."""
 
     def put(self, column: pa.Array, where: np.ndarray) -> None:
         """Store rows without nulls at the places ``where``."""
 
-    def differ(self, rows: np.ndarray) -> np.ndarray:
+    def differs_from_next(self, rows: np.ndarray) -> np.ndarray:
         """Return bool per row of ``rows``: true if its bytes differ from those of the next row."""
 
-    def key(self, row: int) -> bytes:
+    def row_bytes(self, row: int) -> bytes:
         """Return the row's bytes."""
 
     def reorder(self, start: int, order: list[int]) -> None:
         """Reorder the rows from ``start`` on. ``order``: their numbers in the column, in the new order."""
 
-    def kept(self) -> torch.Tensor | Ragged:
+    def build(self) -> torch.Tensor | Ragged:
         """Return the column, in the same memory."""
 
 
@@ -57,25 +57,25 @@ class ArrayBuilder:
         self._field, self._rows = field, rows
         self.array = np.empty((0,), field.type_of(np.dtype(np.float32)))
 
-    def layout(self, column: pa.Array) -> Layout:
-        found = arrow.values(column)
+    def layout(self, column: pa.Array) -> ColumnLayout:
+        found = arrow.to_array(column)
         dtype = self._field.type_of(found.dtype)
-        return Layout(dtype, self._field.row_shape(found.shape[1:], dtype))
+        return ColumnLayout(dtype, self._field.row_shape(found.shape[1:], dtype))
 
     def put(self, column: pa.Array, where: np.ndarray) -> None:
         if len(self.array) == 0:
             layout = self.layout(column)
             self.array = np.empty((self._rows, *layout.shape), layout.dtype)
-        self.array[where] = arrow.values(column).reshape(len(column), *self.array.shape[1:])
+        self.array[where] = arrow.to_array(column).reshape(len(column), *self.array.shape[1:])
 
-    def kept(self) -> torch.Tensor:
-        return arrow_file.tensor(self.array)
+    def build(self) -> torch.Tensor:
+        return arrow_file.as_tensor(self.array)
 
-    def differ(self, rows: np.ndarray) -> np.ndarray:
+    def differs_from_next(self, rows: np.ndarray) -> np.ndarray:
         view = _as_bytes(self.array)
         return (view[rows] != view[rows + 1]).any(1)
 
-    def key(self, row: int) -> bytes:
+    def row_bytes(self, row: int) -> bytes:
         return self.array[row].tobytes()
 
     def reorder(self, start: int, order: list[int]) -> None:
@@ -93,34 +93,34 @@ class RaggedBuilder:
         self._field, self.offsets = field, offsets_of(lengths)
         self.array = np.empty((0,), field.type_of(np.dtype(np.float32)))
 
-    def layout(self, column: pa.Array) -> Layout | None:
-        found, _ = arrow.ragged(column)
+    def layout(self, column: pa.Array) -> ColumnLayout | None:
+        found, _ = arrow.to_ragged(column)
         if not len(found) and self.offsets[-1]:
             return None
-        return Layout(self._field.kept_type(found.dtype), found.shape[1:], self.offsets)
+        return ColumnLayout(self._field.storage_type(found.dtype), found.shape[1:], self.offsets)
 
     def put(self, column: pa.Array, where: np.ndarray) -> None:
-        found, lengths = arrow.ragged(column)
+        found, lengths = arrow.to_ragged(column)
         layout = self.layout(column)
         if len(self.array) == 0 and layout is not None:
             self.array = np.empty((self.offsets[-1], *layout.shape), layout.dtype)
         if len(found):
-            self.array[_places(self.offsets[where], lengths)] = found
+            self.array[_element_indices(self.offsets[where], lengths)] = found
 
-    def kept(self) -> Ragged:
-        return Ragged(self._field, arrow_file.tensor(self.array), torch.from_numpy(self.offsets))
+    def build(self) -> Ragged:
+        return Ragged(self._field, arrow_file.as_tensor(self.array), torch.from_numpy(self.offsets))
 
-    def differ(self, rows: np.ndarray) -> np.ndarray:
+    def differs_from_next(self, rows: np.ndarray) -> np.ndarray:
         one, two, end = (self.offsets[rows + more] for more in range(3))
         found = two - one != end - two
         alike = np.flatnonzero(~found)
         one, two = one[alike], two[alike]
         view = _as_bytes(self.array)
-        unequal = view[_places(one, two - one)] != view[_places(two, two - one)]
+        unequal = view[_element_indices(one, two - one)] != view[_element_indices(two, two - one)]
         found[np.repeat(alike, two - one)[unequal.any(1)]] = True
         return found
 
-    def key(self, row: int) -> bytes:
+    def row_bytes(self, row: int) -> bytes:
         return self.array[self.offsets[row] : self.offsets[row + 1]].tobytes()
 
     def reorder(self, start: int, order: list[int]) -> None:
@@ -130,24 +130,24 @@ class RaggedBuilder:
         self.offsets[start + 1 : start + len(order) + 1] = first + np.cumsum([len(row) for row in rows])
 
 
-def order_equal_ids(ids: np.ndarray, held: np.ndarray, columns: list[Builder]) -> None:
+def order_equal_ids(ids: np.ndarray, is_validation: np.ndarray, columns: list[Builder]) -> None:
     """Sort rows that have equal ids but different contents by their bytes.
 
     :param ids: of all rows, sorted within each part.
     :param held: bool per row: whether it is for validation.
     """
-    equal = (ids[1:] == ids[:-1]) & (held[1:] == held[:-1])  # row i + 1 has the id and part of row i
+    equal = (ids[1:] == ids[:-1]) & (is_validation[1:] == is_validation[:-1])  # row i + 1 has the id and part of row i
     places = np.flatnonzero(equal)
     different: list[int] = []
-    at_once = max(1, _COMPARED * max(len(ids), 1) // max(1, sum(column.array.nbytes for column in columns)))
+    at_once = max(1, _COMPARED_BYTES * max(len(ids), 1) // max(1, sum(column.array.nbytes for column in columns)))
     for start in range(0, len(places), at_once):
         part = places[start : start + at_once]
-        found = np.any([column.differ(part) for column in columns], axis=0)
+        found = np.any([column.differs_from_next(part) for column in columns], axis=0)
         different += part[found].tolist()
     edges = np.append(np.flatnonzero(np.append(True, ~equal)), len(ids))
     for group in np.unique(np.searchsorted(edges, different, "right")):
         rows = range(edges[group - 1], edges[group])
-        order = sorted(rows, key=lambda row: [column.key(row) for column in columns])
+        order = sorted(rows, key=lambda row: [column.row_bytes(row) for column in columns])
         for column in columns:
             column.reorder(rows.start, order)
 
@@ -157,6 +157,6 @@ def _as_bytes(array: np.ndarray) -> np.ndarray:
     return array.reshape(len(array), math.prod(array.shape[1:])).view(np.uint8)
 
 
-def _places(starts: np.ndarray, lengths: np.ndarray) -> np.ndarray:
+def _element_indices(starts: np.ndarray, lengths: np.ndarray) -> np.ndarray:
     """Return the indices of all elements of rows that begin at ``starts`` and have ``lengths``."""
     return np.arange(lengths.sum()) + np.repeat(starts - (np.cumsum(lengths) - lengths), lengths)

@@ -10,7 +10,7 @@ The order of the rows does not depend on the shuffle:
 4. When all ranks know each other's accounts, refuse rows that cannot be used, with their number over all ranks.
 
 Peak memory is the received data plus the sorted data, without a Python object per row. With a disk, neither has to fit
-into memory. :mod:`sparkdl_comm.data.received` handles both cases.
+into memory. :mod:`sparkdl_comm.data.batch_collector` handles both cases.
 """
 
 from __future__ import annotations
@@ -25,12 +25,12 @@ import pyarrow as pa
 import torch
 
 from sparkdl_comm.data.arrow_file import MappedFile
+from sparkdl_comm.data.batch_collector import BatchCollector, SortedColumns
 from sparkdl_comm.data.decoding import decode_batch
 from sparkdl_comm.data.fields import RowFormat
-from sparkdl_comm.data.inspection import Inspection, refuse
+from sparkdl_comm.data.inspection import RowInspection, check_reports
 from sparkdl_comm.data.local_disk import Folder, LocalDisk
 from sparkdl_comm.data.ragged import Ragged
-from sparkdl_comm.data.received import Columns, Received
 from sparkdl_comm.errors import InputError
 
 
@@ -59,24 +59,24 @@ Column: TypeAlias = torch.Tensor | Ragged
 class RowCache:
     """Rows on the CPU, one tensor per column. A rank's rows are sorted by id.
 
-    ``weights`` have mean 1 over all ranks. ``file``: the file that holds the rows; None: they are in memory. ``held``:
-    copy in memory of the first rows of the file; see :mod:`sparkdl_comm.data.held`.
+    ``weights`` have mean 1 over all ranks. ``file``: the file that holds the rows; None: they are in memory. ``resident``:
+    copy in memory of the first rows of the file; see :mod:`sparkdl_comm.data.resident_rows`.
     """
 
     inputs: tuple[Column, ...]
     targets: tuple[torch.Tensor, ...]
     weights: torch.Tensor | None = None
     file: MappedFile | None = None
-    held: RowCache | None = None
+    resident: RowCache | None = None
 
     @property
     def rows(self) -> int:
         return len(self.inputs[0])
 
     @property
-    def slow(self) -> bool:
+    def needs_disk(self) -> bool:
         """True if :meth:`pick` may have to read from the disk."""
-        return self.file is not None and (self.held is None or self.held.rows < self.rows)
+        return self.file is not None and (self.resident is None or self.resident.rows < self.rows)
 
     @property
     def columns(self) -> list[Column]:
@@ -92,14 +92,14 @@ class RowCache:
 
     def pick(self, index: torch.Tensor) -> RowCache:
         """Return the rows at ``index`` (int64 ``[n]``), in that order, in memory. Thread-safe."""
-        if self.held is not None:
-            here = index < self.held.rows
+        if self.resident is not None:
+            here = index < self.resident.rows
             if here.all():
-                return self.held.pick(index)
-            found = joined([self.held.pick(index[here]), replace(self, held=None).pick(index[~here])])
+                return self.resident.pick(index)
+            found = concatenate([self.resident.pick(index[here]), replace(self, resident=None).pick(index[~here])])
             return found.pick(torch.cat([here.nonzero(), (~here).nonzero()]).flatten().argsort())
         if self.file is not None:
-            self.file.used(len(index))
+            self.file.record_use(len(index))
         return self.with_columns(
             [column.pick(index) if isinstance(column, Ragged) else column[index] for column in self.columns]
         )
@@ -110,7 +110,7 @@ class RowCache:
 
     def batch(self) -> Batch:
         """Return all rows in the form that model and loss take. Calls the user's ``collate_fn``."""
-        inputs = (column.collated() if isinstance(column, Ragged) else column for column in self.inputs)
+        inputs = (column.collate() if isinstance(column, Ragged) else column for column in self.inputs)
         return Batch(tuple(inputs), self.targets, self.weights)
 
     def take(self, index: torch.Tensor, device: torch.device) -> Batch:
@@ -118,11 +118,11 @@ class RowCache:
         return self.pick(index).to(device).batch()
 
 
-def joined(parts: Sequence[RowCache]) -> RowCache:
+def concatenate(parts: Sequence[RowCache]) -> RowCache:
     """Concatenate the rows of all ``parts``. There is at least one part, and all have the same columns."""
     columns = []
     for each in zip(*(part.columns for part in parts), strict=True):
-        columns.append(Ragged.joined(each) if isinstance(each[0], Ragged) else torch.cat(each))
+        columns.append(Ragged.concatenate(each) if isinstance(each[0], Ragged) else torch.cat(each))
     return parts[0].with_columns(columns)
 
 
@@ -134,7 +134,7 @@ class RankRows:
     validation: RowCache | None
 
 
-class Reading:
+class RowReader:
     """Rows of a rank before it knows the other ranks' accounts.
 
     Exchange :attr:`account` with the other ranks, then call :meth:`rows`.
@@ -148,19 +148,19 @@ class Reading:
         :raises PersistenceError: rows written to the disk cannot be read again.
         """
         self._format = rows
-        inspection = Inspection(rows)
-        self._received = Received(rows, disk)
+        inspection = RowInspection(rows)
+        self._collector = BatchCollector(rows, disk)
         with ExitStack() as stack:
             stack.callback(self.close)
             for batch in (part for each in batches if each.num_rows for part in decode_batch(each, rows)):
-                inspection.look(batch)
-                if inspection.found:
-                    self._received.clear()
+                inspection.inspect(batch)
+                if inspection.has_bad_rows:
+                    self._collector.clear()
                 else:
-                    self._received.add(batch)
-            found = self._received.columns()
+                    self._collector.add(batch)
+            found = self._collector.columns()
             stack.pop_all()
-        self._use(found)
+        self._set_columns(found)
         #: JSON-able report for :meth:`rows` of all ranks. ``training`` and ``validation``: number of rows, sum of weights.
         self.account: dict[str, Any] = {
             "inspection": inspection.report(),
@@ -173,10 +173,10 @@ class Reading:
                 for name, part in self._parts.items()
             },
             "sha256": found.sha256,
-            "problem": self._received.problem,
+            "problem": self._collector.problem,
         }
 
-    def _use(self, columns: Columns) -> None:
+    def _set_columns(self, columns: SortedColumns) -> None:
         self._columns, self._weights, self._file = columns.builders, columns.weights, columns.file
         self._parts = {
             "training": slice(0, columns.training),
@@ -186,12 +186,12 @@ class Reading:
     @property
     def folder(self) -> Folder | None:
         """Folder of the rows on the disk; None: they are in memory."""
-        return self._received.folder
+        return self._collector.folder
 
     @property
-    def bytes(self) -> int:
+    def size_bytes(self) -> int:
         """Bytes that the rows take on the disk."""
-        return 0 if self._file is None else self._file.size
+        return 0 if self._file is None else self._file.size_bytes
 
     def close(self) -> None:
         """Remove the folder unless it is kept. The rows must not be used afterwards. May be called again."""
@@ -207,24 +207,26 @@ class Reading:
         :raises InputError: there are rows that cannot be used (with their number over all ranks), no rows for training,
             no rows for validation although some were asked for, or only weights of 0.
         """
-        refuse([account["inspection"] for account in accounts])
+        check_reports([account["inspection"] for account in accounts])
         chosen = self._format.validation
-        training, held = (sum(account[name]["rows"] for account in accounts) for name in ("training", "validation"))
-        if chosen is not None and held == 0 < training:
+        training, validation = (
+            sum(account[name]["rows"] for account in accounts) for name in ("training", "validation")
+        )
+        if chosen is not None and validation == 0 < training:
             raise InputError(f"{chosen}: none of the {training} rows is for validation")
-        if chosen is not None and training == 0 < held:
-            raise InputError(f"{chosen}: all {held} rows are for validation. Leave some for training")
+        if chosen is not None and training == 0 < validation:
+            raise InputError(f"{chosen}: all {validation} rows are for validation. Leave some for training")
         if not self._parts["validation"].stop:
             filled = (a["columns"] for a in accounts if a["training"]["rows"] + a["validation"]["rows"])
             for column, (dtype, shape) in zip(self._columns, next(filled, self.account["columns"]), strict=True):
                 column.array = np.empty((0, *shape), dtype)
-        columns = [column.kept() for column in self._columns]
+        columns = [column.build() for column in self._columns]
         return RankRows(
-            self._part("training", columns, accounts),
-            None if chosen is None else self._part("validation", columns, accounts),
+            self._make_cache("training", columns, accounts),
+            None if chosen is None else self._make_cache("validation", columns, accounts),
         )
 
-    def _part(self, name: str, columns: list[Any], accounts: Sequence[dict[str, Any]]) -> RowCache:
+    def _make_cache(self, name: str, columns: list[Any], accounts: Sequence[dict[str, Any]]) -> RowCache:
         part = self._parts[name]
         inputs = len(self._format.inputs)
         tensors = [column[part] for column in columns]

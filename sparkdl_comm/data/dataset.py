@@ -21,10 +21,10 @@ from pyspark.sql import functions as F
 from pyspark.sql.types import ArrayType, BinaryType, BooleanType, DecimalType, NumericType, StringType
 from torch.utils.data import IterableDataset, get_worker_info
 
-from sparkdl_comm.data.arrow import null_rows
+from sparkdl_comm.data.arrow import count_null_rows
 from sparkdl_comm.errors import InputError
 
-_KINDS = (NumericType, BooleanType, StringType, BinaryType)
+_PLAIN_TYPES = (NumericType, BooleanType, StringType, BinaryType)
 
 
 def tensor_columns(df: DataFrame) -> DataFrame:
@@ -47,7 +47,7 @@ def tensor_columns(df: DataFrame) -> DataFrame:
         elif isinstance(kind, ArrayType) and isinstance(kind.elementType, NumericType):
             if isinstance(kind.elementType, DecimalType):
                 column = column.cast("array<double>")
-        elif not isinstance(kind, _KINDS):
+        elif not isinstance(kind, _PLAIN_TYPES):
             raise InputError(
                 f"column {field.name!r} is {kind.simpleString()}; accepted are numbers, booleans, text, binary, Vectors and"
                 " arrays of numbers. Select only the columns that train_fn needs"
@@ -82,7 +82,7 @@ class PartitionDataset(IterableDataset[dict[str, Any]]):
         with pa.OSFile(str(self._file), "wb") as sink, pa.ipc.new_file(sink, first.schema) as writer:
             for batch in itertools.chain([first], batches):
                 for name, column in zip(batch.schema.names, batch.columns, strict=True):
-                    nulls[name] = nulls.get(name, 0) + null_rows(column)
+                    nulls[name] = nulls.get(name, 0) + count_null_rows(column)
                 self._rows += batch.num_rows
                 writer.write_batch(batch)
         found = [f"{count} of {self._rows} rows have a null in {name!r}" for name, count in nulls.items() if count]
@@ -95,10 +95,10 @@ class PartitionDataset(IterableDataset[dict[str, Any]]):
     def __iter__(self) -> Iterator[dict[str, Any]]:
         worker = get_worker_info()
         if worker is None:
-            return self._all()
-        return itertools.islice(self._all(), worker.id, None, worker.num_workers)
+            return self._iterate_rows()
+        return itertools.islice(self._iterate_rows(), worker.id, None, worker.num_workers)
 
-    def _all(self) -> Iterator[dict[str, Any]]:
+    def _iterate_rows(self) -> Iterator[dict[str, Any]]:
         if self._rows == 0:
             return
         with pa.memory_map(str(self._file)) as source:
@@ -106,11 +106,11 @@ class PartitionDataset(IterableDataset[dict[str, Any]]):
             for number in range(reader.num_record_batches):
                 batch = reader.get_batch(number)
                 names = batch.schema.names
-                for row in zip(*map(_values, batch.columns), strict=True):
+                for row in zip(*map(_split_rows, batch.columns), strict=True):
                     yield dict(zip(names, row, strict=True))
 
 
-def _values(column: pa.Array) -> Any:
+def _split_rows(column: pa.Array) -> Any:
     """Return an iterable over the rows of a column without nulls."""
     kind = column.type
     if pa.types.is_list(kind) or pa.types.is_large_list(kind):

@@ -16,65 +16,65 @@ from sparkdl_comm.data.fields import Field, RowFormat
 from sparkdl_comm.errors import InputError
 
 #: Approximate bytes of decoded values per part of a batch.
-_AT_ONCE = 32 << 20
+_PART_BYTES = 32 << 20
 #: Rows in the first part, which shows how large decoded rows are.
-_FIRST = 8
+_FIRST_ROWS = 8
 
 
 def decode_batch(batch: pa.RecordBatch, rows: RowFormat) -> Iterator[pa.RecordBatch]:
     """Yield ``batch`` in parts with decoded inputs. Decoded values may be large, so each part has a limited size.
 
-    :raises InputError: as :func:`decoded` and :func:`sparse.pairs` do.
+    :raises InputError: as :func:`decode_column` and :func:`sparse.to_pairs` do.
     """
     for index, field in enumerate(rows.inputs):
         if field.width is not None:
-            batch = _replaced(batch, index, sparse.pairs(field, batch[f"input{index}"]))
+            batch = _replace_input(batch, index, sparse.to_pairs(field, batch[f"input{index}"]))
     encoded = [(index, field) for index, field in enumerate(rows.inputs) if field.decode is not None]
     if not encoded:
         yield batch
         return
-    start, size = 0, _FIRST
+    start, size = 0, _FIRST_ROWS
     while start < batch.num_rows:
         part = batch.slice(start, size)
         for index, field in encoded:
-            part = _replaced(part, index, decoded(field, part[f"input{index}"]))
+            part = _replace_input(part, index, decode_column(field, part[f"input{index}"]))
         yield part
         start += size
-        size = max(1, _AT_ONCE * part.num_rows // max(1, part.nbytes))
+        size = max(1, _PART_BYTES * part.num_rows // max(1, part.nbytes))
 
 
-def _replaced(batch: pa.RecordBatch, index: int, column: pa.Array) -> pa.RecordBatch:
+def _replace_input(batch: pa.RecordBatch, index: int, column: pa.Array) -> pa.RecordBatch:
     name = f"input{index}"
     return batch.set_column(batch.schema.names.index(name), name, column)
 
 
-def decoded(field: Field, column: pa.Array) -> pa.Array:
+def decode_column(field: Field, column: pa.Array) -> pa.Array:
     """Return the results of ``field.decode`` for each value, as numbers or nested lists of them; null stays null.
 
     :raises InputError: decode raises, or returns something other than numbers, or arrays of different shapes. If the
         field has ``collate``, only the shapes behind the first dimension must agree, and there must be a first
         dimension.
     """
-    arrays = [None if value is None else _array(field, value) for value in column.to_pylist()]
+    arrays = [None if value is None else _decode_value(field, value) for value in column.to_pylist()]
     usable = [array for array in arrays if array is not None]
     if not usable:
         return pa.nulls(len(column), pa.list_(pa.float32()))
     if field.collate is not None:
-        return _ragged(field, arrays, usable)
+        return _to_ragged(field, arrays, usable)
     shapes = sorted({array.shape for array in usable})
     if len(shapes) > 1:
         shown = ", ".join(str(list(shape)) for shape in shapes[:8])
         raise InputError(
             f"{field} returns arrays of different shapes: {shown}; it must give all rows the same shape, or set collate_fn"
         )
-    numbers = _lists(np.stack(usable))
+    numbers = _to_lists(np.stack(usable))
     if len(usable) == len(arrays):
         return numbers
     places = iter(range(len(usable)))
     return numbers.take(pa.array([None if array is None else next(places) for array in arrays], pa.int64()))
 
 
-def _ragged(field: Field, arrays: list[np.ndarray | None], usable: list[np.ndarray]) -> pa.Array:
+def _to_ragged(field: Field, arrays: list[np.ndarray | None], usable: list[np.ndarray]) -> pa.Array:
     if len({array.shape[1:] for array in usable}) > 1 or not all(array.ndim for array in usable):
         shown = ", ".join(str(list(shape)) for shape in sorted({array.shape for array in usable})[:8])
         raise InputError(
@@ -83,10 +83,10 @@ def _ragged(field: Field, arrays: list[np.ndarray | None], usable: list[np.ndarr
     ends = np.cumsum([0 if array is None else len(array) for array in arrays])
     nulls = np.array([*(array is None for array in arrays), False])
     offsets = pa.array(np.append(0, ends), pa.int64(), mask=nulls)
-    return pa.LargeListArray.from_arrays(offsets, _lists(np.concatenate(usable)))
+    return pa.LargeListArray.from_arrays(offsets, _to_lists(np.concatenate(usable)))
 
 
-def _lists(rows: np.ndarray) -> pa.Array:
+def _to_lists(rows: np.ndarray) -> pa.Array:
     """Return ``[rows, …]`` as an Arrow array of numbers, or of nested lists of fixed size."""
     numbers: pa.Array = pa.array(rows.reshape(-1))
     for length in reversed(rows.shape[1:]):
@@ -94,7 +94,7 @@ def _lists(rows: np.ndarray) -> pa.Array:
     return numbers
 
 
-def _array(field: Field, value: Any) -> np.ndarray:
+def _decode_value(field: Field, value: Any) -> np.ndarray:
     assert field.decode is not None
     try:
         array = np.asarray(field.decode(value))

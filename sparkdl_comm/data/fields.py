@@ -53,7 +53,7 @@ class Field:
             return np.dtype(self.dtype)
         return np.dtype(np.int64 if self.embeds and source.kind in "iu" else np.float32)
 
-    def kept_type(self, source: np.dtype[Any]) -> np.dtype[Any]:
+    def storage_type(self, source: np.dtype[Any]) -> np.dtype[Any]:
         """Return the type in which values of type ``source`` are kept: the tensor's type, but pairs keep theirs."""
         return self.type_of(source) if self.width is None else source
 
@@ -92,7 +92,7 @@ class RowFormat:
     weight: str | None = None
     validation: str | None = None
 
-    def named(self) -> list[tuple[str, Field]]:
+    def named_fields(self) -> list[tuple[str, Field]]:
         """Return all input and target columns with their names in a record batch."""
         return [
             *((f"input{index}", field) for index, field in enumerate(self.inputs)),

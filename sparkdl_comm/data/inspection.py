@@ -13,10 +13,10 @@ from sparkdl_comm.data import arrow, sparse
 from sparkdl_comm.data.fields import Field, RowFormat
 from sparkdl_comm.errors import InputError
 
-#: Test for :func:`arrow.rows_with`: true for bad elements.
-Test: TypeAlias = Callable[[pa.Array], np.ndarray]
+#: Test for :func:`arrow.find_rows`: true for bad elements.
+ElementTest: TypeAlias = Callable[[pa.Array], np.ndarray]
 
-_ONE_LENGTH = (
+_LENGTH_ADVICE = (
     "Pad or cut them to one length n before fit, e.g. with F.slice(F.concat(column, F.array_repeat(F.lit(0), n)), 1, n)."
     " Or, for feature columns of arrays, give collate_fn, which pads them batch by batch, e.g."
     " functools.partial(torch.nn.utils.rnn.pad_sequence, batch_first=True)"
@@ -24,16 +24,16 @@ _ONE_LENGTH = (
 
 #: Description of values that are not finite, and the advice for them.
 _NOT_FINITE = "a NaN or infinite value"
-_IMPUTE = (
+_IMPUTE_ADVICE = (
     "df.dropna() does not look inside vectors and arrays: fill the columns with pyspark.ml.feature.Imputer before they are"
     " assembled, or leave such rows out with VectorAssembler(handleInvalid='skip')"
 )
 
 #: Maximum number of distinct lengths of a column in a report.
-_LENGTHS = 8
+_MAX_LENGTHS = 8
 
 
-class Inspection:
+class RowInspection:
     """Report of the bad rows that one rank finds. Call :meth:`look` for each batch, then :meth:`report`."""
 
     def __init__(self, rows: RowFormat) -> None:
@@ -44,15 +44,15 @@ class Inspection:
         self._lengths: dict[str, list[set[int]]] = {}
 
     @property
-    def found(self) -> bool:
+    def has_bad_rows(self) -> bool:
         """True if there are rows that cannot be used."""
         return bool(self._counts) or any(len(level) > 1 for found in self._lengths.values() for level in found)
 
-    def look(self, batch: pa.RecordBatch) -> None:
+    def inspect(self, batch: pa.RecordBatch) -> None:
         """Count the bad rows of ``batch``."""
         self._rows += batch.num_rows
-        for name, field in self._format.named():
-            self._look_at(field, batch[name])
+        for name, field in self._format.named_fields():
+            self._inspect_column(field, batch[name])
         if self._format.validation is not None:
             self._count(f"a null in {self._format.validation}", arrow.is_null(batch["validation"]))
         if self._format.weight is not None:
@@ -61,17 +61,17 @@ class Inspection:
             self._count(f"a NaN or infinite weight in {self._format.weight}", ~np.isfinite(weights))
             self._count(f"a negative weight in {self._format.weight}", weights < 0)
 
-    def _look_at(self, field: Field, column: pa.Array) -> None:
-        nulls = arrow.rows_with(column, arrow.is_null)
+    def _inspect_column(self, field: Field, column: pa.Array) -> None:
+        nulls = arrow.find_rows(column, arrow.is_null)
         self._count(f"a null (or a null element) in {field}", nulls)
         usable = column.filter(pa.array(~nulls)) if nulls.any() else column
         if len(usable) == 0:
             return
         if field.width is not None:
-            usable = sparse.numbers(field, usable)
+            usable = sparse.pair_values(field, usable)
             lengths = [{field.width}]
         else:
-            lengths = arrow.lengths(usable)[1 if field.is_ragged else 0 :]
+            lengths = arrow.distinct_lengths(usable)[1 if field.is_ragged else 0 :]
         known = self._lengths.setdefault(str(field), [set() for _ in lengths])
         if len(lengths) != len(known):  # only with decode, as a column has one type
             self._count(
@@ -84,26 +84,28 @@ class Inspection:
         if not field.fits(shape) and all(len(level) == 1 for level in known):
             takes = f"{math.prod(shape)} values in {field}, where inputShapes has {list(field.shape or ())}"
             self._count(takes, np.ones(len(usable), bool))
-        for what, bad in _unusable(field):
-            found = arrow.rows_with(usable, bad)
-            self._count(f"{what} in {field}", found, arrow.first_with(usable, bad) if found.any() else None)
+        for problem, bad in _bad_value_tests(field):
+            found = arrow.find_rows(usable, bad)
+            self._count(f"{problem} in {field}", found, arrow.find_first(usable, bad) if found.any() else None)
 
-    def _count(self, what: str, bad: np.ndarray, example: float | None = None) -> None:
+    def _count(self, problem: str, bad: np.ndarray, example: float | None = None) -> None:
         count = int(bad.sum())
         if count:
-            self._counts[what] = self._counts.get(what, 0) + count
+            self._counts[problem] = self._counts.get(problem, 0) + count
             if example is not None:
-                self._examples.setdefault(what, example)
+                self._examples.setdefault(problem, example)
 
     def report(self) -> dict[str, Any]:
-        """Return the counts for :func:`refuse`: JSON-able, and small however large the data."""
+        """Return the counts for :func:`check_reports`: JSON-able, and small however large the data."""
         lengths = {
-            name: [sorted(level)[:_LENGTHS] for level in found] for name, found in self._lengths.items() if self._rows
+            name: [sorted(level)[:_MAX_LENGTHS] for level in found]
+            for name, found in self._lengths.items()
+            if self._rows
         }
         return {"rows": self._rows, "counts": self._counts, "examples": self._examples, "lengths": lengths}
 
 
-def refuse(reports: Sequence[dict[str, Any]]) -> None:
+def check_reports(reports: Sequence[dict[str, Any]]) -> None:
     """Add up the bad rows of all ranks.
 
     :raises InputError: there are bad rows in any of the reports.
@@ -114,38 +116,38 @@ def refuse(reports: Sequence[dict[str, Any]]) -> None:
     lengths: dict[str, list[set[int]]] = {}
     depths: dict[str, set[int]] = {}
     for report in reports:
-        for what, count in report["counts"].items():
-            counts[what] = counts.get(what, 0) + count
+        for problem, count in report["counts"].items():
+            counts[problem] = counts.get(problem, 0) + count
         examples = {**report["examples"], **examples}
         for name, found in report["lengths"].items():
             depths.setdefault(name, set()).add(len(found))
             for level, more in zip(lengths.setdefault(name, [set() for _ in found]), found, strict=False):
                 level.update(more)
     advice = "Drop, fill or convert these rows before fit, e.g. with df.dropna()"
-    if any(what.startswith(_NOT_FINITE) for what in counts):
-        advice = f"{advice}. {_IMPUTE}"
-    shown = {what: f", such as {example:g}" for what, example in examples.items()}
-    problems = [f"{count} of {rows} rows have {what}{shown.get(what, '')}" for what, count in counts.items()]
+    if any(problem.startswith(_NOT_FINITE) for problem in counts):
+        advice = f"{advice}. {_IMPUTE_ADVICE}"
+    shown = {problem: f", such as {example:g}" for problem, example in examples.items()}
+    problems = [f"{count} of {rows} rows have {problem}{shown.get(problem, '')}" for problem, count in counts.items()]
     for name, found_depths in depths.items():
         if len(found_depths) > 1:
             problems.append(f"{name} has arrays of {sorted(found_depths)} dimensions")
     for name, levels in lengths.items():
         if any(len(level) > 1 for level in levels):
-            problems.append(f"{name} has arrays of different lengths in {rows} rows: {arrow.shown(levels)}")
-            advice = _ONE_LENGTH
+            problems.append(f"{name} has arrays of different lengths in {rows} rows: {arrow.format_lengths(levels)}")
+            advice = _LENGTH_ADVICE
     if problems:
         raise InputError("; ".join(problems) + f". {advice}")
 
 
-def _unusable(field: Field) -> list[tuple[str, Test]]:
+def _bad_value_tests(field: Field) -> list[tuple[str, ElementTest]]:
     """Return a description and a test for each kind of value that the column must not have."""
 
     def not_finite(column: pa.Array) -> np.ndarray:
-        numbers = _numbers(column)
+        numbers = _to_numbers(column)
         return np.zeros(len(column), bool) if numbers is None or numbers.dtype.kind != "f" else ~np.isfinite(numbers)
 
     def not_representable(column: pa.Array) -> np.ndarray:
-        numbers = _numbers(column)
+        numbers = _to_numbers(column)
         if numbers is None or np.can_cast(numbers.dtype, field.type_of(numbers.dtype)):
             return np.zeros(len(column), bool)
         dtype = field.type_of(numbers.dtype)
@@ -155,7 +157,7 @@ def _unusable(field: Field) -> list[tuple[str, Test]]:
         finite = np.isfinite(numbers)
         return finite & ((np.floor(numbers) != numbers) | (numbers < limits.min) | (numbers > limits.max))
 
-    found: list[tuple[str, Test]] = [
+    found: list[tuple[str, ElementTest]] = [
         (_NOT_FINITE, not_finite),
         (f"a value that is not an integer ({field.dtype})", not_representable),
     ]
@@ -163,12 +165,12 @@ def _unusable(field: Field) -> list[tuple[str, Test]]:
         low, high = field.limits
 
         def outside(column: pa.Array) -> np.ndarray:
-            numbers = _numbers(column)
+            numbers = _to_numbers(column)
             return np.zeros(len(column), bool) if numbers is None else (numbers < low) | (numbers > high)
 
         found.append((f"a value outside of {low:g} to {high:g}, which the loss takes,", outside))
     return found
 
 
-def _numbers(column: pa.Array) -> np.ndarray | None:
+def _to_numbers(column: pa.Array) -> np.ndarray | None:
     return None if arrow.is_list(column.type) else column.to_numpy(zero_copy_only=False)

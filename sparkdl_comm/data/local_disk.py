@@ -29,20 +29,20 @@ from sparkdl_comm.errors import PersistenceError
 
 LIMIT_KEY = "spark.sparkdl.comm.data.cacheLimit"
 
-_WRITING = "writing-"
+_WRITING_PREFIX = "writing-"
 #: Seconds to wait for the lock.
 _LOCK_SECONDS = 60.0
 #: Share of the disk left free for others, mainly Spark's shuffles.
-_LEFT = 0.05
+_RESERVED_SHARE = 0.05
 
 
 class Folder:
     """Folder of one rank. :meth:`close` ends its use, and removes it unless it is kept."""
 
     def __init__(self, disk: LocalDisk, path: Path, claim: Path | None = None) -> None:
-        """Lock the folder. The caller holds :meth:`LocalDisk.locked`. ``claim``: a file that :meth:`close` removes."""
+        """Lock the folder. The caller holds :meth:`LocalDisk.lock`. ``claim``: a file that :meth:`close` removes."""
         self._disk, self.path, self._claim = disk, path, claim
-        self._kept = claim is not None
+        self._is_kept = claim is not None
         self._lock = os.open(path / "lock", os.O_RDWR | os.O_CREAT, 0o600)
         fcntl.flock(self._lock, fcntl.LOCK_SH)
 
@@ -56,13 +56,13 @@ class Folder:
 
     def keep(self, name: str) -> None:
         """Leave the folder to later fits as ``name``, which must be new."""
-        with self._disk.locked():
+        with self._disk.lock():
             self.path = self.path.rename(self.path.with_name(name))
-        self._kept = True
+        self._is_kept = True
 
     def close(self) -> None:
         """End the use of the folder. May be called again."""
-        if not self._kept:
+        if not self._is_kept:
             shutil.rmtree(self.path, ignore_errors=True)
         if self._claim is not None:
             with contextlib.suppress(OSError):
@@ -73,26 +73,26 @@ class Folder:
 
 
 class LocalDisk:
-    """Folders in ``directory``, which exists. Together they take at most ``limit`` bytes."""
+    """Folders in ``directory``, which exists. Together they take at most ``limit_bytes``."""
 
-    def __init__(self, directory: Path, limit: int) -> None:
-        self._root, self._limit = directory / "sparkdl-rows", limit
+    def __init__(self, directory: Path, limit_bytes: int) -> None:
+        self._root, self._limit_bytes = directory / "sparkdl-rows", limit_bytes
 
     @classmethod
-    def of_executor(cls, limit: int) -> LocalDisk:
+    def of_executor(cls, limit_bytes: int) -> LocalDisk:
         """Return the disk of this executor: Spark's local directory on the largest file system."""
         named = [Path(each) for each in os.environ.get("SPARK_LOCAL_DIRS", "").split(",") if each]
         there = [each for each in named if each.is_dir()] or [Path(tempfile.gettempdir())]
-        return cls(max(there, key=lambda each: shutil.disk_usage(each).total), limit)
+        return cls(max(there, key=lambda each: shutil.disk_usage(each).total), limit_bytes)
 
-    def write(self) -> Folder:
+    def create_folder(self) -> Folder:
         """Create a folder.
 
         :raises OSError: it cannot be created.
         """
         self._root.mkdir(mode=0o700, exist_ok=True)
-        with self.locked():
-            path = self._root / (_WRITING + secrets.token_hex(8))
+        with self.lock():
+            path = self._root / (_WRITING_PREFIX + secrets.token_hex(8))
             path.mkdir(mode=0o700)
             (path / "bytes").write_text("0")
             return Folder(self, path)
@@ -106,7 +106,7 @@ class LocalDisk:
         """
         if not self._root.is_dir():
             return None
-        with self.locked():
+        with self.lock():
             for path in sorted(self._folders()):
                 claim = path / f"claimed-{attempt}"
                 if path.name.rpartition("-")[0] == name and not claim.exists():
@@ -117,39 +117,39 @@ class LocalDisk:
 
     def reserve(self, path: Path, size: int) -> None:
         """Make room for :meth:`Folder.reserve`."""
-        with self.locked():
-            sizes = {each: _size(each) for each in self._folders()}
-            more = size - sizes.pop(path, 0)
-            if more > 0:
-                self._make_room(sizes, size, more)
+        with self.lock():
+            sizes = {each: _reserved_bytes(each) for each in self._folders()}
+            more_bytes = size - sizes.pop(path, 0)
+            if more_bytes > 0:
+                self._make_room(sizes, size, more_bytes)
             (path / "bytes").write_text(str(size))
 
-    def _make_room(self, others: dict[Path, int], size: int, more: int) -> None:
-        """Remove unused folders until ``more`` bytes fit: first those of killed ranks, then the least recently used."""
+    def _make_room(self, others: dict[Path, int], size: int, more_bytes: int) -> None:
+        """Remove unused folders until ``more_bytes`` fit: first folders of killed ranks, then the least recently used."""
         usage = shutil.disk_usage(self._root)
-        free = usage.free - int(_LEFT * usage.total)
+        free = usage.free - int(_RESERVED_SHARE * usage.total)
         taken = sum(others.values())
-        for path in sorted(others, key=_age):
-            if not path.name.startswith(_WRITING) and taken + size <= self._limit and more <= free:
+        for path in sorted(others, key=_removal_order):
+            if not path.name.startswith(_WRITING_PREFIX) and taken + size <= self._limit_bytes and more_bytes <= free:
                 break
             if _remove(path):
                 taken, free = taken - others[path], free + others[path]
-        if taken + size > self._limit:
+        if taken + size > self._limit_bytes:
             raise PersistenceError(
-                f"{size + taken} bytes of rows exceed {LIMIT_KEY}={self._limit}, the limit of an executor"
+                f"{size + taken} bytes of rows exceed {LIMIT_KEY}={self._limit_bytes}, the limit of an executor"
                 f" ({taken} are in use by other ranks)"
             )
-        if more > free:
+        if more_bytes > free:
             raise PersistenceError(
-                f"{self._root} has no room for {more} more bytes: {usage.free} are free, and {_LEFT:.0%} of the disk is left"
-                " to others"
+                f"{self._root} has no room for {more_bytes} more bytes: {usage.free} are free, and"
+                f" {_RESERVED_SHARE:.0%} of the disk is left to others"
             )
 
     def _folders(self) -> list[Path]:
         return [path for path in self._root.iterdir() if path.is_dir()]
 
     @contextmanager
-    def locked(self) -> Iterator[None]:
+    def lock(self) -> Iterator[None]:
         """Hold the lock: no other process lists, adds or removes folders meanwhile.
 
         :raises PersistenceError: other processes hold it for too long.
@@ -174,17 +174,17 @@ def _try_lock(descriptor: int, kind: int) -> bool:
     return True
 
 
-def _size(path: Path) -> int:
+def _reserved_bytes(path: Path) -> int:
     try:
         return int((path / "bytes").read_text() or 0)
     except (FileNotFoundError, ValueError):  # the folder is being removed, or its rank was killed while writing
         return 0
 
 
-def _age(path: Path) -> tuple[bool, float]:
+def _removal_order(path: Path) -> tuple[bool, float]:
     """Return a sort key: folders being written first (their rank may be dead), then the others by last use."""
     try:
-        return not path.name.startswith(_WRITING), (path / "bytes").stat().st_mtime
+        return not path.name.startswith(_WRITING_PREFIX), (path / "bytes").stat().st_mtime
     except FileNotFoundError:
         return False, 0.0
 

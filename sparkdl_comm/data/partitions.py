@@ -21,7 +21,7 @@ import numpy as np
 from sparkdl_comm.errors import InputError
 
 #: Rows per rank below which one rank may by chance have twice as many rows as another.
-_FEW = 100
+_MIN_ROWS = 100
 
 
 @dataclass(frozen=True)
@@ -53,21 +53,25 @@ class BatchSampler:
     def slice(self, rank: int, step: int) -> tuple[int, int]:
         """Return ``(start, stop)`` of a step among this rank's permuted rows. They are equal if it has none in this
         step."""
-        return self._start(rank, step), self._start(rank, step + 1)
+        return self._rows_before(rank, step), self._rows_before(rank, step + 1)
 
     def rows(self, step: int) -> int:
         """Return the rows of all ranks in a step, at least 1. A rank's mean loss is weighted by ``own rows /
         rows(step)``."""
-        return self._cards(step + 1) - self._cards(step) + sum(count // self.steps for count in self.counts)
+        return (
+            self._extra_rows_before(step + 1)
+            - self._extra_rows_before(step)
+            + sum(count // self.steps for count in self.counts)
+        )
 
-    def _start(self, rank: int, step: int) -> int:
+    def _rows_before(self, rank: int, step: int) -> int:
         """Return the number of this rank's rows before ``step``."""
         base, extra = divmod(self.counts[rank], self.steps)
         first = sum(count % self.steps for count in self.counts[:rank]) % self.steps
         wrapped = max(0, first + extra - self.steps)
         return step * base + min(step, wrapped) + min(max(0, step - first), extra - wrapped)
 
-    def _cards(self, step: int) -> int:
+    def _extra_rows_before(self, step: int) -> int:
         """Return the number of extra rows of all ranks before ``step``. They are dealt round robin, one per step."""
         rounds, rest = divmod(sum(count % self.steps for count in self.counts), self.steps)
         return rounds * step + min(step, rest)
@@ -82,7 +86,7 @@ def permutation(rows: int, seed: int, epoch: int, rank: int) -> np.ndarray:
     return np.random.Generator(np.random.Philox(sequence)).permutation(rows)
 
 
-def dealt(counts: Sequence[int], seed: int, epoch: int, rank: int) -> np.ndarray:
+def deal_rows(counts: Sequence[int], seed: int, epoch: int, rank: int) -> np.ndarray:
     """Return the rows that a rank uses in an epoch that shuffles rows across ranks, in order, int64 ``[counts[rank]]``.
 
     The result is a pure function of the arguments. A row's number is its position among the rows of all ranks, rank 0
@@ -93,13 +97,13 @@ def dealt(counts: Sequence[int], seed: int, epoch: int, rank: int) -> np.ndarray
     return permutation(sum(counts), seed, epoch, 0)[start : start + counts[rank]].copy()
 
 
-def lopsided(counts: Sequence[int]) -> str | None:
+def describe_imbalance(counts: Sequence[int]) -> str | None:
     """Return a warning if one of the ranks has so many rows that the others wait for it, or None.
 
     :param counts: rows of each rank.
     """
     total, most = sum(counts), max(counts)
-    if total < _FEW * len(counts) or most <= 2 * total / len(counts):
+    if total < _MIN_ROWS * len(counts) or most <= 2 * total / len(counts):
         return None
     return (
         f"rank {counts.index(most)} has {most} of the {total} rows, and the others wait for it in each step. Equal rows go to"

@@ -33,7 +33,7 @@ class Ragged:
     def of(cls, field: Field, values: np.ndarray, lengths: np.ndarray) -> Ragged:
         """Return a column from ``values``, the concatenated rows, and ``lengths``, the length of each row. Copies the
         values."""
-        values = np.array(values, field.kept_type(values.dtype))  # a copy: Arrow's memory must not be written to
+        values = np.array(values, field.storage_type(values.dtype))  # a copy: Arrow's memory must not be written to
         return cls(field, torch.from_numpy(values), torch.from_numpy(offsets_of(lengths)))
 
     def __len__(self) -> int:
@@ -49,7 +49,7 @@ class Ragged:
 
         :raises ModelError: as :meth:`collated`.
         """
-        return self.pick(index).to(device).collated()
+        return self.pick(index).to(device).collate()
 
     def pick(self, index: torch.Tensor) -> Ragged:
         """Return a copy of the rows at ``index`` (int64 ``[n]``), in that order."""
@@ -59,7 +59,7 @@ class Ragged:
         return Ragged(self.field, values, torch.from_numpy(offsets_of((stops - starts).numpy())))
 
     @classmethod
-    def joined(cls, parts: Sequence[Ragged]) -> Ragged:
+    def concatenate(cls, parts: Sequence[Ragged]) -> Ragged:
         """Concatenate the rows of all ``parts``. There is at least one, and the offsets of each start at 0."""
         lengths = torch.cat([part.lengths for part in parts])
         values = torch.cat([part.values for part in parts])
@@ -69,13 +69,13 @@ class Ragged:
         """Return the same column with its elements on ``device``."""
         return replace(self, values=self.values.to(device))
 
-    def collated(self) -> Any:
+    def collate(self) -> Any:
         """Return the model's argument for all rows. The offsets must start at 0.
 
         :raises ModelError: there are no rows, or ``collate_fn`` raised.
         """
         if self.field.width is not None:
-            return sparse.tensor(self.field, self.values, self.lengths)
+            return sparse.to_tensor(self.field, self.values, self.lengths)
         if not len(self):
             raise ModelError(
                 f"collate_fn: there are no rows of {self.field} on this rank in this step. The model has collectives"

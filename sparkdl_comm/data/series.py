@@ -32,7 +32,7 @@ def read(field: Field, column: pd.Series | pd.DataFrame) -> np.ndarray | Ragged:
         return arrow.read(field, pa.array(column, from_pandas=True))
     if "value" in column:
         arrow.refuse_nulls(field, int(column["null"].sum()), len(column))
-        return arrow.shaped(field, column["value"].to_numpy())
+        return arrow.cast_rows(field, column["value"].to_numpy())
     if isinstance(column, pd.DataFrame):
         kinds = column["type"]
         if field.dtype == "sparse" or not (kinds == 1).all():  # nulls, or sparse
@@ -43,22 +43,22 @@ def read(field: Field, column: pd.Series | pd.DataFrame) -> np.ndarray | Ragged:
     arrow.refuse_nulls(field, int(column.isna().sum()), len(column))
     arrays = column.to_numpy()
     if field.collate is None:
-        return arrow.shaped(field, _stacked(field, arrays, len(column)))
+        return arrow.cast_rows(field, _stack(field, arrays, len(column)))
     elements = np.concatenate(arrays)
     if elements.dtype == object and len(elements):
-        elements = _stacked(field, elements, len(column))
+        elements = _stack(field, elements, len(column))
     return Ragged.of(field, elements, np.array([len(array) for array in arrays]))
 
 
-def _stacked(field: Field, arrays: np.ndarray, rows: int) -> np.ndarray:
+def _stack(field: Field, arrays: np.ndarray, rows: int) -> np.ndarray:
     """Stack ``arrays`` to ``[rows, length, …]``.
 
     :raises InputError: they differ in length.
     """
     lengths = {len(array) for array in arrays}
     if len(lengths) > 1:
-        raise InputError(f"{field}: arrays of different lengths in {rows} rows: {arrow.shown([lengths])}")
+        raise InputError(f"{field}: arrays of different lengths in {rows} rows: {arrow.format_lengths([lengths])}")
     flat = np.concatenate(arrays)
     if flat.dtype == object:
-        flat = _stacked(field, flat, rows)
+        flat = _stack(field, flat, rows)
     return flat.reshape(len(arrays), *lengths, *flat.shape[1:])

@@ -18,35 +18,35 @@ from sparkdl_comm.data.fields import Field
 from sparkdl_comm.errors import InputError
 
 #: Minimum size of a Vector that may be kept as pairs.
-_WIDE = 256
+_MIN_WIDTH = 256
 
 
-def worthwhile(width: int, stored: float) -> bool:
+def saves_memory(width: int, stored: float) -> bool:
     """Return True if Vectors are large, and pairs take at most half their memory. ``stored``: mean values per row."""
-    return width >= _WIDE and 4 * stored <= width
+    return width >= _MIN_WIDTH and 4 * stored <= width
 
 
-def chosen(field: Field, column: pa.StructArray) -> Field:
+def with_width(field: Field, column: pa.StructArray) -> Field:
     """Return ``field``, with the Vectors' width set if they should be kept as pairs.
 
-    They should if the tensor is sparse, or if pairs are smaller (:func:`worthwhile`).
+    They should if the tensor is sparse, or if pairs are smaller (:func:`saves_memory`).
     """
     rows = column.drop_null()
     if not len(rows):
         return field
-    sizes = vectors.sizes(rows)
-    width, stored = int(sizes[0]), vectors.stored(rows).mean()
-    if (sizes != width).any() or not (field.dtype == "sparse" or worthwhile(width, stored)):
+    sizes = vectors.vector_sizes(rows)
+    width, stored = int(sizes[0]), vectors.count_stored(rows).mean()
+    if (sizes != width).any() or not (field.dtype == "sparse" or saves_memory(width, stored)):
         return field
     return replace(field, width=width)
 
 
-def pairs(field: Field, column: pa.StructArray) -> pa.LargeListArray:
+def to_pairs(field: Field, column: pa.StructArray) -> pa.LargeListArray:
     """Return the Vectors as lists of pairs, without zeros; null stays null.
 
     :raises InputError: a Vector does not have the field's width.
     """
-    sizes = vectors.sizes(column)
+    sizes = vectors.vector_sizes(column)
     null = column.is_null().to_numpy(zero_copy_only=False)
     other = (sizes != field.width) & ~null
     if other.any():
@@ -54,27 +54,27 @@ def pairs(field: Field, column: pa.StructArray) -> pa.LargeListArray:
             f"{field}: {int(other.sum())} of {len(column)} rows of a batch are Vectors of {sizes[other][0]} elements, others"
             f" of {field.width}. All rows must have Vectors of one size"
         )
-    places, numbers = vectors.elements(column)
-    whole, real = _types(field)
-    kept = numbers != 0
+    places, stored = vectors.stored_elements(column)
+    whole, real = _pair_types(field)
+    kept = stored != 0
     found = np.empty((int(kept.sum()), 2), whole)
     found[:, 0] = places[kept]
     with np.errstate(over="ignore"):  # the inspection reports infinite values
-        found[:, 1] = numbers[kept].astype(real).view(whole)
-    counts = np.bincount(np.repeat(np.arange(len(column)), vectors.stored(column))[kept], minlength=len(column))
+        found[:, 1] = stored[kept].astype(real).view(whole)
+    counts = np.bincount(np.repeat(np.arange(len(column)), vectors.count_stored(column))[kept], minlength=len(column))
     offsets = pa.array(np.append(0, np.cumsum(counts)), pa.int64(), mask=np.append(null, False))
     return pa.LargeListArray.from_arrays(offsets, pa.FixedSizeListArray.from_arrays(pa.array(found.reshape(-1)), 2))
 
 
-def numbers(field: Field, column: pa.LargeListArray) -> pa.LargeListArray:
+def pair_values(field: Field, column: pa.LargeListArray) -> pa.LargeListArray:
     """Return the values of the pairs as lists. There are no nulls."""
-    _, real = _types(field)
+    _, real = _pair_types(field)
     flat = column.flatten().flatten().to_numpy()[1::2].copy().view(real)
     lengths = np.diff(column.offsets.to_numpy())
     return pa.LargeListArray.from_arrays(pa.array(np.append(0, np.cumsum(lengths)), pa.int64()), pa.array(flat))
 
 
-def tensor(field: Field, values: torch.Tensor, lengths: torch.Tensor) -> torch.Tensor:
+def to_tensor(field: Field, values: torch.Tensor, lengths: torch.Tensor) -> torch.Tensor:
     """Return the rows as the model's argument, ``[rows, width]`` or of the field's shape, dense or sparse.
 
     :param values: all pairs, ``[pairs, 2]``, on any device.
@@ -96,5 +96,5 @@ def tensor(field: Field, values: torch.Tensor, lengths: torch.Tensor) -> torch.T
     return whole.reshape(count, *shape)
 
 
-def _types(field: Field) -> tuple[type[np.generic], type[np.generic]]:
+def _pair_types(field: Field) -> tuple[type[np.generic], type[np.generic]]:
     return (np.int64, np.float64) if field.is_wide else (np.int32, np.float32)

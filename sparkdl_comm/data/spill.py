@@ -12,7 +12,7 @@ import pyarrow as pa
 from sparkdl_comm.data.local_disk import Folder
 
 #: Bytes to reserve in one step.
-_STEP = 64 << 20
+_STEP_BYTES = 64 << 20
 
 
 class Spill:
@@ -35,12 +35,12 @@ class Spill:
         :raises PersistenceError: there is no room for it.
         """
         if self.size + batch.nbytes > self._reserved:
-            reserved = self.size + max(batch.nbytes, _STEP)
+            reserved = self.size + max(batch.nbytes, _STEP_BYTES)
             self._folder.reserve(reserved)
             self._reserved = reserved
         if not self._schemas or not batch.schema.equals(self._schemas[-1]):  # decode may return other types
-            self._end()
-            self._sink = pa.OSFile(str(self._file(len(self._counts))), "wb")
+            self._close_file()
+            self._sink = pa.OSFile(str(self._path(len(self._counts))), "wb")
             self._writer = pa.ipc.new_stream(self._sink, batch.schema)
             self._schemas.append(batch.schema)
             self._counts.append(0)
@@ -54,25 +54,25 @@ class Spill:
 
         :raises OSError: they cannot be read.
         """
-        self._end()
+        self._close_file()
         for number, count in enumerate(self._counts):
-            with pa.OSFile(str(self._file(number)), "rb") as source, pa.ipc.open_stream(source) as reader:
+            with pa.OSFile(str(self._path(number)), "rb") as source, pa.ipc.open_stream(source) as reader:
                 for _ in range(count):  # a failed write may have left a partial batch at the end
                     yield reader.read_next_batch()
 
     def close(self) -> None:
         """Remove the files. May be called again."""
-        self._end()
+        self._close_file()
         for number in range(len(self._counts)):
-            self._file(number).unlink(missing_ok=True)
+            self._path(number).unlink(missing_ok=True)
         self._counts.clear()
 
-    def _end(self) -> None:
+    def _close_file(self) -> None:
         for each in (self._writer, self._sink):
             with contextlib.suppress(OSError):
                 if each is not None:
                     each.close()
         self._writer = self._sink = None
 
-    def _file(self, number: int) -> Path:
+    def _path(self, number: int) -> Path:
         return self._folder.path / f"received{number}.arrows"

@@ -7,44 +7,44 @@ import pyarrow as pa
 import pyarrow.compute as pc
 
 
-def lists(column: pa.StructArray) -> pa.LargeListArray:
+def to_lists(column: pa.StructArray) -> pa.LargeListArray:
     """Return the Vectors as lists of float64, with the zeros of sparse ones; null stays null."""
     kinds, _, _, values = column.flatten()  # null where the row is
     if kinds.null_count == len(kinds) or (kinds.drop_null().to_numpy() == 1).all():
         return values
-    lengths = sizes(column)
+    lengths = vector_sizes(column)
     starts = np.cumsum(lengths) - lengths
-    places, numbers = elements(column)
+    places, numbers = stored_elements(column)
     filled = np.zeros(lengths.sum())
-    filled[np.repeat(starts, stored(column)) + places] = numbers
-    offsets = pa.array(np.append(starts, lengths.sum()), pa.int64(), mask=np.append(_nulls(column), False))
+    filled[np.repeat(starts, count_stored(column)) + places] = numbers
+    offsets = pa.array(np.append(starts, lengths.sum()), pa.int64(), mask=np.append(_is_null(column), False))
     return pa.LargeListArray.from_arrays(offsets, pa.array(filled))
 
 
-def sizes(column: pa.StructArray) -> np.ndarray:
+def vector_sizes(column: pa.StructArray) -> np.ndarray:
     """Return the size of each Vector, int64 ``[rows]``; 0 for null."""
-    _, told, _, _ = column.flatten()
-    return np.where(_dense(column), stored(column), told.fill_null(0).to_numpy()).astype(np.int64)
+    _, declared, _, _ = column.flatten()
+    return np.where(_is_dense(column), count_stored(column), declared.fill_null(0).to_numpy()).astype(np.int64)
 
 
-def stored(column: pa.StructArray) -> np.ndarray:
+def count_stored(column: pa.StructArray) -> np.ndarray:
     """Return the number of stored values of each Vector; 0 for null."""
     return pc.list_value_length(column.flatten()[3]).fill_null(0).to_numpy()
 
 
-def elements(column: pa.StructArray) -> tuple[np.ndarray, np.ndarray]:
+def stored_elements(column: pa.StructArray) -> tuple[np.ndarray, np.ndarray]:
     """Return the index in its Vector, and the value, of each stored value of all Vectors."""
     _, _, indices, values = column.flatten()
-    counts = stored(column)
+    counts = count_stored(column)
     # dense rows: 0, 1, …; sparse rows: their indices
     within = np.arange(counts.sum()) - np.repeat(np.cumsum(counts) - counts, counts)
-    within[np.repeat(~_dense(column), counts)] = indices.flatten().to_numpy()
+    within[np.repeat(~_is_dense(column), counts)] = indices.flatten().to_numpy()
     return within, values.flatten().to_numpy()
 
 
-def _dense(column: pa.StructArray) -> np.ndarray:
+def _is_dense(column: pa.StructArray) -> np.ndarray:
     return column.flatten()[0].fill_null(1).to_numpy() == 1
 
 
-def _nulls(column: pa.Array) -> np.ndarray:
+def _is_null(column: pa.Array) -> np.ndarray:
     return column.is_null().to_numpy(zero_copy_only=False)

@@ -13,7 +13,7 @@ from typing import Any
 import pyarrow as pa
 import torch
 
-from sparkdl_comm.data.partitions import BatchSampler, lopsided
+from sparkdl_comm.data.partitions import BatchSampler, describe_imbalance
 from sparkdl_comm.errors import BridgeError, CallbackError, GangError, ModelError
 from sparkdl_comm.gang.failure import Failure
 from sparkdl_comm.gang.gang import Gang
@@ -123,7 +123,7 @@ class Rank:
         step_rows = spec.batch_size * spec.optimization.accumulation_steps
         sampler = BatchSampler.of([account["training"]["rows"] for account in accounts], step_rows)
         driver = self._task.connect_driver(stack)
-        imbalance = lopsided(sampler.counts)
+        imbalance = describe_imbalance(sampler.counts)
         warnings = [text for text in (imbalance, describe_problem(accounts)) if text is not None]
         if driver is not None and warnings:
             driver.send_progress({"warning": "\n".join(warnings)})

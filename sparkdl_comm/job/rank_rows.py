@@ -8,11 +8,11 @@ from typing import Any
 
 import pyarrow as pa
 
-from sparkdl_comm.data import kept
-from sparkdl_comm.data.cache import RankRows, Reading
+from sparkdl_comm.data import kept_rows
+from sparkdl_comm.data.cache import RankRows, RowReader
 from sparkdl_comm.data.fields import RowFormat
-from sparkdl_comm.data.held import held_bytes, hold
 from sparkdl_comm.data.local_disk import LocalDisk
+from sparkdl_comm.data.resident_rows import keep_resident, resident_bytes
 from sparkdl_comm.gang.members import listed
 from sparkdl_comm.job.task import RankTask
 from sparkdl_comm.train.spec import TrainSpec
@@ -27,7 +27,7 @@ class RowLoader:
         """Read the rows.
 
         When they are read from the disk, the task takes the rank whose rows it finds, or no rank. Raises what
-        :class:`Reading` does.
+        :class:`RowReader` does.
         """
         begin = time.perf_counter()
         self._set = spec.row_set
@@ -40,20 +40,20 @@ class RowLoader:
                 pass
             self.reading = self._claim(disk, self._set.name, spec.attempt_id, rows)
         else:
-            self.reading = Reading(batches, rows, disk)
-        is_sealed = self._set is not None and not self._set.there and kept.seal(self.reading, rows)
+            self.reading = RowReader(batches, rows, disk)
+        is_sealed = self._set is not None and not self._set.there and kept_rows.seal(self.reading, rows)
         self.account: dict[str, Any] = {**self.reading.account, "sealed": is_sealed}
         self._seconds = time.perf_counter() - begin
 
-    def _claim(self, disk: LocalDisk, name: str, attempt: str, rows: RowFormat) -> Reading:
+    def _claim(self, disk: LocalDisk, name: str, attempt: str, rows: RowFormat) -> RowReader:
         claimed, error_text = None, ""
         try:
-            claimed = kept.claim(disk, name, attempt, rows)
+            claimed = kept_rows.claim(disk, name, attempt, rows)
         except OSError as error:
             error_text = f"task {self._task.partition}: {error}"
         if claimed is None:
             self._task.choose_rank(None, error_text)
-            return Reading((), rows)
+            return RowReader((), rows)
         rank, reading = claimed
         self._task.choose_rank(rank)
         return reading
@@ -63,10 +63,12 @@ class RowLoader:
 
         :param accounts: the accounts of all ranks.
 
-        Raises what :meth:`Reading.rows` does.
+        Raises what :meth:`RowReader.rows` does.
         """
-        found = hold(self.reading.rows(accounts), self._limit_bytes)
-        self._resident_bytes = sum(held_bytes(part) for part in (found.training, found.validation) if part is not None)
+        found = keep_resident(self.reading.rows(accounts), self._limit_bytes)
+        self._resident_bytes = sum(
+            resident_bytes(part) for part in (found.training, found.validation) if part is not None
+        )
         return found
 
     def finish(self, accounts: Sequence[dict[str, Any]]) -> dict[str, Any]:
@@ -89,7 +91,7 @@ class RowLoader:
                 is_kept = False
         return {
             "cache": "memory" if folder is None else "disk",
-            "bytes": self.reading.bytes,
+            "bytes": self.reading.size_bytes,
             "held": self._resident_bytes,
             "seconds": self._seconds,
             "reused": is_reused,

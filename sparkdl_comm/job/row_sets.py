@@ -31,7 +31,7 @@ from pyspark.sql import DataFrame, SparkSession
 
 from sparkdl_comm.conf import PREFIX
 from sparkdl_comm.data.fields import Decode, RowFormat
-from sparkdl_comm.data.kept import described
+from sparkdl_comm.data.kept_rows import describe_format
 from sparkdl_comm.job.interrupt import JobTag
 from sparkdl_comm.job.session import is_classic, session_conf
 from sparkdl_comm.job.summary import RankReport
@@ -129,7 +129,7 @@ def _identify_source(rows: DataFrame, row_format: RowFormat, world: int) -> Sour
         plan,
         files,
         hashlib.sha256(repr(sql_settings).encode()).hexdigest(),
-        repr([described(row_format), decodes]),
+        repr([describe_format(row_format), decodes]),
         world,
     )
 

@@ -29,7 +29,7 @@ from pyspark.sql.types import (
 )
 
 from sparkdl_comm.data.fields import Collate, Decode, Field, RowFormat
-from sparkdl_comm.data.sparse import worthwhile
+from sparkdl_comm.data.sparse import saves_memory
 from sparkdl_comm.errors import InputError
 from sparkdl_comm.job.arrow_batches import Measure, limit_batches, measure_columns
 from sparkdl_comm.ml.params import TorchParams
@@ -56,7 +56,8 @@ def training_columns(
     limits: tuple[float, float] | None = None,
     collate: Collate | None = None,
 ) -> tuple[list[Column], RowFormat]:
-    """Return the columns that become inputs and targets, in the order of ``RowFormat.named()``, and their description.
+    """Return the columns that become inputs and targets, in the order of
+    ``RowFormat.named_fields()``, and their description.
 
     Starts no Spark job. :func:`training_rows` makes rows of the columns.
 
@@ -100,11 +101,11 @@ def training_rows(
     expressions, fields = list(expressions), list(rows.inputs)
     for index, field in enumerate(fields):
         measure = found[field.name]
-        if measure.width and (field.dtype == "sparse" or worthwhile(measure.width, measure.stored)):
+        if measure.width and (field.dtype == "sparse" or saves_memory(measure.width, measure.stored)):
             fields[index] = replace(field, width=measure.width)
             expressions[index] = F.unwrap_udt(_column(field.name))
     rows = replace(rows, inputs=tuple(fields))
-    named = {name: expression for (name, _), expression in zip(rows.named(), expressions, strict=True)}
+    named = {name: expression for (name, _), expression in zip(rows.named_fields(), expressions, strict=True)}
     if rows.weight is not None:
         named["weight"] = _column(rows.weight).cast("double")
     # Spark's partitions depend on its executors, and its shuffles deliver rows in any order. Only the contents of a row are
@@ -118,7 +119,7 @@ def training_rows(
         part = F.pmod(F.xxhash64(F.lit(params.getSeed()), *contents), F.lit(_PARTS))
         named["validation"] = part < F.lit(fraction * _PARTS)
     data = df.select(*(expression.alias(name) for name, expression in named.items()))
-    return limit_batches(data, sum(_row_bytes(field, found[field.name]) for _, field in rows.named())), rows
+    return limit_batches(data, sum(_row_bytes(field, found[field.name]) for _, field in rows.named_fields())), rows
 
 
 def _row_bytes(field: Field, measure: Measure) -> int:

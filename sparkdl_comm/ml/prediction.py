@@ -112,7 +112,7 @@ def _most_rows(column: pd.Series | pd.DataFrame) -> int:
 def _on(values: np.ndarray | Ragged, device: torch.device | None) -> Any:
     """Return the model's argument for the rows of a column."""
     if isinstance(values, Ragged):
-        return values.to(device).collated()
+        return values.to(device).collate()
     return torch.from_numpy(np.array(values)).to(device)
 
 

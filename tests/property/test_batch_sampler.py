@@ -7,7 +7,7 @@ import pytest
 from hypothesis import example, given
 from hypothesis import strategies as st
 
-from sparkdl_comm.data.partitions import BatchSampler, dealt, lopsided, permutation
+from sparkdl_comm.data.partitions import BatchSampler, deal_rows, describe_imbalance, permutation
 from sparkdl_comm.errors import InputError
 
 COUNTS = st.lists(st.integers(0, 60), min_size=1, max_size=9).filter(any)
@@ -54,15 +54,15 @@ def test_permutation_depends_on_everything() -> None:
 
 @given(COUNTS, st.integers(-(2**63), 2**63 - 1), st.integers(0, 50))
 def test_rows_dealt_anew(counts: list[int], seed: int, epoch: int) -> None:
-    ranks = [dealt(counts, seed, epoch, rank) for rank in range(len(counts))]
+    ranks = [deal_rows(counts, seed, epoch, rank) for rank in range(len(counts))]
     assert [len(rows) for rows in ranks] == counts
     assert np.array_equal(np.sort(np.concatenate(ranks)), np.arange(sum(counts))), "each row is one rank's"
-    assert all(np.array_equal(rows, dealt(counts, seed, epoch, rank)) for rank, rows in enumerate(ranks))
-    assert np.array_equal(dealt([sum(counts)], seed, epoch, 0), permutation(sum(counts), seed, epoch, 0))
+    assert all(np.array_equal(rows, deal_rows(counts, seed, epoch, rank)) for rank, rows in enumerate(ranks))
+    assert np.array_equal(deal_rows([sum(counts)], seed, epoch, 0), permutation(sum(counts), seed, epoch, 0))
 
 
 def test_other_epochs_and_seeds_deal_otherwise() -> None:
-    hands = {tuple(sorted(dealt([20, 30], *key, 0))) for key in [(0, 0), (0, 1), (0, 2), (1, 0)]}
+    hands = {tuple(sorted(deal_rows([20, 30], *key, 0))) for key in [(0, 0), (0, 1), (0, 2), (1, 0)]}
     assert len(hands) == 4
 
 
@@ -73,9 +73,9 @@ def test_refused(counts: list[int], batch_size: int) -> None:
 
 
 def test_a_rank_that_the_others_wait_for() -> None:
-    told = lopsided([100, 900, 100, 100])
+    told = describe_imbalance([100, 900, 100, 100])
     assert told is not None
     assert "rank 1 has 900 of the 1200 rows" in told
-    assert lopsided([200, 600, 250, 150]) is None, "not more than twice its share"
-    assert lopsided([0, 0, 300, 0]) is None, "so few may be by chance"
-    assert lopsided([1000]) is None
+    assert describe_imbalance([200, 600, 250, 150]) is None, "not more than twice its share"
+    assert describe_imbalance([0, 0, 300, 0]) is None, "so few may be by chance"
+    assert describe_imbalance([1000]) is None

@@ -15,7 +15,7 @@ import pyarrow as pa
 import torch
 from torch import nn
 
-from sparkdl_comm.data.cache import Reading
+from sparkdl_comm.data.cache import RowReader
 from sparkdl_comm.data.fields import Field, RowFormat
 from sparkdl_comm.data.local_disk import LocalDisk
 from tests.unit.ranks import train
@@ -56,7 +56,7 @@ def gentle(params: Iterator[nn.Parameter]) -> torch.optim.Optimizer:
 
 def fit(count: int, disk: LocalDisk | None) -> int:
     """The number of rows that it has trained on."""
-    reading = Reading(batches(count), FORMAT, disk)
+    reading = RowReader(batches(count), FORMAT, disk)
     assert reading.account["problem"] is None
     rows = reading.rows([reading.account]).training
     (loop,) = train(lambda: nn.Linear(WIDTH, 1), [rows], batch=ROWS, epochs=EPOCHS, optimizer=gentle)

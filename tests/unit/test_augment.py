@@ -12,7 +12,7 @@ import pytest
 import torch
 from torch import nn
 
-from sparkdl_comm.data.cache import Batch, Reading, RowCache
+from sparkdl_comm.data.cache import Batch, RowCache, RowReader
 from sparkdl_comm.data.partitions import BatchSampler
 from sparkdl_comm.errors import ModelError
 from sparkdl_comm.train.loop.augmentation import Augmentation
@@ -94,7 +94,7 @@ def test_each_epoch_has_others_and_validation_none() -> None:
 
 
 def test_rows_of_the_next_step_are_read_by_a_thread(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    reading = Reading([batch(list(range(6)))], PLAIN, disk(tmp_path))
+    reading = RowReader([batch(list(range(6)))], PLAIN, disk(tmp_path))
     rows = reading.rows([reading.account]).training
     readers: list[str] = []
     pick = RowCache.pick
@@ -118,8 +118,8 @@ def test_rows_of_the_next_step_are_read_by_a_thread(tmp_path: Path, monkeypatch:
 
 def test_training_from_the_disk_is_the_same(tmp_path: Path) -> None:
     batches = [[batch(list(range(rank, 40, 2)), 2)] for rank in range(2)]
-    memory = [Reading(each, PLAIN) for each in batches]
-    files = [Reading(each, PLAIN, disk(tmp_path)) for each in batches]
+    memory = [RowReader(each, PLAIN) for each in batches]
+    files = [RowReader(each, PLAIN, disk(tmp_path)) for each in batches]
     weights = []
     for readings in (memory, files):
         accounts = [each.account for each in readings]

@@ -9,7 +9,7 @@ import pytest
 import torch
 
 from sparkdl_comm.data import arrow
-from sparkdl_comm.data.cache import Reading, RowCache
+from sparkdl_comm.data.cache import RowCache, RowReader
 from sparkdl_comm.data.fields import Field, RowFormat
 from sparkdl_comm.errors import InputError
 
@@ -35,7 +35,7 @@ def batch(values: list, kind: pa.DataType | None = None) -> pa.RecordBatch:
 
 
 def read(decode: Any, *batches: pa.RecordBatch, **more: Any) -> RowCache:
-    reading = Reading(batches, RowFormat((field(decode, **more),), (LABEL,)))
+    reading = RowReader(batches, RowFormat((field(decode, **more),), (LABEL,)))
     return reading.rows([reading.account]).training
 
 
@@ -87,9 +87,9 @@ def test_different_shapes(decode: Any, in_a_batch: str, in_two: str, on_two_rank
         read(decode, batch([b"a", b"ab"]))
     with pytest.raises(InputError, match=in_two):
         read(decode, short, long)
-    accounts = [Reading([each], rows).account for each in (short, long)]
+    accounts = [RowReader([each], rows).account for each in (short, long)]
     with pytest.raises(InputError, match=f"decode of featuresCol 'image' {on_two_ranks}"):
-        Reading([short], rows).rows(accounts)
+        RowReader([short], rows).rows(accounts)
 
 
 @pytest.mark.parametrize(

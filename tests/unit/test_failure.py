@@ -289,7 +289,7 @@ def test_the_traceback_shows_the_users_code_alone():
     """Between this package's frames and the last one, which is of Python's library."""
     rows = Ragged.of(Field("featuresCol", "x", collate=their_bug), np.ones(2, np.float32), np.array([2]))
     with pytest.raises(ModelError) as caught:
-        call(lambda: rows.collated(), [])
+        call(lambda: rows.collate(), [])
     shown = user_traceback(caught.value)
     assert "in their_bug" in shown
     assert "in raw_decode" in shown, "where it was raised"

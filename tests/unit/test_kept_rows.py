@@ -13,8 +13,8 @@ import pyarrow as pa
 import pytest
 import torch
 
-from sparkdl_comm.data import kept
-from sparkdl_comm.data.cache import Reading
+from sparkdl_comm.data import kept_rows
+from sparkdl_comm.data.cache import RowReader
 from sparkdl_comm.data.fields import Field, RowFormat
 from sparkdl_comm.data.local_disk import LocalDisk
 from sparkdl_comm.job.row_sets import RowSetRecord, RowSets, Source, _digest
@@ -22,10 +22,10 @@ from sparkdl_comm.job.row_sets import RowSetRecord, RowSets, Source, _digest
 from .test_row_files import ENOUGH, LABEL, PLAIN, batch, disk, left, received, same
 
 
-def leave(space: LocalDisk, batches: list[pa.RecordBatch], rows: RowFormat = PLAIN, rank: int = 0) -> Reading:
+def leave(space: LocalDisk, batches: list[pa.RecordBatch], rows: RowFormat = PLAIN, rank: int = 0) -> RowReader:
     """What a fit does."""
-    reading = Reading(batches, rows, space)
-    assert kept.seal(reading, rows)
+    reading = RowReader(batches, rows, space)
+    assert kept_rows.seal(reading, rows)
     assert reading.folder is not None
     reading.folder.keep(f"set-{rank}")
     reading.close()
@@ -37,12 +37,12 @@ def leave(space: LocalDisk, batches: list[pa.RecordBatch], rows: RowFormat = PLA
 def test_the_next_fit_has_the_same_rows(tmp_path: Path, ragged: bool, counts: list[int]) -> None:
     batches, rows = received(counts, ragged, True, True, 3)
     left_ = leave(disk(tmp_path), batches, rows, 7)
-    claimed = kept.claim(disk(tmp_path), "set", "gang", rows)
+    claimed = kept_rows.claim(disk(tmp_path), "set", "gang", rows)
     assert claimed is not None
     rank, reading = claimed
     assert rank == 7
     assert reading.account == left_.account
-    memory = Reading(batches, rows)
+    memory = RowReader(batches, rows)
     other = {**memory.account, **{name: {"rows": 1, "weight": 1.0} for name in ("training", "validation")}}
     accounts = [memory.account, other]
     assert same(reading.rows(accounts), memory.rows(accounts))
@@ -54,10 +54,10 @@ def test_each_task_of_a_gang_claims_another_and_gangs_share(tmp_path: Path) -> N
     space = disk(tmp_path)
     for rank in (0, 2):
         leave(space, [batch([rank])], rank=rank)
-    found = [kept.claim(space, "set", "one", PLAIN) for _ in range(3)]
+    found = [kept_rows.claim(space, "set", "one", PLAIN) for _ in range(3)]
     assert [each and each[0] for each in found] == [0, 2, None]
-    assert kept.claim(space, "other", "one", PLAIN) is None
-    second = kept.claim(space, "set", "two", PLAIN)
+    assert kept_rows.claim(space, "other", "one", PLAIN) is None
+    second = kept_rows.claim(space, "set", "two", PLAIN)
     assert second is not None
     mine = disk(tmp_path, 1).write()
     with pytest.raises(OSError, match="in use by other ranks"):
@@ -66,7 +66,7 @@ def test_each_task_of_a_gang_claims_another_and_gangs_share(tmp_path: Path) -> N
     for each in (*found, second):
         if each is not None:
             each[1].close()
-    again = kept.claim(space, "set", "one", PLAIN)
+    again = kept_rows.claim(space, "set", "one", PLAIN)
     assert again is not None
     assert again[0] == 0, "what was claimed is free again"
     again[1].close()
@@ -90,7 +90,7 @@ def _unseal(path: Path) -> None:
 
 
 def _garble(path: Path) -> None:
-    (path / "seal.json").write_text(json.dumps({"format": kept.described(PLAIN)}))
+    (path / "seal.json").write_text(json.dumps({"format": kept_rows.describe_format(PLAIN)}))
 
 
 @pytest.mark.parametrize("damage", [_flip, _cut, _unseal, _garble])
@@ -99,10 +99,10 @@ def test_what_is_damaged_is_not_claimed(tmp_path: Path, damage: Any) -> None:
     for rank in (0, 1):
         leave(space, [batch([rank, 5], 100)], rank=rank)
     damage(tmp_path / "sparkdl-rows" / "set-0")
-    claimed = kept.claim(space, "set", "gang", PLAIN)
+    claimed = kept_rows.claim(space, "set", "gang", PLAIN)
     assert claimed is not None
     assert claimed[0] == 1
-    assert kept.claim(space, "set", "gang", PLAIN) is None
+    assert kept_rows.claim(space, "set", "gang", PLAIN) is None
     claimed[1].close()
 
 
@@ -121,13 +121,13 @@ def test_what_is_damaged_is_not_claimed(tmp_path: Path, damage: Any) -> None:
 )
 def test_rows_of_another_format_are_not_claimed(tmp_path: Path, other: RowFormat) -> None:
     leave(disk(tmp_path), [batch([1])])
-    assert kept.claim(disk(tmp_path), "set", "gang", other) is None
+    assert kept_rows.claim(disk(tmp_path), "set", "gang", other) is None
 
 
 def test_rows_in_memory_are_not_sealed(tmp_path: Path) -> None:
-    assert not kept.seal(Reading([batch([1])], PLAIN), PLAIN)
-    assert not kept.seal(Reading([batch([1])], PLAIN, disk(tmp_path, 1)), PLAIN)
-    assert kept.claim(disk(tmp_path / "nothing"), "set", "gang", PLAIN) is None
+    assert not kept_rows.seal(RowReader([batch([1])], PLAIN), PLAIN)
+    assert not kept_rows.seal(RowReader([batch([1])], PLAIN, disk(tmp_path, 1)), PLAIN)
+    assert kept_rows.claim(disk(tmp_path / "nothing"), "set", "gang", PLAIN) is None
     assert ENOUGH > 1
 
 

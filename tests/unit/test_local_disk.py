@@ -19,13 +19,13 @@ ENOUGH = 1 << 30
 def test_the_oldest_that_nobody_uses_is_removed(tmp_path: Path) -> None:
     space = LocalDisk(tmp_path, 100)
     for age, name in enumerate(("new", "used", "old")):
-        folder = space.write()
+        folder = space.create_folder()
         folder.reserve(30)
         folder.keep(name)
         os.utime(folder.path / "bytes", (1000 - age, 1000 - age))
         if name != "used":
             folder.close()
-    mine = space.write()
+    mine = space.create_folder()
     mine.reserve(10)
     assert left(tmp_path) == sorted(["new", "old", "used", mine.path.name])
     mine.reserve(40)
@@ -40,10 +40,10 @@ def test_what_a_killed_rank_left_is_removed_by_the_next(tmp_path: Path) -> None:
     space = LocalDisk(tmp_path, ENOUGH)
     pid = os.fork()
     if pid == 0:
-        space.write().reserve(5)
+        space.create_folder().reserve(5)
         os._exit(9)
     os.waitpid(pid, 0)
-    alive, mine = space.write(), space.write()
+    alive, mine = space.create_folder(), space.create_folder()
     alive.reserve(5)
     assert len(left(tmp_path)) == 2, "the dead one's is gone"
     mine.reserve(5)
@@ -52,7 +52,7 @@ def test_what_a_killed_rank_left_is_removed_by_the_next(tmp_path: Path) -> None:
 
 def test_some_of_the_disk_is_left_to_others(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(shutil, "disk_usage", lambda path: shutil._ntuple_diskusage(1000, 940, 60))
-    folder = LocalDisk(tmp_path, ENOUGH).write()
+    folder = LocalDisk(tmp_path, ENOUGH).create_folder()
     folder.reserve(10)
     with pytest.raises(PersistenceError, match="has no room for 11 more bytes: 60 are free, and 5% of the disk"):
         folder.reserve(21)
@@ -61,8 +61,8 @@ def test_some_of_the_disk_is_left_to_others(tmp_path: Path, monkeypatch: pytest.
 def test_others_that_hold_the_lock_for_too_long(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(local_disk, "_LOCK_SECONDS", 0.0)
     space = LocalDisk(tmp_path, ENOUGH)
-    folder = space.write()
-    with space.locked(), pytest.raises(PersistenceError, match="other processes held"):
+    folder = space.create_folder()
+    with space.lock(), pytest.raises(PersistenceError, match="other processes held"):
         folder.reserve(1)
 
 
@@ -72,5 +72,5 @@ def test_the_largest_of_sparks_directories(tmp_path: Path, monkeypatch: pytest.M
         path.mkdir()
     monkeypatch.setattr(shutil, "disk_usage", lambda path: shutil._ntuple_diskusage(sizes[path], 0, sizes[path]))
     monkeypatch.setenv("SPARK_LOCAL_DIRS", ",".join(map(str, sizes)))
-    found = LocalDisk.of_executor(5).write()
+    found = LocalDisk.of_executor(5).create_folder()
     assert found.path.parent == tmp_path / "two" / "sparkdl-rows"

@@ -12,7 +12,7 @@ import torch
 from torch.nn.utils.rnn import PackedSequence, pack_sequence, pad_sequence
 
 from sparkdl_comm.data.arguments import Arguments, call
-from sparkdl_comm.data.cache import RankRows, Reading
+from sparkdl_comm.data.cache import RankRows, RowReader
 from sparkdl_comm.data.fields import Collate, Field, RowFormat
 from sparkdl_comm.errors import InputError, ModelError
 from sparkdl_comm.ml.prediction import Predictor
@@ -38,7 +38,7 @@ def batch(rows: list, ids: list[int], kind: pa.DataType = FLOATS, **more: pa.Arr
 
 
 def read(batches: Iterable[pa.RecordBatch], x: Field, **more: str) -> RankRows:
-    reading = Reading(batches, RowFormat((x,), (LABEL,), **more))
+    reading = RowReader(batches, RowFormat((x,), (LABEL,), **more))
     return reading.rows([reading.account])
 
 
@@ -108,7 +108,7 @@ def test_weights_validation_and_a_rank_without_rows() -> None:
     assert rows.training.take(torch.tensor([1, 0]), CPU).inputs[0].tolist() == [[4, 5, 6], [2, 3, 0]]
     assert rows.validation.take(torch.tensor([0]), CPU).inputs[0].tolist() == [[1]]
     form = RowFormat((field(embeds=True),), (LABEL,), **names)
-    some, none = Reading([whole], form), Reading([], form)
+    some, none = RowReader([whole], form), RowReader([], form)
     empty = none.rows([some.account, none.account]).training
     assert (empty.rows, empty.inputs[0].values.dtype) == (0, torch.int64)
     with pytest.raises(ModelError, match="collate_fn: there are no rows of featuresCol 'x' .* a larger batchSize"):

@@ -9,7 +9,7 @@ import pyarrow as pa
 import pytest
 import torch
 
-from sparkdl_comm.data.cache import Reading, RowCache
+from sparkdl_comm.data.cache import RowCache, RowReader
 from sparkdl_comm.data.fields import Field, RowFormat
 from sparkdl_comm.errors import InputError
 
@@ -38,7 +38,7 @@ def batch(
 
 
 def read(batches: Iterable[pa.RecordBatch], rows: RowFormat) -> RowCache:
-    reading = Reading(batches, rows)
+    reading = RowReader(batches, rows)
     return reading.rows([reading.account]).training
 
 
@@ -74,7 +74,7 @@ def test_rows_of_one_id_that_are_not_equal_do_not_depend_on_the_order() -> None:
 
     found = []
     for order in itertools.permutations(range(4)):
-        reading = Reading([batches(order)], rows)
+        reading = RowReader([batches(order)], rows)
         cache = reading.rows([{**reading.account, "validation": {"rows": 1, "weight": 1.0}}]).training
         found.append((cache.inputs[0].numpy().tobytes(), cache.targets[0].tolist(), cache.weights.tolist()))
     assert all(each == found[0] for each in found)
@@ -84,7 +84,7 @@ def test_rows_of_one_id_that_are_not_equal_do_not_depend_on_the_order() -> None:
 
 def test_the_account_says_which_rows_whatever_the_order() -> None:
     one, two = batch([1.0], [0], [7], pa.float32()), batch([2.0], [1], [5], pa.float32())
-    digests = [Reading(order, CLASSES).account["sha256"] for order in ([one, two], [two, one], [two, two])]
+    digests = [RowReader(order, CLASSES).account["sha256"] for order in ([one, two], [two, one], [two, two])]
     assert digests[0] == digests[1] != digests[2]
 
 
@@ -128,7 +128,7 @@ def test_labels_outside_of_what_the_loss_takes(labels: list) -> None:
     good, bad = (
         batch([[1.0]] * len(part), part, [0, 1, 2, 3][: len(part)], label=kind) for part in (labels[:1], labels)
     )
-    readings = [Reading([good], rows), Reading([bad], rows)]
+    readings = [RowReader([good], rows), RowReader([bad], rows)]
     with pytest.raises(
         InputError,
         match="2 of 5 rows have a value outside of 0 to 1, which the loss takes, in labelCol 'y', such as 2. Drop",
@@ -171,7 +171,7 @@ def test_weights_have_mean_one_over_all_ranks() -> None:
         count = len(weights)
         return batch([[1.0]] * count, [0] * count, list(range(count)), weight=pa.array(weights, pa.float64()))
 
-    readings = [Reading([weighted(weights)], rows) for weights in ([1.0, 3.0], [4.0])]
+    readings = [RowReader([weighted(weights)], rows) for weights in ([1.0, 3.0], [4.0])]
     accounts = [reading.account for reading in readings]
     assert readings[0].rows(accounts).training.weights.tolist() == [0.375, 1.125]
     assert readings[1].rows(accounts).training.weights.tolist() == [1.5]
@@ -187,7 +187,7 @@ def test_weights_have_mean_one_over_all_ranks() -> None:
 
 def test_a_rank_without_rows_has_the_shapes_of_the_others() -> None:
     for batches in ([], [batch([], [], [])]):
-        empty, full = Reading(batches, CLASSES), Reading([batch([[1, 2]], [0], [0])], CLASSES)
+        empty, full = RowReader(batches, CLASSES), RowReader([batch([[1, 2]], [0], [0])], CLASSES)
         assert (empty.account["training"]["rows"], read(batches, CLASSES).rows) == (0, 0)
         cache = empty.rows([empty.account, full.account]).training
         assert (cache.inputs[0].shape, cache.targets[0].shape) == ((0, 2), (0,))
@@ -206,8 +206,8 @@ def held_out(held: list[bool | None], ids: list[int] | None = None) -> pa.Record
 
 
 def test_validation_rows_are_apart_and_weighted_by_themselves() -> None:
-    one = Reading([held_out([True, False, True], [9, 8, 7]), held_out([False], [3])], HELD_OUT)
-    other, empty = Reading([held_out([False, False])], HELD_OUT), Reading([], HELD_OUT)
+    one = RowReader([held_out([True, False, True], [9, 8, 7]), held_out([False], [3])], HELD_OUT)
+    other, empty = RowReader([held_out([False, False])], HELD_OUT), RowReader([], HELD_OUT)
     accounts = [reading.account for reading in (one, other, empty)]
     rows = one.rows(accounts)
     assert rows.training.inputs[0].tolist() == [[0.0], [1.0]], "sorted by id"
@@ -217,7 +217,7 @@ def test_validation_rows_are_apart_and_weighted_by_themselves() -> None:
     assert (other.rows(accounts).training.rows, other.rows(accounts).validation.rows) == (2, 0)
     assert empty.rows(accounts).validation.inputs[0].shape == (0, 1)
     assert read([batch([[1]], [0], [0])], CLASSES).rows == 1
-    assert Reading([batch([[1]], [0], [0])], CLASSES).rows([]).validation is None
+    assert RowReader([batch([[1]], [0], [0])], CLASSES).rows([]).validation is None
 
 
 @pytest.mark.parametrize(
@@ -229,7 +229,7 @@ def test_validation_rows_are_apart_and_weighted_by_themselves() -> None:
     ],
 )
 def test_validation_rows_refused(held: list[bool | None], message: str) -> None:
-    readings = [Reading([held_out(held)], HELD_OUT) for _ in range(2)]
+    readings = [RowReader([held_out(held)], HELD_OUT) for _ in range(2)]
     for reading in readings:
         with pytest.raises(InputError, match=message):
             reading.rows([each.account for each in readings])
@@ -256,7 +256,7 @@ def test_bad_rows_are_counted_over_all_batches_and_ranks(features: list, labels:
     for pieces in (batches, [batch(features, labels, [0, 1, 2])]):
         with pytest.raises(InputError, match=message):
             read(pieces, CLASSES)
-    readings = [Reading([piece], CLASSES) for piece in batches]
+    readings = [RowReader([piece], CLASSES) for piece in batches]
     for reading in readings:
         with pytest.raises(InputError, match=message):
             reading.rows([each.account for each in readings])

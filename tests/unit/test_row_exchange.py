@@ -12,11 +12,11 @@ import pytest
 import torch
 from torch import nn
 
-from sparkdl_comm.data.cache import Reading, RowCache
+from sparkdl_comm.data.cache import RowCache, RowReader
 from sparkdl_comm.data.fields import Field
-from sparkdl_comm.data.held import hold
-from sparkdl_comm.data.partitions import BatchSampler, dealt
+from sparkdl_comm.data.partitions import BatchSampler, deal_rows
 from sparkdl_comm.data.ragged import Ragged, offsets_of
+from sparkdl_comm.data.resident_rows import keep_resident
 from sparkdl_comm.errors import InputError, ProtocolError, RankFailedError, RankLostError, SparkdlCommError
 from sparkdl_comm.gang.failure import Failure
 from sparkdl_comm.gang.frames import send_all, send_frame
@@ -107,10 +107,10 @@ def test_any_rows_of_any_rank(monkeypatch: pytest.MonkeyPatch, ragged: bool, pie
 
 
 def test_rows_on_disks_partly_in_memory(tmp_path: Path) -> None:
-    readings = [Reading([batch(list(range(start, start + 4)))], PLAIN, disk(tmp_path)) for start in (0, 4)]
+    readings = [RowReader([batch(list(range(start, start + 4)))], PLAIN, disk(tmp_path)) for start in (0, 4)]
     accounts = [each.account for each in readings]
-    parts = [hold(each.rows(accounts), 50).training for each in readings]
-    assert all(part.held is not None and part.slow for part in parts)
+    parts = [keep_resident(each.rows(accounts), 50).training for each in readings]
+    assert all(part.resident is not None and part.needs_disk for part in parts)
     index = torch.tensor([7, 0, 3, 4, 5, 1])
     for rows in exchanged(parts, lambda exchange, gang: exchange.pick(index)):
         assert torch.equal(rows.targets[0], index)
@@ -223,7 +223,7 @@ def test_each_epoch_deals_all_rows_anew(parts: int) -> None:
     sampler = BatchSampler.of(counts, 8 * parts)
     for rank, loop in enumerate(loops):
         seen = [row for step in loop.model.module.inputs for row in step]
-        assert seen == np.concatenate([dealt(counts, 5, epoch, rank) for epoch in range(3)]).tolist()
+        assert seen == np.concatenate([deal_rows(counts, 5, epoch, rank) for epoch in range(3)]).tolist()
         assert len(loop.progress.history) == 3
         assert loop.progress.step == 3 * sampler.steps
     alive = [each.name for each in threading.enumerate()]

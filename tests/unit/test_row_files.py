@@ -16,7 +16,7 @@ import torch
 from hypothesis import given
 from hypothesis import strategies as st
 
-from sparkdl_comm.data.cache import RankRows, Reading, RowCache
+from sparkdl_comm.data.cache import RankRows, RowCache, RowReader
 from sparkdl_comm.data.fields import Field, RowFormat
 from sparkdl_comm.data.local_disk import LocalDisk
 from sparkdl_comm.data.spill import Spill
@@ -96,7 +96,7 @@ def test_the_disk_gives_what_memory_gives(
 ) -> None:
     batches, rows = received(counts, ragged, weighted, held, seed)
     folder = tmp_path_factory.mktemp("disk")
-    memory, reading = Reading(batches, rows), Reading(batches, rows, disk(folder))
+    memory, reading = RowReader(batches, rows), RowReader(batches, rows, disk(folder))
     assert reading.account == memory.account
     other = {"rows": 1, "weight": 1.0}
     accounts = [memory.account, {**memory.account, "training": other, "validation": other}]
@@ -109,7 +109,7 @@ def test_the_disk_gives_what_memory_gives(
 
 def test_rows_that_cannot_be_used_leave_nothing(tmp_path: Path) -> None:
     bad = batch([1, 2], input0=pa.array([[1.0] * 3, None], pa.list_(pa.float64())))
-    reading = Reading([batch([3]), bad, batch([4])], PLAIN, disk(tmp_path))
+    reading = RowReader([batch([3]), bad, batch([4])], PLAIN, disk(tmp_path))
     with pytest.raises(InputError, match="1 of 4 rows have a null"):
         reading.rows([reading.account])
     reading.close()
@@ -120,22 +120,22 @@ def test_rows_that_cannot_be_used_leave_nothing(tmp_path: Path) -> None:
 
     encoded = RowFormat((Field("featuresCol", "x", decode=fails),), (LABEL,))
     with pytest.raises(InputError, match="raised ValueError"):
-        Reading([batch([1])], encoded, disk(tmp_path))
+        RowReader([batch([1])], encoded, disk(tmp_path))
     assert left(tmp_path) == []
 
 
 @pytest.mark.parametrize("limit", [1, 500_000, 1_000_000], ids=["at once", "after some", "for the columns"])
 def test_over_the_limit_all_goes_on_in_memory(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, limit: int) -> None:
     """A batch takes 240 kB as it comes, and half of it in the columns."""
-    monkeypatch.setattr("sparkdl_comm.data.spill._STEP", 0)
+    monkeypatch.setattr("sparkdl_comm.data.spill._STEP_BYTES", 0)
     width = 300
     batches = [batch(list(range(start, start + 100)), width) for start in range(0, 300, 100)]
-    reading = Reading(batches, PLAIN, disk(tmp_path, limit))
+    reading = RowReader(batches, PLAIN, disk(tmp_path, limit))
     assert left(tmp_path) == []
     problem = reading.account["problem"]
     assert f"exceed spark.sparkdl.comm.data.cacheLimit={limit}, " in problem
     assert problem.startswith("rows are kept in memory, although spark.sparkdl.comm.data.cache=disk: ")
-    memory = Reading(batches, PLAIN)
+    memory = RowReader(batches, PLAIN)
     assert same(reading.rows([reading.account]), memory.rows([memory.account]))
     assert {**reading.account, "problem": None} == memory.account
 
@@ -162,7 +162,7 @@ def test_a_disk_that_is_full_is_told_and_all_goes_on_in_memory(
     monkeypatch.setattr(Spill, "add", full)
     monkeypatch.setattr(os, "posix_fallocate", none)
     batches = [batch([5, 1]), batch([2]), batch([4, 9])]
-    reading = Reading(batches, PLAIN, disk(tmp_path))
+    reading = RowReader(batches, PLAIN, disk(tmp_path))
     assert "No space left on device" in reading.account["problem"]
     assert left(tmp_path) == []
     assert reading.rows([reading.account]).training.targets[0].tolist() == [1, 2, 4, 5, 9]
@@ -170,7 +170,7 @@ def test_a_disk_that_is_full_is_told_and_all_goes_on_in_memory(
 
 def test_a_directory_that_cannot_be_used(tmp_path: Path) -> None:
     (tmp_path / "sparkdl-rows").write_text("a file")
-    reading = Reading([batch([2, 1])], PLAIN, disk(tmp_path))
+    reading = RowReader([batch([2, 1])], PLAIN, disk(tmp_path))
     assert "sparkdl-rows" in reading.account["problem"]
     assert reading.rows([reading.account]).training.targets[0].tolist() == [1, 2]
 
@@ -181,14 +181,14 @@ def test_batches_that_cannot_be_read_any_more(tmp_path: Path, monkeypatch: pytes
 
     monkeypatch.setattr(Spill, "batches", unreadable)
     with pytest.raises(PersistenceError, match=r"Input/output error.* Set spark.sparkdl.comm.data.cache=memory"):
-        Reading([batch([1])], PLAIN, disk(tmp_path))
+        RowReader([batch([1])], PLAIN, disk(tmp_path))
     assert left(tmp_path) == []
 
 
 def test_decode_may_return_another_type_in_a_later_batch(tmp_path: Path) -> None:
     encoded = RowFormat((Field("featuresCol", "x", decode=_decoded),), (LABEL,))
     batches = [batch([n], input0=pa.array([bytes([n])], pa.binary())) for n in range(4)]
-    memory, reading = Reading(batches, encoded), Reading(batches, encoded, disk(tmp_path))
+    memory, reading = RowReader(batches, encoded), RowReader(batches, encoded, disk(tmp_path))
     assert same(reading.rows([reading.account]), memory.rows([memory.account]))
 
 
@@ -197,7 +197,7 @@ def _decoded(value: bytes) -> np.ndarray:
 
 
 def test_the_file_is_arrows(tmp_path: Path) -> None:
-    Reading([batch([5, 1])], PLAIN, disk(tmp_path))
+    RowReader([batch([5, 1])], PLAIN, disk(tmp_path))
     (path,) = tmp_path.glob("*/*/rows.arrow")
     table = pa.ipc.open_file(pa.memory_map(str(path))).read_all()
     table.validate(full=True)
@@ -206,10 +206,10 @@ def test_the_file_is_arrows(tmp_path: Path) -> None:
 
 def test_memory_mapped_is_let_go(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """Rows that were taken do not stay in the process."""
-    monkeypatch.setattr("sparkdl_comm.data.arrow_file._HELD", 4 << 20)
+    monkeypatch.setattr("sparkdl_comm.data.arrow_file._MAPPED_BYTES", 4 << 20)
     width = 50_000
     batches = (batch(list(range(start, start + 20)), width) for start in range(0, 200, 20))
-    reading = Reading(batches, PLAIN, disk(tmp_path))
+    reading = RowReader(batches, PLAIN, disk(tmp_path))
     rows = reading.rows([reading.account]).training
     for index in torch.arange(200).split(10):
         rows.take(index, CPU)
@@ -231,7 +231,7 @@ def _resident(file: Path) -> int:
 def test_descriptors_are_closed(tmp_path: Path) -> None:
     before = len(os.listdir("/proc/self/fd"))
     for _ in range(3):
-        reading = Reading([batch([5, 1])], PLAIN, disk(tmp_path))
+        reading = RowReader([batch([5, 1])], PLAIN, disk(tmp_path))
         reading.close()
         reading.close()
     del reading

@@ -13,8 +13,8 @@ import pytest
 import torch
 from pyspark.ml.linalg import Vectors
 
-from sparkdl_comm.data import arrow, kept, sparse, vectors
-from sparkdl_comm.data.cache import Reading, RowCache
+from sparkdl_comm.data import arrow, kept_rows, sparse, vectors
+from sparkdl_comm.data.cache import RowCache, RowReader
 from sparkdl_comm.data.fields import Field, RowFormat
 from sparkdl_comm.data.local_disk import LocalDisk
 from sparkdl_comm.data.ragged import Ragged
@@ -49,7 +49,7 @@ def batches(form: RowFormat, vectors_given: list[Any] | None = None) -> list[pa.
     given = column(rows() if vectors_given is None else vectors_given)
     count = len(given)
     if form.inputs[0].width is None:
-        given = vectors.lists(given).cast(pa.large_list(pa.float32()))
+        given = vectors.to_lists(given).cast(pa.large_list(pa.float32()))
     table = {"input0": given, "target0": pa.array(np.arange(count, dtype=np.float32)), "id": pa.array(range(count))}
     batch = pa.RecordBatch.from_pydict(table)
     return [batch.slice(start, 10) for start in range(0, count, 10)]
@@ -60,7 +60,7 @@ def test_a_batch_is_what_the_rows_are(dtype: str | None) -> None:
     given = rows() if dtype != "int64" else [Vectors.sparse(WIDTH, {1: 3.0, 7: 2.0**40}), Vectors.dense([1.0] * WIDTH)]
     expected = torch.tensor(np.stack([row.toArray() for row in given]))
     field = replace(FIELD, dtype=dtype)
-    read = Ragged.of(field, *arrow.ragged(sparse.pairs(field, column(given))))
+    read = Ragged.of(field, *arrow.to_ragged(sparse.to_pairs(field, column(given))))
     got = read.take(torch.arange(len(given)).flip(0), None)
     assert got.is_sparse == (dtype == "sparse")
     if got.is_sparse:
@@ -74,14 +74,14 @@ def test_a_batch_is_what_the_rows_are(dtype: str | None) -> None:
 @pytest.mark.parametrize("dtype", [None, "sparse"])
 def test_rows_without_values_are_zeros(dtype: str | None) -> None:
     """As HashingTF makes of texts without words; a predict batch may have no others."""
-    got = arrow.read(Field("featuresCol", "x", dtype), column([Vectors.sparse(WIDTH, {})] * 2)).collated()
+    got = arrow.read(Field("featuresCol", "x", dtype), column([Vectors.sparse(WIDTH, {})] * 2)).collate()
     assert torch.equal(got.to_dense(), torch.zeros(2, WIDTH))
 
 
 @pytest.mark.parametrize("dtype", [None, "sparse"])
 def test_rows_are_of_the_shape_of_input_shapes(dtype: str | None) -> None:
     field = Field("featuresCol", "x", dtype, (2, WIDTH // 2))
-    got = arrow.read(field, column(rows())).collated()
+    got = arrow.read(field, column(rows())).collate()
     assert got.is_sparse == (dtype == "sparse")
     assert torch.equal(got.to_dense(), whole(rows()).reshape(ROWS, 2, WIDTH // 2))
     with pytest.raises(
@@ -99,7 +99,7 @@ def test_a_rank_whose_rows_have_no_values(tmp_path: Path, cache: str, shuffle: s
             folder = tmp_path / f"{form.inputs[0].width} {rank}"
             folder.mkdir()
             disk = LocalDisk(folder, 1 << 30) if cache == "disk" else None
-            parts.append(Reading(batches(form, [row] * 4), form, disk))
+            parts.append(RowReader(batches(form, [row] * 4), form, disk))
         caches = [part.rows([part.account for part in parts]).training for part in parts]
         settings: dict[str, Any] = {"batch": 2, "epochs": 2, "conf": {"data_shuffle": shuffle}}
         loops = train(lambda: torch.nn.Linear(WIDTH, 1), caches, rows=form, **settings)
@@ -113,18 +113,18 @@ def test_a_rank_whose_rows_have_no_values(tmp_path: Path, cache: str, shuffle: s
 def test_wide_vectors_stay_pairs_and_others_do_not() -> None:
     plain = replace(FIELD, width=None)
     assert isinstance(arrow.read(plain, column(rows())), Ragged)
-    assert torch.equal(arrow.read(plain, column(rows())).collated(), whole(rows()))
+    assert torch.equal(arrow.read(plain, column(rows())).collate(), whole(rows()))
     full = [Vectors.sparse(3, {0: 1.0, 1: 1.0}), Vectors.dense(1.0, 2.0, 3.0)]
     assert isinstance(arrow.read(plain, column(full)), np.ndarray)
-    assert arrow.read(replace(plain, dtype="sparse"), column(full)).collated().is_sparse
+    assert arrow.read(replace(plain, dtype="sparse"), column(full)).collate().is_sparse
 
 
 @pytest.mark.parametrize("cache", ["memory", "disk"])
 def test_kept_as_pairs_and_trained_as_whole_rows(tmp_path: Path, cache: str) -> None:
-    def read(form: RowFormat) -> tuple[Reading, RowCache]:
+    def read(form: RowFormat) -> tuple[RowReader, RowCache]:
         (tmp_path / str(form.inputs[0].width)).mkdir()
         disk = LocalDisk(tmp_path / str(form.inputs[0].width), 1 << 30) if cache == "disk" else None
-        reading = Reading(batches(form), form, disk)
+        reading = RowReader(batches(form), form, disk)
         assert reading.account["problem"] is None
         return reading, reading.rows([reading.account]).training
 
@@ -135,7 +135,7 @@ def test_kept_as_pairs_and_trained_as_whole_rows(tmp_path: Path, cache: str) -> 
     assert kept_pairs.values.nbytes == 8 * int((whole(rows()) != 0).sum())
     if cache == "disk":
         assert reading.bytes < plain.bytes / 50
-        assert kept.seal(reading, FORMAT)
+        assert kept_rows.seal(reading, FORMAT)
     index = torch.tensor([5, 0, 23])
     assert torch.equal(
         pairs.take(index, torch.device("cpu")).inputs[0], dense.take(index, torch.device("cpu")).inputs[0]
@@ -147,7 +147,7 @@ def test_kept_as_pairs_and_trained_as_whole_rows(tmp_path: Path, cache: str) -> 
 @pytest.mark.parametrize("shuffle", ["local", "global"])
 def test_ranks_train_and_exchange_pairs_as_whole_rows(shuffle: str) -> None:
     def caches(form: RowFormat) -> list[RowCache]:
-        reading = Reading(batches(form), form)
+        reading = RowReader(batches(form), form)
         everything = reading.rows([reading.account]).training
         return [everything.pick(part) for part in torch.arange(ROWS).split([11, 13])]
 
@@ -177,7 +177,7 @@ def test_bad_rows_are_told() -> None:
         return str(raised.value)
 
     def read(batch: pa.RecordBatch) -> None:
-        reading = Reading([batch], FORMAT)
+        reading = RowReader([batch], FORMAT)
         reading.rows([reading.account])
 
     good = Vectors.sparse(WIDTH, {1: 1.0})

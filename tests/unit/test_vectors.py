@@ -11,7 +11,7 @@ from pyspark.ml.linalg import DenseVector, SparseVector, Vectors, VectorUDT
 
 from sparkdl_comm.data import arrow
 from sparkdl_comm.data.fields import Field
-from sparkdl_comm.data.vectors import lists
+from sparkdl_comm.data.vectors import to_lists
 from sparkdl_comm.errors import InputError
 
 KIND = pa.struct(
@@ -42,7 +42,7 @@ def expected(rows: list[Any]) -> list[Any]:
 def test_every_slice(start: int) -> None:
     for length in range(len(ROWS) - start + 1):
         part = column(ROWS).slice(start, length)
-        assert lists(part).to_pylist() == expected(ROWS[start : start + length])
+        assert to_lists(part).to_pylist() == expected(ROWS[start : start + length])
 
 
 def test_as_features() -> None:

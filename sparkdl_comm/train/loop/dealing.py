@@ -13,7 +13,7 @@ from collections.abc import Sequence
 import torch
 
 from sparkdl_comm.data.cache import RowCache
-from sparkdl_comm.data.partitions import dealt, permutation
+from sparkdl_comm.data.partitions import deal_rows, permutation
 from sparkdl_comm.gang.exchange import gather_tensors
 from sparkdl_comm.gang.gang import Gang
 from sparkdl_comm.train.loop.row_exchange import RowExchange
@@ -47,7 +47,7 @@ class Dealing:
         rank = self._gang.rank
         if self._exchange is None:
             return torch.from_numpy(permutation(self._rows.rows, self._seed, epoch, rank))
-        return torch.from_numpy(dealt(self._counts, self._seed, epoch, rank))
+        return torch.from_numpy(deal_rows(self._counts, self._seed, epoch, rank))
 
     def numbered(self, values: torch.Tensor) -> torch.Tensor:
         """Return a value for each row number, from ``values`` of this rank's own rows, ``[rows]``. All ranks call it."""

@@ -21,7 +21,7 @@ from typing import Any
 import numpy as np
 import torch
 
-from sparkdl_comm.data.cache import Column, RowCache, joined
+from sparkdl_comm.data.cache import Column, RowCache, concatenate
 from sparkdl_comm.data.ragged import Ragged, offsets_of
 from sparkdl_comm.errors import DeadlineError, GangError, InputError, ProtocolError, RankLostError
 from sparkdl_comm.gang.control import VERDICT_SECONDS
@@ -117,7 +117,7 @@ class RowExchange:
                 with self._talking_to(peer):
                     parts.append(self._receive(self._dialled[peer], len(where)))
                 places.append(where)
-        return joined(parts).pick(torch.cat(places).argsort())
+        return concatenate(parts).pick(torch.cat(places).argsort())
 
     def _ask(self, peer: int, index: torch.Tensor) -> None:
         if peer not in self._dialled:

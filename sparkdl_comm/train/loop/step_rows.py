@@ -37,7 +37,7 @@ class StepRows:
         self._count, self._empty = count, empty
         self._order = torch.arange(0)
         self._ahead: dict[tuple[int, int], Future[RowCache]] = {}
-        self._pool = ThreadPoolExecutor(1, "sparkdl-read-ahead") if source.slow else None
+        self._pool = ThreadPoolExecutor(1, "sparkdl-read-ahead") if source.needs_disk else None
 
     def begin_epoch(self, order: torch.Tensor) -> None:
         """Start an epoch. ``order``: this rank's row numbers in the order of use, int64 ``[rows]``."""

@@ -13,37 +13,37 @@ from dataclasses import replace
 import numpy as np
 import torch
 
-from sparkdl_comm.data.arrow_file import MappedFile, tensor
+from sparkdl_comm.data.arrow_file import MappedFile, as_tensor
 from sparkdl_comm.data.cache import Column, RankRows, RowCache
 from sparkdl_comm.data.ragged import Ragged
 
 
-def hold(rows: RankRows, limit: int) -> RankRows:
-    """Return ``rows`` with a copy in memory of as many first rows as ``limit`` bytes allow.
+def keep_resident(rows: RankRows, limit_bytes: int) -> RankRows:
+    """Return ``rows`` with a copy in memory of as many first rows as ``limit_bytes`` allows.
 
     Rows for training come before rows for validation. Rows that are in memory already stay as they are.
     """
-    training = _held(rows.training, limit)
+    training = _with_resident(rows.training, limit_bytes)
     if rows.validation is None:
         return RankRows(training, None)
-    return RankRows(training, _held(rows.validation, limit - held_bytes(training)))
+    return RankRows(training, _with_resident(rows.validation, limit_bytes - resident_bytes(training)))
 
 
-def held_bytes(rows: RowCache) -> int:
+def resident_bytes(rows: RowCache) -> int:
     """Return the bytes in memory of the copied rows of a file."""
-    return 0 if rows.held is None else int(_ends(rows.held)[-1])
+    return 0 if rows.resident is None else int(_cumulative_bytes(rows.resident)[-1])
 
 
-def _held(rows: RowCache, limit: int) -> RowCache:
-    if rows.file is None or not limit:
+def _with_resident(rows: RowCache, limit_bytes: int) -> RowCache:
+    if rows.file is None or not limit_bytes:
         return rows
-    count = int(np.searchsorted(_ends(rows), limit, "right")) - 1
+    count = int(np.searchsorted(_cumulative_bytes(rows), limit_bytes, "right")) - 1
     if not count:
         return rows
-    return replace(rows, held=rows.with_columns([_copied(column, count, rows.file) for column in rows.columns]))
+    return replace(rows, resident=rows.with_columns([_copy(column, count, rows.file) for column in rows.columns]))
 
 
-def _ends(rows: RowCache) -> np.ndarray:
+def _cumulative_bytes(rows: RowCache) -> np.ndarray:
     """Return the bytes of the first 0, 1, 2, … rows, int64 ``[rows + 1]``."""
     counted = np.arange(rows.rows + 1, dtype=np.int64)
     total = np.zeros_like(counted)
@@ -56,9 +56,9 @@ def _ends(rows: RowCache) -> np.ndarray:
     return total
 
 
-def _copied(column: Column, count: int, file: MappedFile) -> Column:
+def _copy(column: Column, count: int, file: MappedFile) -> Column:
     if not isinstance(column, Ragged):
-        return tensor(file.copy(column[:count].numpy()))
+        return as_tensor(file.copy(column[:count].numpy()))
     offsets = column.offsets[: count + 1]
     values = file.copy(column.values[offsets[0] : offsets[-1]].numpy())
     return Ragged(column.field, torch.from_numpy(values), offsets - offsets[0])

@@ -17,17 +17,17 @@ from typing import Any
 import numpy as np
 
 from sparkdl_comm.data.arrow_file import MappedFile
+from sparkdl_comm.data.batch_collector import COLUMNS_FILE, SortedColumns
 from sparkdl_comm.data.builders import ArrayBuilder, Builder, RaggedBuilder
-from sparkdl_comm.data.cache import Reading
+from sparkdl_comm.data.cache import RowReader
 from sparkdl_comm.data.fields import Field, RowFormat
 from sparkdl_comm.data.local_disk import Folder, LocalDisk
-from sparkdl_comm.data.received import FILE, Columns
 
 _SEAL = "seal.json"
-_PIECE = 1 << 20
+_CHUNK_BYTES = 1 << 20
 
 
-def described(rows: RowFormat) -> list[Any]:
+def describe_format(rows: RowFormat) -> list[Any]:
     """Return everything in the format that decides how a rank keeps rows and which it refuses; JSON-able."""
     fields = [
         [
@@ -39,12 +39,12 @@ def described(rows: RowFormat) -> list[Any]:
             field.is_ragged,
             field.width,
         ]
-        for _, field in rows.named()
+        for _, field in rows.named_fields()
     ]
     return [fields, len(rows.inputs), rows.weight is not None, rows.validation is not None]
 
 
-def seal(reading: Reading, rows: RowFormat) -> bool:
+def seal(reading: RowReader, rows: RowFormat) -> bool:
     """Write the seal of the folder of ``reading``, so that it may be kept.
 
     Return False if there is no folder or the seal cannot be written.
@@ -55,14 +55,14 @@ def seal(reading: Reading, rows: RowFormat) -> bool:
     account = reading.account
     count = account["training"]["rows"] + account["validation"]["rows"]
     try:
-        told = {
-            "format": described(rows),
+        contents = {
+            "format": describe_format(rows),
             "account": account,
             "rows": count,
             "training": account["training"]["rows"],
-            "crc32": _crc(path / FILE) if count else 0,
+            "crc32": _file_crc32(path / COLUMNS_FILE) if count else 0,
         }
-        (path / _SEAL).write_text(json.dumps(told))
+        (path / _SEAL).write_text(json.dumps(contents))
     except OSError:
         return False
     return True
@@ -78,39 +78,39 @@ def claim(disk: LocalDisk, name: str, attempt: str, rows: RowFormat) -> tuple[in
     with ExitStack() as unusable:  # bad folders stay claimed until the end, so none is tried twice
         while (folder := disk.claim(name, attempt)) is not None:
             try:
-                told = json.loads((folder.path / _SEAL).read_text())
-                if told["format"] == described(rows) and (
-                    not told["rows"] or _crc(folder.path / FILE) == told["crc32"]
+                contents = json.loads((folder.path / _SEAL).read_text())
+                if contents["format"] == describe_format(rows) and (
+                    not contents["rows"] or _file_crc32(folder.path / COLUMNS_FILE) == contents["crc32"]
                 ):
-                    return int(folder.path.name.rpartition("-")[2]), KeptRows(folder, told, rows)
+                    return int(folder.path.name.rpartition("-")[2]), KeptRows(folder, contents, rows)
             except (OSError, ValueError, KeyError):
                 pass  # the folder is damaged
             unusable.callback(folder.close)
     return None
 
 
-class KeptRows(Reading):
+class KeptRows(RowReader):
     """Rows of a rank of an earlier fit."""
 
-    def __init__(self, folder: Folder, told: dict[str, Any], rows: RowFormat) -> None:
-        """``told``: contents of the seal, which has the same format as ``rows``.
+    def __init__(self, folder: Folder, contents: dict[str, Any], rows: RowFormat) -> None:
+        """``contents``: contents of the seal, which has the same format as ``rows``.
 
         :raises OSError: the file cannot be mapped.
         """
         self._format, self._folder = rows, folder
-        self.account = told["account"]
-        self._use(_columns(folder.path / FILE, told, rows))
+        self.account = contents["account"]
+        self._set_columns(_load_columns(folder.path / COLUMNS_FILE, contents, rows))
 
     @property
     def folder(self) -> Folder | None:
         return self._folder
 
 
-def _columns(path: Path, told: dict[str, Any], rows: RowFormat) -> Columns:
-    count = told["rows"]
+def _load_columns(path: Path, contents: dict[str, Any], rows: RowFormat) -> SortedColumns:
+    count = contents["rows"]
     file = MappedFile(path) if count else None
     builders: dict[str, Any] = {}
-    for name, field in rows.named():
+    for name, field in rows.named_fields():
         if field.is_ragged:
             lengths = np.zeros(0, np.int64) if file is None else np.diff(file.offsets[name])
             builders[name] = RaggedBuilder(field, lengths)
@@ -123,12 +123,12 @@ def _columns(path: Path, told: dict[str, Any], rows: RowFormat) -> Columns:
     if file is not None:
         for name, builder in builders.items():
             builder.array = file.arrays[name]
-    return Columns(count, told["training"], told["account"]["sha256"], targets, weights, file)
+    return SortedColumns(count, contents["training"], contents["account"]["sha256"], targets, weights, file)
 
 
-def _crc(path: Path) -> int:
+def _file_crc32(path: Path) -> int:
     found = 0
     with open(path, "rb") as file:
-        while piece := file.read(_PIECE):
+        while piece := file.read(_CHUNK_BYTES):
             found = zlib.crc32(piece, found)
     return found

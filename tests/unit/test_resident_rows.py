@@ -10,8 +10,8 @@ import torch
 from hypothesis import given
 from hypothesis import strategies as st
 
-from sparkdl_comm.data.cache import RankRows, Reading, RowCache
-from sparkdl_comm.data.held import held_bytes, hold
+from sparkdl_comm.data.cache import RankRows, RowCache, RowReader
+from sparkdl_comm.data.resident_rows import keep_resident, resident_bytes
 
 from .test_row_files import CPU, PLAIN, batch, disk, received, same, tensors
 
@@ -19,8 +19,8 @@ from .test_row_files import CPU, PLAIN, batch, disk, received, same, tensors
 ROW = 3 * 4 + 8
 
 
-def on_disk(folder: Path, ids: list[int]) -> tuple[Reading, RankRows]:
-    reading = Reading([batch(ids)], PLAIN, disk(folder))
+def on_disk(folder: Path, ids: list[int]) -> tuple[RowReader, RankRows]:
+    reading = RowReader([batch(ids)], PLAIN, disk(folder))
     return reading, reading.rows([reading.account])
 
 
@@ -38,13 +38,13 @@ def test_the_rows_are_the_same(
     limit: int,
 ) -> None:
     batches, rows = received(counts, ragged, weighted, held, seed)
-    reading = Reading(batches, rows, disk(tmp_path_factory.mktemp("held")))
+    reading = RowReader(batches, rows, disk(tmp_path_factory.mktemp("held")))
     other = {"rows": 1, "weight": 1.0}
     found = reading.rows([reading.account, {**reading.account, "training": other, "validation": other}])
-    kept = hold(found, limit)
+    kept = keep_resident(found, limit)
     assert same(kept, found)
     parts = [part for part in (kept.training, kept.validation) if part is not None]
-    assert sum(map(held_bytes, parts)) <= limit
+    assert sum(map(resident_bytes, parts)) <= limit
     for part in parts:
         index = torch.from_numpy(np.random.default_rng(seed).permutation(part.rows))
         if len(index):
@@ -62,9 +62,9 @@ def taken(rows: RowCache, index: torch.Tensor) -> list[torch.Tensor]:
 def test_what_is_held_is_not_read_again(tmp_path: Path, limit: int, held: int) -> None:
     """The file changes; only rows that are read from it do."""
     reading, rows = on_disk(tmp_path, [1, 2, 3, 4, 5])
-    kept = hold(rows, limit).training
-    assert held_bytes(kept) == held * ROW
-    assert kept.slow == (held < 5)
+    kept = keep_resident(rows, limit).training
+    assert resident_bytes(kept) == held * ROW
+    assert kept.needs_disk == (held < 5)
     (path,) = tmp_path.glob("*/*/rows.arrow")
     path.write_bytes(path.read_bytes().replace(np.float32([4.0] * 3).tobytes(), np.float32([7.0] * 3).tobytes()))
     with open(path, "r+b") as file:  # in place: the file is mapped
@@ -76,20 +76,20 @@ def test_what_is_held_is_not_read_again(tmp_path: Path, limit: int, held: int) -
 
 def test_rows_for_training_come_first(tmp_path: Path) -> None:
     batches, form = received([6], False, False, True, 3)
-    reading = Reading(batches, form, disk(tmp_path))
+    reading = RowReader(batches, form, disk(tmp_path))
     rows = reading.rows([reading.account])
-    size = held_bytes(hold(rows, 1 << 40).training)
-    kept = hold(rows, size + 1)
+    size = resident_bytes(keep_resident(rows, 1 << 40).training)
+    kept = keep_resident(rows, size + 1)
     assert kept.validation is not None
-    assert (kept.training.held is not None, kept.validation.held) == (True, None)
-    everything = hold(rows, 1 << 40)
+    assert (kept.training.resident is not None, kept.validation.resident) == (True, None)
+    everything = keep_resident(rows, 1 << 40)
     assert everything.validation is not None
-    assert not everything.training.slow
-    assert not everything.validation.slow
+    assert not everything.training.needs_disk
+    assert not everything.validation.needs_disk
     reading.close()
 
 
 def test_rows_in_memory_stay_as_they_are() -> None:
-    reading = Reading([batch([1, 2])], PLAIN)
+    reading = RowReader([batch([1, 2])], PLAIN)
     rows = reading.rows([reading.account])
-    assert hold(rows, 1 << 40) == rows
+    assert keep_resident(rows, 1 << 40) == rows

@@ -17,7 +17,7 @@ import pyarrow as pa
 import pyarrow.compute as pc
 
 from sparkdl_comm.data import arrow_file
-from sparkdl_comm.data.arrow_file import Layout, MappedFile
+from sparkdl_comm.data.arrow_file import ColumnLayout, MappedFile
 from sparkdl_comm.data.builders import ArrayBuilder, Builder, RaggedBuilder, order_equal_ids
 from sparkdl_comm.data.fields import Field, RowFormat
 from sparkdl_comm.data.local_disk import Folder, LocalDisk
@@ -25,12 +25,12 @@ from sparkdl_comm.data.spill import Spill
 from sparkdl_comm.errors import PersistenceError
 
 #: Name of the columns' file in a rank's folder.
-FILE = "rows.arrow"
-_KEY = "spark.sparkdl.comm.data.cache"
+COLUMNS_FILE = "rows.arrow"
+_CACHE_KEY = "spark.sparkdl.comm.data.cache"
 
 
 @dataclass
-class Columns:
+class SortedColumns:
     """All rows of a rank, sorted by id, rows for training first.
 
     ``rows``: number of rows. ``training``: number of rows for training. ``sha256``: hash of the ids. ``builders``: of
@@ -45,7 +45,7 @@ class Columns:
     file: MappedFile | None = None
 
 
-class Received:
+class BatchCollector:
     """Collector of batches: call :meth:`add` for each, then :meth:`columns`.
 
     ``problem``: why the disk is not used although it was asked for, or None. ``folder``: of the columns' file; the
@@ -55,59 +55,61 @@ class Received:
     def __init__(self, rows: RowFormat, disk: LocalDisk | None) -> None:
         self._rows = rows
         self._ids: list[np.ndarray] = []
-        self._held: list[np.ndarray] = []
-        self._lengths: dict[str, list[np.ndarray]] = {name: [] for name, field in rows.named() if field.is_ragged}
-        self._kept: list[pa.RecordBatch] = []
+        self._is_validation: list[np.ndarray] = []
+        self._lengths: dict[str, list[np.ndarray]] = {
+            name: [] for name, field in rows.named_fields() if field.is_ragged
+        }
+        self._in_memory: list[pa.RecordBatch] = []
         self._spill: Spill | None = None
         self.folder: Folder | None = None
         self.problem: str | None = None
         if disk is not None:
             try:
-                self.folder = disk.write()
+                self.folder = disk.create_folder()
                 self._spill = Spill(self.folder)
             except OSError as error:
-                self._give_up(error)
+                self._fall_back_to_memory(error)
 
     def add(self, batch: pa.RecordBatch) -> None:
         """Add a batch of rows that can be used. It goes to the disk if possible, else it stays in memory.
 
         :raises PersistenceError: earlier batches cannot be read from the disk again.
         """
-        self._ids.append(_copied(batch["id"], np.int64))
+        self._ids.append(_copy(batch["id"], np.int64))
         if self._rows.validation is not None:
-            self._held.append(_copied(batch["validation"], bool))
+            self._is_validation.append(_copy(batch["validation"], bool))
         for name, lengths in self._lengths.items():
-            lengths.append(_copied(pc.list_value_length(batch[name]), np.int64))
+            lengths.append(_copy(pc.list_value_length(batch[name]), np.int64))
         if self._spill is not None:
             try:
                 self._spill.add(batch)
                 return
             except OSError as error:
-                self._give_up(error)
-        self._kept.append(batch)
+                self._fall_back_to_memory(error)
+        self._in_memory.append(batch)
 
     def clear(self) -> None:
         """Release all batches, because there are rows that cannot be used."""
-        for part in (self._ids, self._held, self._kept, *self._lengths.values()):
+        for part in (self._ids, self._is_validation, self._in_memory, *self._lengths.values()):
             part.clear()
         if self._spill is not None:
             self._spill.close()
             self._spill = None
 
-    def columns(self) -> Columns:
+    def columns(self) -> SortedColumns:
         """Return the sorted columns. Releases each batch as soon as it is copied.
 
         :raises PersistenceError: the batches cannot be read from the disk again.
         """
         ids = np.concatenate([np.empty(0, np.int64), *self._ids])
-        held = np.zeros(len(ids), bool)
+        is_validation = np.zeros(len(ids), bool)
         if self._rows.validation is not None:
-            held = np.concatenate([np.empty(0, bool), *self._held])
-        order = np.lexsort((ids, held))  # by `held`, then by id
+            is_validation = np.concatenate([np.empty(0, bool), *self._is_validation])
+        order = np.lexsort((ids, is_validation))
         place = np.empty(len(ids), np.int64)
         place[order] = np.arange(len(ids))
         builders: dict[str, Any] = {}
-        for name, field in self._rows.named():
+        for name, field in self._rows.named_fields():
             if field.is_ragged:
                 lengths = np.concatenate([np.empty(0, np.int64), *self._lengths[name]])
                 builders[name] = RaggedBuilder(field, lengths[order])
@@ -118,42 +120,42 @@ class Received:
         if self._rows.weight is not None:
             weights = ArrayBuilder(Field("weightCol", self._rows.weight, "float64", ()), len(ids))
             builders["weight"] = weights
-        file = self._file(builders, len(ids))
+        file = self._create_file(builders, len(ids))
         start = 0
-        for batch in self._batches():
+        for batch in self._read_batches():
             where = place[start : start + batch.num_rows]
             for name, builder in builders.items():
                 builder.put(batch[name], where)
             start += batch.num_rows
             if file is not None:
-                file.used(batch.num_rows)
-        order_equal_ids(ids[order], held[order], list(builders.values()))
+                file.record_use(batch.num_rows)
+        order_equal_ids(ids[order], is_validation[order], list(builders.values()))
         if file is not None:
-            file = self._closed(file, builders)
-        training = int(len(held) - held.sum())
+            file = self._reopen_for_reading(file, builders)
+        training = int(len(is_validation) - is_validation.sum())
         sha256 = hashlib.sha256(ids[order].tobytes() + str(training).encode()).hexdigest()
-        return Columns(len(ids), training, sha256, targets, weights, file)
+        return SortedColumns(len(ids), training, sha256, targets, weights, file)
 
-    def _file(self, builders: dict[str, Any], rows: int) -> MappedFile | None:
+    def _create_file(self, builders: dict[str, Any], rows: int) -> MappedFile | None:
         """Lay out the file for the columns and return it. None: the columns go to memory."""
         if self._spill is None or self.folder is None or not rows:
             return None
         try:
-            layouts = self._layouts_of(builders)
-            size = sum(layout.bytes(rows) for layout in layouts.values())
+            layouts = self._find_layouts(builders)
+            size = sum(layout.size_bytes(rows) for layout in layouts.values())
             self.folder.reserve(self._spill.size + size)
-            arrow_file.create(self.folder.path / FILE, layouts, rows)
-            file = MappedFile(self.folder.path / FILE, writable=True)
+            arrow_file.create(self.folder.path / COLUMNS_FILE, layouts, rows)
+            file = MappedFile(self.folder.path / COLUMNS_FILE, writable=True)
         except OSError as error:
-            self._give_up(error)
+            self._fall_back_to_memory(error)
             return None
         for name, builder in builders.items():
             builder.array = file.arrays[name]
         return file
 
-    def _layouts_of(self, builders: dict[str, Any]) -> dict[str, Layout]:
-        found: dict[str, Layout] = {}
-        for batch in self._batches():
+    def _find_layouts(self, builders: dict[str, Any]) -> dict[str, ColumnLayout]:
+        found: dict[str, ColumnLayout] = {}
+        for batch in self._read_batches():
             for name in builders.keys() - found.keys():
                 layout = builders[name].layout(batch[name])
                 if layout is not None:
@@ -162,38 +164,39 @@ class Received:
                 break
         return {name: found[name] for name in builders}
 
-    def _closed(self, file: MappedFile, builders: dict[str, Any]) -> MappedFile:
+    def _reopen_for_reading(self, file: MappedFile, builders: dict[str, Any]) -> MappedFile:
         """Remove the received batches, and return the file opened for reading."""
         for name, offsets in file.offsets.items():
             offsets[:] = builders[name].offsets
         assert self.folder is not None
         assert self._spill is not None
-        read = MappedFile(self.folder.path / FILE)
+        read = MappedFile(self.folder.path / COLUMNS_FILE)
         for name, builder in builders.items():
             builder.array = read.arrays[name]
         self._spill.close()
         with contextlib.suppress(OSError):  # it only frees part of the reservation
-            self.folder.reserve((self.folder.path / FILE).stat().st_size)
+            self.folder.reserve((self.folder.path / COLUMNS_FILE).stat().st_size)
         return read
 
-    def _batches(self) -> Iterator[pa.RecordBatch]:
+    def _read_batches(self) -> Iterator[pa.RecordBatch]:
         if self._spill is None:
-            self._kept.reverse()
-            while self._kept:
-                yield self._kept.pop()
+            self._in_memory.reverse()
+            while self._in_memory:
+                yield self._in_memory.pop()
             return
         try:
             yield from self._spill.batches()
         except OSError as error:
             raise PersistenceError(
-                f"rows written to {self.folder and self.folder.path} cannot be read again: {error}. Set {_KEY}=memory"
+                f"rows written to {self.folder and self.folder.path} cannot be read again: {error}. Set"
+                f" {_CACHE_KEY}=memory"
             ) from error
 
-    def _give_up(self, error: OSError) -> None:
+    def _fall_back_to_memory(self, error: OSError) -> None:
         """Continue in memory after ``error``."""
-        self.problem = f"rows are kept in memory, although {_KEY}=disk: {error}"
+        self.problem = f"rows are kept in memory, although {_CACHE_KEY}=disk: {error}"
         if self._spill is not None:
-            self._kept = list(self._batches())
+            self._in_memory = list(self._read_batches())
             self._spill.close()
             self._spill = None
         if self.folder is not None:
@@ -201,6 +204,6 @@ class Received:
             self.folder = None
 
 
-def _copied(column: pa.Array, dtype: Any) -> np.ndarray:
+def _copy(column: pa.Array, dtype: Any) -> np.ndarray:
     """Return a copy of the values, so that the batch can be released."""
     return np.array(column.to_numpy(zero_copy_only=False), dtype)
