@@ -39,13 +39,13 @@ from sparkdl_comm.train.loop.diagnosis import first_layer
 TargetType: TypeAlias = Callable[[bool, bool], str]
 
 #: Number that arrays of any type hardly ever contain.
-_RARE = -77
+_RARE_NUMBER = -77
 
 #: Bytes of a pair of index and value of a sparse Vector.
-_PAIR = 12
+_PAIR_BYTES = 12
 
 #: Number of ranges of row hashes. ``validationFraction`` selects the first ones.
-_PARTS = 1_000_000
+_HASH_RANGES = 1_000_000
 
 
 def training_columns(
@@ -70,22 +70,22 @@ def training_columns(
     :raises InputError: a column is missing, ambiguous, or has a type that is not accepted; or ``collate`` is given but
         no column needs it.
     """
-    expressions, fields = inputs(df, params, decode, collate)
+    expressions, fields = feature_inputs(df, params, decode, collate)
     targets = []
     for name in params.label_columns():
-        field = replace(_target(df, name, params.label_param(), target_type), limits=limits)
-        expressions.append(number(df, field))
+        field = replace(_label_field(df, name, params.label_param(), target_type), limits=limits)
+        expressions.append(to_numbers(df, field))
         targets.append(field)
     weight, indicator = params.getWeightCol(), params.getValidationIndicatorCol()
     if weight is not None:
-        kind = _type(df, weight, "weightCol")
+        kind = _column_type(df, weight, "weightCol")
         if not isinstance(kind, NumericType):
             raise InputError(f"weightCol: column {weight!r} is {kind.simpleString()}; accepted are numbers")
     if indicator is not None:
-        kind = _type(df, indicator, "validationIndicatorCol")
+        kind = _column_type(df, indicator, "validationIndicatorCol")
         if not isinstance(kind, BooleanType):
             raise InputError(f"validationIndicatorCol: column {indicator!r} is {kind.simpleString()}; must be boolean")
-    return expressions, RowFormat(tuple(fields), tuple(targets), weight, _validation(params))
+    return expressions, RowFormat(tuple(fields), tuple(targets), weight, _describe_validation(params))
 
 
 def training_rows(
@@ -105,20 +105,20 @@ def training_rows(
             fields[index] = replace(field, width=measure.width)
             expressions[index] = F.unwrap_udt(_column(field.name))
     rows = replace(rows, inputs=tuple(fields))
-    named = {name: expression for (name, _), expression in zip(rows.named_fields(), expressions, strict=True)}
+    columns = {name: expression for (name, _), expression in zip(rows.named_fields(), expressions, strict=True)}
     if rows.weight is not None:
-        named["weight"] = _column(rows.weight).cast("double")
+        columns["weight"] = _column(rows.weight).cast("double")
     # Spark's partitions depend on its executors, and its shuffles deliver rows in any order. Only the contents of a row are
     # the same in every run. So their hash decides the row's rank, and ranks sort by it.
-    contents = list(named.values())
-    named["id"] = F.xxhash64(*contents)
+    contents = list(columns.values())
+    columns["id"] = F.xxhash64(*contents)
     indicator, fraction = params.getValidationIndicatorCol(), params.getValidationFraction()
     if indicator is not None:
-        named["validation"] = _column(indicator)
+        columns["validation"] = _column(indicator)
     elif fraction is not None:
-        part = F.pmod(F.xxhash64(F.lit(params.getSeed()), *contents), F.lit(_PARTS))
-        named["validation"] = part < F.lit(fraction * _PARTS)
-    data = df.select(*(expression.alias(name) for name, expression in named.items()))
+        part = F.pmod(F.xxhash64(F.lit(params.getSeed()), *contents), F.lit(_HASH_RANGES))
+        columns["validation"] = part < F.lit(fraction * _HASH_RANGES)
+    data = df.select(*(expression.alias(name) for name, expression in columns.items()))
     return limit_batches(data, sum(_row_bytes(field, found[field.name]) for _, field in rows.named_fields())), rows
 
 
@@ -127,11 +127,11 @@ def _row_bytes(field: Field, measure: Measure) -> int:
 
     Decoded and sparse rows may differ in length, so their estimate has a margin.
     """
-    stored = 2 * 2 * _PAIR * math.ceil(measure.stored) if field.width is not None else 0
+    stored = 2 * 2 * _PAIR_BYTES * math.ceil(measure.stored) if field.width is not None else 0
     return stored or measure.bytes * (2 if field.is_ragged or field.decode else 1)
 
 
-def _validation(params: TorchParams) -> str | None:
+def _describe_validation(params: TorchParams) -> str | None:
     """Return the Param that selects the rows for validation, for messages."""
     if params.getValidationIndicatorCol() is not None:
         return f"validationIndicatorCol {params.getValidationIndicatorCol()!r}"
@@ -139,7 +139,7 @@ def _validation(params: TorchParams) -> str | None:
     return None if fraction is None else f"validationFraction={fraction}"
 
 
-def inputs(
+def feature_inputs(
     df: DataFrame, params: TorchParams, decode: Decode | None, collate: Collate | None
 ) -> tuple[list[Column], list[Field]]:
     """Return the feature columns and their descriptions. Parameters and errors are those of
@@ -151,10 +151,10 @@ def inputs(
     fields = []
     for name, dtype, shape in zip(names, types, shapes, strict=True):
         field = Field(param, name, dtype, None if shape is None else tuple(shape))
-        encoded = _encoded(df, name, param)
-        if encoded:
+        is_encoded = _is_encoded(df, name, param)
+        if is_encoded:
             field = replace(field, decode=decode)
-        if shape is None and (encoded or isinstance(_type(df, name, param), ArrayType)):
+        if shape is None and (is_encoded or isinstance(_column_type(df, name, param), ArrayType)):
             field = replace(field, collate=collate)
         fields.append(field)
     if collate is not None and not any(field.collate for field in fields):
@@ -163,12 +163,12 @@ def inputs(
             " shape in inputShapes. Leave collate_fn out"
         )
     for field in fields:
-        if field.dtype == "sparse" and not isinstance(_type(df, field.name, param), (VectorUDT, OldVectorUDT)):
+        if field.dtype == "sparse" and not isinstance(_column_type(df, field.name, param), (VectorUDT, OldVectorUDT)):
             raise InputError(
                 f"inputTypes: 'sparse' is for Vectors; {param} {field.name!r} is"
-                f" {_type(df, field.name, param).simpleString()}. Give another type, or None"
+                f" {_column_type(df, field.name, param).simpleString()}. Give another type, or None"
             )
-    return [_column(field.name) if field.decode else number(df, field) for field in fields], fields
+    return [_column(field.name) if field.decode else to_numbers(df, field) for field in fields], fields
 
 
 def scoring_inputs(
@@ -176,9 +176,9 @@ def scoring_inputs(
 ) -> tuple[list[Column], list[Field]]:
     """Return the feature columns for a pandas UDF, see :mod:`sparkdl_comm.data.series`, and their descriptions.
 
-    Errors are those of :func:`inputs`.
+    Errors are those of :func:`feature_inputs`.
     """
-    expressions, fields = inputs(df, params, decode, collate)
+    expressions, fields = feature_inputs(df, params, decode, collate)
     return [_for_pandas(df, field, column) for column, field in zip(expressions, fields, strict=True)], fields
 
 
@@ -196,7 +196,7 @@ def known_row_bytes(df: DataFrame, fields: Sequence[Field], module: torch.nn.Mod
 
 
 def _for_pandas(df: DataFrame, field: Field, column: Column) -> Column:
-    kind = _type(df, field.name, field.param)
+    kind = _column_type(df, field.name, field.param)
     if field.decode is not None or isinstance(kind, (VectorUDT, OldVectorUDT)):
         return _column(field.name)
     if not isinstance(kind, ArrayType):
@@ -209,27 +209,27 @@ def _for_pandas(df: DataFrame, field: Field, column: Column) -> Column:
         return column
     # array_contains returns null if the array has a null and lacks the number. It is fast. exists looks at each element,
     # so it only runs on arrays for which array_contains did not return false.
-    found = F.array_contains(numbers, F.lit(_RARE).cast(_number_type(kind.elementType, field)))
+    found = F.array_contains(numbers, F.lit(_RARE_NUMBER).cast(_number_type(kind.elementType, field)))
     has_null = F.coalesce(found & F.exists(numbers, lambda element: element.isNull()), F.lit(True))
     return F.when(~has_null, column)
 
 
-def _encoded(df: DataFrame, name: str, param: str) -> bool:
-    return isinstance(_type(df, name, param), (BinaryType, StringType))
+def _is_encoded(df: DataFrame, name: str, param: str) -> bool:
+    return isinstance(_column_type(df, name, param), (BinaryType, StringType))
 
 
-def number(df: DataFrame, field: Field) -> Column:
+def to_numbers(df: DataFrame, field: Field) -> Column:
     """Return a column of numbers, ready for Arrow; null stays null.
 
     :raises InputError: the column is missing or its type is not accepted; names the Param, column and type.
     """
-    kind, column = _type(df, field.name, field.param), _column(field.name)
+    kind, column = _column_type(df, field.name, field.param), _column(field.name)
     if isinstance(kind, (VectorUDT, OldVectorUDT)):
         # vector_to_array throws on null
         return F.when(column.isNotNull(), vector_to_array(column, "float64" if field.is_wide else "float32"))
-    element = _element(kind)
+    element = _element_type(kind)
     if isinstance(element, (NumericType, BooleanType)):
-        return column.cast(_nested(kind, _number_type(element, field)))
+        return column.cast(_nested_type(kind, _number_type(element, field)))
     raise InputError(
         f"{field.param}: column {field.name!r} is {kind.simpleString()}; accepted are numbers, arrays of numbers (nested"
         " too), Vectors (as VectorAssembler makes them) and, as features, binary or text with decode=, a function from a"
@@ -247,24 +247,24 @@ def _number_type(element: DataType, field: Field) -> str:
     return "double" if field.is_wide else "float"
 
 
-def _target(df: DataFrame, name: str, param: str, target_type: TargetType) -> Field:
-    kind = _type(df, name, param)
-    integral = isinstance(_element(kind), (IntegralType, BooleanType))
+def _label_field(df: DataFrame, name: str, param: str, target_type: TargetType) -> Field:
+    kind = _column_type(df, name, param)
+    integral = isinstance(_element_type(kind), (IntegralType, BooleanType))
     scalar = not isinstance(kind, (ArrayType, VectorUDT, OldVectorUDT))
     return Field(param, name, target_type(integral, scalar), () if scalar else None)
 
 
-def _element(kind: DataType) -> DataType:
+def _element_type(kind: DataType) -> DataType:
     while isinstance(kind, ArrayType):
         kind = kind.elementType
     return kind
 
 
-def _nested(kind: DataType, element: str) -> str:
-    return f"array<{_nested(kind.elementType, element)}>" if isinstance(kind, ArrayType) else element
+def _nested_type(kind: DataType, element: str) -> str:
+    return f"array<{_nested_type(kind.elementType, element)}>" if isinstance(kind, ArrayType) else element
 
 
-def _type(df: DataFrame, name: str, param: str) -> DataType:
+def _column_type(df: DataFrame, name: str, param: str) -> DataType:
     found = [field.dataType for field in df.schema.fields if field.name == name]
     if not found:
         raise InputError(f"{param}: there is no column {name!r}; the columns are {', '.join(df.columns)}")

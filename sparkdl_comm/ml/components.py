@@ -29,7 +29,7 @@ _CLASS_LOSSES = (torch.nn.CrossEntropyLoss, torch.nn.NLLLoss, torch.nn.MultiMarg
 _CLASS_FUNCTIONS = (F.cross_entropy, F.nll_loss, F.multi_margin_loss)
 
 
-def model_like(model: Any) -> ModelLike:
+def check_model(model: Any) -> ModelLike:
     """Return ``model`` if it is a module or makes one when called. For a TorchModel, return its module, to train it
     further.
 
@@ -84,7 +84,7 @@ def _check_signature(factory: Any) -> None:
         ) from error
 
 
-def loss_function(loss: Any) -> Loss:
+def make_loss(loss: Any) -> Loss:
     """Return the loss as a callable ``(output, target)``.
 
     :param loss: a callable; or a loss of torch.nn: an instance, a class or a name.
@@ -130,7 +130,7 @@ def _module_of(loss: Any) -> torch.nn.Module | None:
     return loss if isinstance(loss, torch.nn.Module) else None
 
 
-def optimizer_factory(optimizer: Any, learning_rate: float | None = None) -> OptimizerFactory:
+def make_optimizer_factory(optimizer: Any, learning_rate: float | None = None) -> OptimizerFactory:
     """Return the optimizer as a callable that takes parameters. None: SGD with learning rate 0.01.
 
     :param learning_rate: replaces the optimizer's learning rate; None: keeps it.
@@ -146,7 +146,7 @@ def optimizer_factory(optimizer: Any, learning_rate: float | None = None) -> Opt
             "torch.optim or, with arguments, functools.partial(torch.optim.Adam, lr=1e-3)"
         )
     if learning_rate is not None:
-        if not _takes(optimizer, "lr"):
+        if not _accepts_keyword(optimizer, "lr"):
             raise ConfError(
                 f"learningRate={learning_rate}: the optimizer ({describe(optimizer)}) takes no lr; give a class of"
                 " torch.optim, a functools.partial of one, or a function (params, lr), or leave learningRate out"
@@ -155,14 +155,14 @@ def optimizer_factory(optimizer: Any, learning_rate: float | None = None) -> Opt
     kind = getattr(optimizer, "func", optimizer)  # of a functools.partial
     if isinstance(kind, type) and issubclass(kind, torch.optim.Optimizer):
         try:
-            made = optimizer([torch.nn.Parameter(torch.zeros(1, 1))])  # a matrix: Muon takes no other
+            instance = optimizer([torch.nn.Parameter(torch.zeros(1, 1))])  # a matrix: Muon takes no other
         except (TypeError, ValueError) as error:
             raise ModelError(f"optimizer: {kind.__name__} does not take these arguments: {error}") from error
-        check_steps(made)
+        check_steps(instance)
     return optimizer
 
 
-def _takes(factory: Any, keyword: str) -> bool:
+def _accepts_keyword(factory: Any, keyword: str) -> bool:
     parameters = inspect.signature(factory).parameters.values()
     return any(parameter.name == keyword or parameter.kind is parameter.VAR_KEYWORD for parameter in parameters)
 
@@ -178,14 +178,14 @@ def target_type(loss: Loss, integral: bool, scalar: bool) -> str:
     """
     if compares_values(loss):
         return "float32"
-    return "int64" if integral or (scalar and _over_classes(loss)) else "float32"
+    return "int64" if integral or (scalar and _is_class_loss(loss)) else "float32"
 
 
 def class_labels(loss: Loss, targets: Sequence[Field]) -> ClassLabels | None:
     """Return the description of the labels of a loss over classes in torch.nn or torch.nn.functional. None: another
     loss."""
     function = getattr(loss, "func", loss)  # of a functools.partial
-    if not _over_classes(loss) or [field.dtype for field in targets] != ["int64"]:
+    if not _is_class_loss(loss) or [field.dtype for field in targets] != ["int64"]:
         return None
     ignored = getattr(loss, "keywords", {}).get("ignore_index", getattr(loss, "ignore_index", None))
     if ignored is None and function in (F.cross_entropy, F.nll_loss):
@@ -198,27 +198,27 @@ def label_limits(loss: Loss) -> tuple[float, float] | None:
     return (0.0, 1.0) if activation_of(loss) in ("sigmoid", "identity") else None
 
 
-def _over_classes(loss: Loss) -> bool:
+def _is_class_loss(loss: Loss) -> bool:
     return isinstance(loss, _CLASS_LOSSES) or getattr(loss, "func", loss) in _CLASS_FUNCTIONS
 
 
-def row_losses(loss: Loss) -> Loss:
+def make_row_loss(loss: Loss) -> Loss:
     """Return a loss that gives one value per row, ``[rows]``.
 
     For a loss of torch.nn or torch.nn.functional, it is the same loss without the mean. Any other loss is returned
     unchanged.
     """
-    given: Any = loss if isinstance(loss, functools.partial) else functools.partial(loss)
+    partial: Any = loss if isinstance(loss, functools.partial) else functools.partial(loss)
     if (
-        getattr(given.func, "__module__", None) == F.__name__
-        and "reduction" in inspect.signature(given.func).parameters
+        getattr(partial.func, "__module__", None) == F.__name__
+        and "reduction" in inspect.signature(partial.func).parameters
     ):
-        return functools.partial(given.func, *given.args, **{**given.keywords, "reduction": "none"})
+        return functools.partial(partial.func, *partial.args, **{**partial.keywords, "reduction": "none"})
     if not isinstance(loss, torch.nn.Module) or not hasattr(loss, "reduction"):
         return loss
-    each: Any = copy.copy(loss)
-    each.reduction = "none"
-    return each
+    row_loss: Any = copy.copy(loss)
+    row_loss.reduction = "none"
+    return row_loss
 
 
 def check_picklable(**parts: Any) -> None:
@@ -231,35 +231,35 @@ def check_picklable(**parts: Any) -> None:
     for name, part in parts.items():
         error = pickle_error(part)
         if error is not None:
-            where, cause = _culprit(name, part, error)
+            where, cause = _find_unpicklable(name, part, error)
             raise ModelError(
                 f"{where} cannot be shipped to executors: {type(cause).__name__}: {cause}. Create it where it "
                 "is used, or give a function that makes the model instead of the model"
             ) from cause
 
 
-def _culprit(name: str, part: Any, error: Exception, depth: int = 8) -> tuple[str, Exception]:
+def _find_unpicklable(name: str, part: Any, error: Exception, depth: int = 8) -> tuple[str, Exception]:
     """Return the innermost object that cannot be pickled, e.g. ``model.encoder.lock (of type _thread.lock)``, and its
     error."""
-    for key, value in _inside(part).items() if depth else ():
+    for key, value in _pickled_objects(part).items() if depth else ():
         inner = pickle_error(value)
         if inner is not None:
-            return _culprit(f"{name}.{key}", value, inner, depth - 1)
+            return _find_unpicklable(f"{name}.{key}", value, inner, depth - 1)
     return f"{name} ({describe(part)})", error
 
 
-def _inside(part: Any) -> dict[str, Any]:
+def _pickled_objects(part: Any) -> dict[str, Any]:
     """Return the objects pickled with ``part``: attributes, submodules, bound arguments, variables that a function
     uses."""
-    inside = dict(getattr(part, "__dict__", {}))
+    contents = dict(getattr(part, "__dict__", {}))
     if isinstance(part, torch.nn.Module):
-        inside.update(inside.pop("_modules", {}))
+        contents.update(contents.pop("_modules", {}))
     elif isinstance(part, functools.partial):
-        inside.update(part.keywords)
+        contents.update(part.keywords)
     elif inspect.isfunction(part):
         variables = inspect.getclosurevars(part)
-        inside.update({**variables.globals, **variables.nonlocals})
-    return inside
+        contents.update({**variables.globals, **variables.nonlocals})
+    return contents
 
 
 def describe(value: Any) -> str:

@@ -47,11 +47,11 @@ class TorchEstimatorReader(FolderReader["TorchEstimator"]):
     """Reader of a :class:`~sparkdl_comm.ml.estimator.TorchEstimator`."""
 
     def read_from(self, folder: Path, path: str) -> TorchEstimator:
-        metadata = self.metadata(folder, path)
-        components = self.components(metadata, folder, path)
+        metadata = self.read_metadata(folder, path)
+        components = self.rebuild_components(metadata, folder, path)
         if (folder / _MODEL).exists():
             given = {_MODEL: self._given[_MODEL]} if _MODEL in self._given else {}
             components[_MODEL] = TorchModelReader(TorchModel, given).read_from(folder / _MODEL, path)
         elif (folder / WEIGHTS).exists():
             components[_MODEL] = read_weights(components[_MODEL], folder, path)
-        return self.restored(self._cls(**components), metadata)
+        return self.restore(self._cls(**components), metadata)

@@ -22,7 +22,7 @@ from sparkdl_comm.ml.model import TorchModel
 from sparkdl_comm.ml.scoring import activation_of
 from sparkdl_comm.optim import elementwise
 from sparkdl_comm.report.loggers import RunLog
-from sparkdl_comm.report.progress import tell
+from sparkdl_comm.report.progress import show_line
 from sparkdl_comm.strategies.registry import strategy_class
 from sparkdl_comm.train.loop import asynchronous_loop
 from sparkdl_comm.train.spec import TrainSpec
@@ -40,15 +40,15 @@ def train(estimator: TorchEstimator, dataset: DataFrame) -> TorchModel:
     settings = session.session_conf(spark)
     conf = CommConf.from_mapping(settings, strategy=estimator.getStrategy(), compression=estimator.getCompression())
     strategy = strategy_class(conf)
-    model = components.model_like(estimator.model)
-    loss = components.loss_function(estimator.loss)
+    model = components.check_model(estimator.model)
+    loss = components.make_loss(estimator.loss)
     target_type = functools.partial(components.target_type, loss)
-    decode, collate_fn, augment = estimator.decoding(), estimator.collating(), estimator.augmenting()
+    decode, collate_fn, augment = estimator.check_decode(), estimator.check_collate_fn(), estimator.check_augment()
     limits = components.label_limits(loss)
     expressions, rows = columns.training_columns(dataset, estimator, target_type, decode, limits, collate_fn)
     if rows.weight is not None:
-        loss = components.row_losses(loss)
-    optimization, observation = estimator.optimization(), estimator.observation()
+        loss = components.make_row_loss(loss)
+    optimization, observation = estimator.check_optimization(), estimator.check_observation()
     components.check_picklable(
         model=model,
         loss=loss,
@@ -66,7 +66,7 @@ def train(estimator: TorchEstimator, dataset: DataFrame) -> TorchModel:
     session.check_dynamic_allocation(spark)
     if strategy.needs_plugin:
         session.check_plugin(spark)
-    checkpoints = estimator.checkpoints(spark)
+    checkpoints = estimator.check_checkpoints(spark)
     if not strategy.synchronous:
         asynchronous_loop.check(conf, optimization)
     world = slots.check_slots(spark, estimator.getNumWorkers(), conf.slot_timeout)
@@ -74,8 +74,12 @@ def train(estimator: TorchEstimator, dataset: DataFrame) -> TorchModel:
     session.check_disk_cache(spark, conf)
     slots.warn_about_threads(spark, world)
     memory.warn_about_limit(spark)
-    own = {"gradients": not strategy.needs_plugin, "rows": conf.data_shuffle == "global", "the trained model": True}
-    sent = ", ".join(name for name, is_ours in own.items() if is_ours)
+    own_connections = {
+        "gradients": not strategy.needs_plugin,
+        "rows": conf.data_shuffle == "global",
+        "the trained model": True,
+    }
+    sent = ", ".join(name for name, is_own in own_connections.items() if is_own)
     session.warn_unencrypted(spark, f"{sent}, what ranks print, and what they tell each other between steps")
     if estimator.getBatchSize() < world:
         warnings.warn(
@@ -109,12 +113,12 @@ def train(estimator: TorchEstimator, dataset: DataFrame) -> TorchModel:
     data, rows = columns.training_rows(dataset, estimator, expressions, rows)  # the first Spark job
     spec = replace(spec, rows=rows)
     with RunLog.of(estimator) as log, ADMISSION.admit(world, slots.slots_now(spark), conf.turn_timeout):
-        tensors, reports, restarts = launch(data, spec, session.driver_host(spark, conf), log.progress)
+        tensors, reports, restarts = launch(data, spec, session.driver_host(spark, conf), log.log_progress)
         with keep_tensors(tensors):
             summary = summarize(reports, strategy.full_name(conf), world, restarts)
-            log.history(summary["history"])
+            log.log_history(summary["history"])
     with keep_tensors(tensors):
-        tell(conf.progress, f"sparkdl_comm fit: {summary.line()}")
+        show_line(conf.progress, f"sparkdl_comm fit: {summary.line()}")
         step_rows = spec.batch_size * optimization.accumulation_steps
         if summary["rows"] < step_rows:
             warnings.warn(

@@ -98,7 +98,7 @@ class TorchModel(Model, TorchParams, MLReadable["TorchModel"], MLWritable):
         self._check_params()
         kind = kind_of(self.classification, self.activation, self.output_shape)
         members = members_of(self.output_shape)
-        added = self._added(columns_of(kind, self.activation), dataset)
+        added = self._columns_to_add(columns_of(kind, self.activation), dataset)
         if not added:
             return dataset
         expressions, fields = columns.scoring_inputs(dataset, self, self.decode, self.collate_fn)
@@ -127,7 +127,7 @@ class TorchModel(Model, TorchParams, MLReadable["TorchModel"], MLWritable):
         scored = rows.select("*", F.inline(F.array(score(*inputs))).alias(*outputs))
         return scored.select("*", *_columns(added, list(members), outputs)).drop(*inputs, *outputs)
 
-    def _added(self, given: Iterable[str], dataset: DataFrame) -> dict[str, str]:
+    def _columns_to_add(self, given: Iterable[str], dataset: DataFrame) -> dict[str, str]:
         """Return the names of the columns to add to ``dataset``, by column, for the columns ``given`` by the model."""
         added = {column: self.getOrDefault(f"{column}Col") for column in given}
         added = {column: name for column, name in added.items() if name}

@@ -68,7 +68,7 @@ class FolderWriter(MLWriter):
             missing = self.write_to(Path(folder))
             storage.put(Path(folder), replace=self.shouldOverwrite)
         if missing:
-            warnings.warn(f"{path}: {_to_give(missing)}", stacklevel=2)
+            warnings.warn(f"{path}: {_describe_missing(missing)}", stacklevel=2)
 
     def write_to(self, folder: Path) -> dict[str, str]:
         """Write to a local directory. Return the components that ``load`` will require: reasons by name."""
@@ -140,7 +140,7 @@ class FolderReader(MLReader[T]):
         """
         raise NotImplementedError
 
-    def metadata(self, folder: Path, path: str) -> dict[str, Any]:
+    def read_metadata(self, folder: Path, path: str) -> dict[str, Any]:
         """Return the saved metadata.
 
         :raises PersistenceError: there is no readable metadata.
@@ -156,7 +156,7 @@ class FolderReader(MLReader[T]):
             )
         return metadata
 
-    def components(self, metadata: Mapping[str, Any], folder: Path, path: str) -> dict[str, Any]:
+    def rebuild_components(self, metadata: Mapping[str, Any], folder: Path, path: str) -> dict[str, Any]:
         """Return all components: the given ones, and the others rebuilt.
 
         :raises PersistenceError: a component must be given; names it.
@@ -171,10 +171,10 @@ class FolderReader(MLReader[T]):
                 except PersistenceError as error:
                     missing[name] = f"{name}: {error}"
         if missing:
-            raise PersistenceError(f"{path}: {_to_give(missing)}")
+            raise PersistenceError(f"{path}: {_describe_missing(missing)}")
         return components
 
-    def restored(self, instance: T, metadata: Mapping[str, Any]) -> T:
+    def restore(self, instance: T, metadata: Mapping[str, Any]) -> T:
         """Set the saved uid and Params of ``instance``, and return it."""
         instance._resetUid(metadata["uid"])
         DefaultParamsReader.getAndSetParams(instance, dict(metadata))
@@ -185,8 +185,8 @@ class TorchModelReader(FolderReader["TorchModel"]):
     """Reader of a :class:`~sparkdl_comm.ml.model.TorchModel`."""
 
     def read_from(self, folder: Path, path: str) -> TorchModel:
-        metadata = self.metadata(folder, path)
-        components = self.components(metadata, folder, path)
+        metadata = self.read_metadata(folder, path)
+        components = self.rebuild_components(metadata, folder, path)
         factory = components["model"]
         module = read_weights(factory, folder, path).eval()
         model = self._cls(
@@ -199,10 +199,10 @@ class TorchModelReader(FolderReader["TorchModel"]):
             components["decode"],
             components["collate_fn"],
         )
-        return self.restored(model, metadata)
+        return self.restore(model, metadata)
 
 
-def _to_give(missing: Mapping[str, str]) -> str:
+def _describe_missing(missing: Mapping[str, str]) -> str:
     keywords = ", ".join(f"{name}=..." for name in missing)
     return (
         f"{'; '.join(missing.values())}. Give what is missing: load(path, {keywords}). Importable classes and functions, and "

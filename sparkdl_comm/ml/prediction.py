@@ -27,7 +27,7 @@ from sparkdl_comm.ml.scoring import Scoring
 from sparkdl_comm.train.loop.diagnosis import problem_of
 
 #: Maximum bytes of outputs per result, and of dense rows of sparse Vectors per forward pass.
-_AT_ONCE = 64 << 20
+_PART_BYTES = 64 << 20
 
 
 @dataclass(frozen=True)
@@ -70,7 +70,7 @@ class Predictor:
                     {name: pd.arrays.ArrowExtensionArray(pa.chunked_array([c])) for name, c in enumerate(predicted)}
                 )
 
-    def _outputs(self, module: torch.nn.Module, rows: list[Any]) -> Any:
+    def _run_model(self, module: torch.nn.Module, rows: list[Any]) -> Any:
         try:
             return call(module, rows)
         except (RuntimeError, IndexError) as exc:
@@ -82,68 +82,68 @@ class Predictor:
     def _predict(
         self, module: torch.nn.Module, device: torch.device | None, columns: tuple[pd.Series, ...]
     ) -> Iterator[list[pa.Array]]:
-        """Yield the predictions for a batch, in parts of about :data:`_AT_ONCE` bytes at most.
+        """Yield the predictions for a batch, in parts of about :data:`_PART_BYTES` bytes at most.
 
         Reads, decodes and densifies the rows of one forward pass at a time.
         """
         count = len(columns[0])
-        size = min([self.batch_size, *map(_most_rows, columns)])
+        size = min([self.batch_size, *map(_max_rows, columns)])
         outputs: list[Any] = []
         first = 0
         for start in range(0, count, size):
             stop = min(start + size, count)
             with torch.inference_mode():
                 parts = (column.iloc[start:stop] for column in columns)
-                inputs = [_on(series.read(*each), device) for each in zip(self.features, parts, strict=True)]
-                outputs.append(_on_cpu(self.scoring.select(self._outputs(module, inputs))))
-                if stop < count and _bytes(outputs[0]) * (len(outputs) + 1) <= _AT_ONCE:
+                inputs = [_to_argument(series.read(*each), device) for each in zip(self.features, parts, strict=True)]
+                outputs.append(_to_cpu(self.scoring.select(self._run_model(module, inputs))))
+                if stop < count and _count_bytes(outputs[0]) * (len(outputs) + 1) <= _PART_BYTES:
                     continue
-                scored = self.scoring(_joined(outputs), stop - first)
-            yield [_arrow(column.numpy()) for column in scored]
+                scored = self.scoring(_concatenate(outputs), stop - first)
+            yield [_to_arrow(column.numpy()) for column in scored]
             outputs, first = [], stop
 
 
-def _most_rows(column: pd.Series | pd.DataFrame) -> int:
-    """Return the maximum rows per forward pass: for sparse Vectors, :data:`_AT_ONCE` bytes of dense rows."""
+def _max_rows(column: pd.Series | pd.DataFrame) -> int:
+    """Return the maximum rows per forward pass: for sparse Vectors, :data:`_PART_BYTES` bytes of dense rows."""
     width = column["size"].max() if isinstance(column, pd.DataFrame) and "size" in column else None
-    return max(1, _AT_ONCE // int(4 * width)) if width is not None and width > 0 else sys.maxsize
+    return max(1, _PART_BYTES // int(4 * width)) if width is not None and width > 0 else sys.maxsize
 
 
-def _on(values: np.ndarray | Ragged, device: torch.device | None) -> Any:
+def _to_argument(values: np.ndarray | Ragged, device: torch.device | None) -> Any:
     """Return the model's argument for the rows of a column."""
     if isinstance(values, Ragged):
         return values.to(device).collate()
     return torch.from_numpy(np.array(values)).to(device)
 
 
-def _bytes(output: Any) -> int:
+def _count_bytes(output: Any) -> int:
     if isinstance(output, Mapping):
-        return sum(map(_bytes, output.values()))
+        return sum(map(_count_bytes, output.values()))
     if isinstance(output, tuple):
-        return sum(map(_bytes, output))
+        return sum(map(_count_bytes, output))
     return output.nbytes if isinstance(output, torch.Tensor) else 0
 
 
-def _on_cpu(output: Any) -> Any:
+def _to_cpu(output: Any) -> Any:
     """Move a tensor, or several in a dict or tuple, to the CPU."""
     if isinstance(output, Mapping):
-        return {name: _on_cpu(part) for name, part in output.items()}
+        return {name: _to_cpu(part) for name, part in output.items()}
     if isinstance(output, (tuple, list)):
-        return tuple(map(_on_cpu, output))
+        return tuple(map(_to_cpu, output))
     return output.cpu() if isinstance(output, torch.Tensor) else output
 
 
-def _joined(outputs: Sequence[Any]) -> Any:
+def _concatenate(outputs: Sequence[Any]) -> Any:
     """Concatenate outputs to the output that the model would have returned for all rows."""
     first = outputs[0]
     if isinstance(first, Mapping):
-        return {name: _joined([output[name] for output in outputs]) for name in first}
+        return {name: _concatenate([output[name] for output in outputs]) for name in first}
     if isinstance(first, tuple):
-        return tuple(map(_joined, zip(*outputs, strict=True)))
+        return tuple(map(_concatenate, zip(*outputs, strict=True)))
     return torch.cat(list(outputs)) if isinstance(first, torch.Tensor) and first.dim() and len(outputs) > 1 else first
 
 
-def _arrow(values: np.ndarray) -> pa.Array:
+def _to_arrow(values: np.ndarray) -> pa.Array:
     """Return an Arrow column: numbers for ``[rows]``, lists for ``[rows, k]``."""
     if values.ndim == 1:
         return pa.array(values)

@@ -53,14 +53,14 @@ def blueprint_of(value: Any, tensors: dict[str, torch.Tensor], name: str) -> Blu
             "args": _items(value.args, tensors, f"{name}.args"),
             "keywords": _entries(value.keywords, tensors, f"{name}.keywords"),
         }
-    imported = importable(value)
+    imported = import_name(value)
     if imported is not None:
         return {"import": imported}
     if type(value).__module__ == losses.__name__:  # these classes keep their arguments as attributes
         arguments = [argument for argument in inspect.signature(type(value)).parameters if argument not in _DEPRECATED]
         keywords = {argument: getattr(value, argument) for argument in arguments}
-        return {"loss": importable(type(value)), "keywords": _entries(keywords, tensors, name)}
-    raise PersistenceError(f"{name} ({described(value)}) cannot be imported by name")
+        return {"loss": import_name(type(value)), "keywords": _entries(keywords, tensors, name)}
+    raise PersistenceError(f"{name} ({describe_value(value)}) cannot be imported by name")
 
 
 def rebuild(blueprint: Blueprint, tensors: Mapping[str, torch.Tensor]) -> Any:
@@ -74,18 +74,18 @@ def rebuild(blueprint: Blueprint, tensors: Mapping[str, torch.Tensor]) -> Any:
         raise PersistenceError(f"cannot rebuild {blueprint}: {error!r}") from error
 
 
-def importable(value: Any) -> str | None:
+def import_name(value: Any) -> str | None:
     """Return ``package.module:qualname`` of a class or function that another process can import, or None."""
     module, name = getattr(value, "__module__", None), getattr(value, "__qualname__", None)
     if not module or not name or module == "__main__":
         return None
     try:
-        return f"{module}:{name}" if _import(f"{module}:{name}") is value else None
+        return f"{module}:{name}" if _import_by_name(f"{module}:{name}") is value else None
     except (ImportError, AttributeError):
         return None
 
 
-def described(value: Any) -> str:
+def describe_value(value: Any) -> str:
     """Describe ``value`` for messages: ``function tests.nets:<lambda>``, ``instance of
     torch.nn.modules.linear:Linear``."""
     named = value if hasattr(value, "__qualname__") else type(value)
@@ -113,15 +113,15 @@ def _rebuild(blueprint: Blueprint, tensors: Mapping[str, torch.Tensor]) -> Any:
     if "tensor" in blueprint:
         return tensors[blueprint["tensor"]]
     if "import" in blueprint:
-        return _import(blueprint["import"])
+        return _import_by_name(blueprint["import"])
     keywords = {key: _rebuild(item, tensors) for key, item in blueprint["keywords"].items()}
     if "loss" in blueprint:
-        return _import(blueprint["loss"])(**keywords)
+        return _import_by_name(blueprint["loss"])(**keywords)
     args = [_rebuild(item, tensors) for item in blueprint["args"]]
     return functools.partial(_rebuild(blueprint["partial"], tensors), *args, **keywords)
 
 
-def _import(name: str) -> Any:
+def _import_by_name(name: str) -> Any:
     module, path = name.split(":", 1)
     found: Any = importlib.import_module(module)
     for part in path.split("."):

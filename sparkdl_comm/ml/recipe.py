@@ -21,7 +21,7 @@ from sparkdl_comm.train.loop.callbacks import Callback
 from sparkdl_comm.train.spec import Augment, Checkpoints, Observation, Stopping
 
 #: Columns of the history. Metrics cannot have these names.
-_TAKEN = ("epoch", "step", "loss", "val_loss", "lr", "seconds")
+_HISTORY_COLUMNS = ("epoch", "step", "loss", "val_loss", "lr", "seconds")
 
 
 class TrainingRecipe(TorchParams):
@@ -40,7 +40,7 @@ class TrainingRecipe(TorchParams):
     augment: Any = None
     loggers: Any = None
 
-    def decoding(self) -> Decode | None:
+    def check_decode(self) -> Decode | None:
         """Check ``decode`` and return it.
 
         :raises ModelError: it cannot be called.
@@ -49,7 +49,7 @@ class TrainingRecipe(TorchParams):
             raise ModelError(f"decode is {components.describe(self.decode)}; give a function, bytes -> array or tensor")
         return self.decode
 
-    def collating(self) -> Collate | None:
+    def check_collate_fn(self) -> Collate | None:
         """Check ``collate_fn`` and return it.
 
         :raises ModelError: it cannot be called.
@@ -61,7 +61,7 @@ class TrainingRecipe(TorchParams):
             )
         return self.collate_fn
 
-    def augmenting(self) -> Augment | None:
+    def check_augment(self) -> Augment | None:
         """Check ``augment`` and return it.
 
         :raises ModelError: it cannot be called.
@@ -72,7 +72,7 @@ class TrainingRecipe(TorchParams):
             )
         return self.augment
 
-    def optimization(self) -> Optimization:
+    def check_optimization(self) -> Optimization:
         """Check the settings of the optimization and return them.
 
         :raises ModelError: a component cannot be used.
@@ -81,10 +81,10 @@ class TrainingRecipe(TorchParams):
         for name in ("param_groups", "lr_scheduler"):
             given = getattr(self, name)
             if given is not None and not callable(given):
-                wanted = "module -> list of dicts" if name == "param_groups" else "optimizer -> scheduler"
-                raise ModelError(f"{name} is {components.describe(given)}; give a function, {wanted}")
+                signature = "module -> list of dicts" if name == "param_groups" else "optimizer -> scheduler"
+                raise ModelError(f"{name} is {components.describe(given)}; give a function, {signature}")
         return Optimization(
-            optimizer=components.optimizer_factory(self.optimizer, self.getLearningRate()),
+            optimizer=components.make_optimizer_factory(self.optimizer, self.getLearningRate()),
             param_groups=self.param_groups,
             lr_scheduler=self.lr_scheduler,
             scheduler_interval=self.getLrSchedulerInterval(),
@@ -93,7 +93,7 @@ class TrainingRecipe(TorchParams):
             precision=self.getPrecision(),
         )
 
-    def observation(self) -> Observation:
+    def check_observation(self) -> Observation:
         """Check metrics, callbacks and early stopping, and return them.
 
         :raises ModelError: a component cannot be used.
@@ -104,13 +104,13 @@ class TrainingRecipe(TorchParams):
             raise ModelError(
                 "metrics: give a dict of name -> torchmetrics.Metric, or callable (output, target) -> scalar"
             )
-        taken = sorted(set(metrics) & set(_TAKEN))
-        if taken:
-            raise ModelError(f"metrics: {', '.join(taken)} is a column of the history. Choose another name")
+        reserved = sorted(set(metrics) & set(_HISTORY_COLUMNS))
+        if reserved:
+            raise ModelError(f"metrics: {', '.join(reserved)} is a column of the history. Choose another name")
         callbacks = () if self.callbacks is None else tuple(self.callbacks)
-        strangers = [components.describe(callback) for callback in callbacks if not isinstance(callback, Callback)]
-        if strangers:
-            raise ModelError(f"callbacks: {strangers[0]}; give instances of subclasses of sparkdl_comm.Callback")
+        invalid = [components.describe(callback) for callback in callbacks if not isinstance(callback, Callback)]
+        if invalid:
+            raise ModelError(f"callbacks: {invalid[0]}; give instances of subclasses of sparkdl_comm.Callback")
         monitor = self.getEarlyStoppingMonitor()
         if monitor not in ("loss", "val_loss", *metrics):
             known = ", ".join(["loss", "val_loss", *metrics])
@@ -131,7 +131,7 @@ class TrainingRecipe(TorchParams):
         )
         return Observation(dict(metrics), callbacks, stopping)
 
-    def checkpoints(self, spark: SparkSession) -> Checkpoints | None:
+    def check_checkpoints(self, spark: SparkSession) -> Checkpoints | None:
         """Return the settings of checkpoints; None without ``checkpointDir``.
 
         :raises ConfError: as :func:`sparkdl_comm.job.session.shared_directory` and

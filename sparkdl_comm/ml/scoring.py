@@ -69,10 +69,12 @@ def activation_of(loss: Any) -> Activation | None:
 
 def members_of(output_shape: OutputShape | None) -> dict[str, Kind]:
     """Return the kinds of a struct's members by name; an empty dict for other outputs."""
-    return {name: _plain(shape) for name, shape in output_shape.items()} if isinstance(output_shape, dict) else {}
+    return (
+        {name: _kind_of_tensor(shape) for name, shape in output_shape.items()} if isinstance(output_shape, dict) else {}
+    )
 
 
-def _plain(shape: list[int]) -> Kind:
+def _kind_of_tensor(shape: list[int]) -> Kind:
     return "value" if math.prod(shape) == 1 else "vector"
 
 
@@ -90,7 +92,7 @@ def kind_of(classification: bool, activation: Activation | None, output_shape: O
         return "binary"
     if classification and (output_shape is None or (size > 1 and len(output_shape) == 1)):
         return "classes"
-    return _plain(output_shape or [])
+    return _kind_of_tensor(output_shape or [])
 
 
 _PROBABILITIES: dict[Activation, Callable[[torch.Tensor], torch.Tensor]] = {

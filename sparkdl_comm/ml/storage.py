@@ -91,19 +91,19 @@ class DriverStorage(Storage):
     def __init__(self, spark: SparkSession, path: str) -> None:
         self._path = path
         self._jvm: Any = spark.sparkContext._jvm
-        with self._named("open"):
-            target = self._at(path)
+        with self._translate_errors("open"):
+            target = self._hadoop_path(path)
             self._fs = target.getFileSystem(spark.sparkContext._jsc.hadoopConfiguration())
             self._target = self._fs.makeQualified(target)
 
     def exists(self) -> bool:
-        with self._named("look at"):
+        with self._translate_errors("look at"):
             return bool(self._fs.exists(self._target))
 
     def put(self, folder: Path, replace: bool) -> None:
-        files = {below: str(file) for below, file in _files(folder).items()}
-        with self._named("write"):
-            _put(_DriverFiles(self._fs, self._at), files, self._target.toString(), replace)
+        files = {suffix: str(file) for suffix, file in _files(folder).items()}
+        with self._translate_errors("write"):
+            _put(_DriverFiles(self._fs, self._hadoop_path), files, self._target.toString(), replace)
 
     @contextmanager
     def local(self) -> Iterator[Path]:
@@ -115,55 +115,55 @@ class DriverStorage(Storage):
             return
         with tempfile.TemporaryDirectory(prefix="sparkdl-load-") as folder:
             copied = Path(folder) / "model"
-            with self._named("read"):
-                self._fs.copyToLocalFile(False, self._target, self._at(copied.as_uri()), True)
+            with self._translate_errors("read"):
+                self._fs.copyToLocalFile(False, self._target, self._hadoop_path(copied.as_uri()), True)
             yield copied
 
     def names(self) -> list[str]:
         """Return the names of the files in the directory; an empty list if it does not exist."""
-        with self._named("look at"):
-            there = self._fs.listStatus(self._target) if self._fs.exists(self._target) else []
-            return [status.getPath().getName() for status in there]
+        with self._translate_errors("look at"):
+            statuses = self._fs.listStatus(self._target) if self._fs.exists(self._target) else []
+            return [status.getPath().getName() for status in statuses]
 
     def try_writing(self) -> None:
         """Create the directory and a file in it, and delete the file."""
         probe = f"{self._target.toString()}/.probe-{uuid.uuid4().hex[:12]}"
-        with self._named("write"):
+        with self._translate_errors("write"):
             self._fs.mkdirs(self._target)
-            self._fs.create(self._at(probe), False).close()
-            self._fs.delete(self._at(probe), False)
+            self._fs.create(self._hadoop_path(probe), False).close()
+            self._fs.delete(self._hadoop_path(probe), False)
 
-    def _at(self, path: str) -> Any:
+    def _hadoop_path(self, path: str) -> Any:
         return self._jvm.org.apache.hadoop.fs.Path(path)
 
     @contextmanager
-    def _named(self, what: str) -> Iterator[None]:
+    def _translate_errors(self, action: str) -> Iterator[None]:
         try:
             yield
         except Py4JJavaError as error:
-            raise PersistenceError(f"cannot {what} {self._path}: {error.java_exception.toString()}") from error
+            raise PersistenceError(f"cannot {action} {self._path}: {error.java_exception.toString()}") from error
         except Py4JError as error:
-            raise PersistenceError(f"cannot {what} {self._path}: {error}") from error
+            raise PersistenceError(f"cannot {action} {self._path}: {error}") from error
 
 
 class _DriverFiles:
     """:class:`Files` for a Hadoop file system. ``at`` makes its paths."""
 
     def __init__(self, fs: Any, at: Callable[[str], Any]) -> None:
-        self._fs, self._at = fs, at
+        self._fs, self._hadoop_path = fs, at
 
     def exists(self, remote: str) -> bool:
-        return bool(self._fs.exists(self._at(remote)))
+        return bool(self._fs.exists(self._hadoop_path(remote)))
 
     def put(self, local: str, remote: str) -> None:
-        self._fs.copyFromLocalFile(False, True, self._at(Path(local).as_uri()), self._at(remote))
+        self._fs.copyFromLocalFile(False, True, self._hadoop_path(Path(local).as_uri()), self._hadoop_path(remote))
 
     def rename(self, source: str, target: str) -> None:
-        if not self._fs.rename(self._at(source), self._at(target)):
+        if not self._fs.rename(self._hadoop_path(source), self._hadoop_path(target)):
             raise PersistenceError(f"cannot rename {source} to {target}")
 
     def delete(self, remote: str, recursive: bool = False) -> None:
-        self._fs.delete(self._at(remote), recursive)
+        self._fs.delete(self._hadoop_path(remote), recursive)
 
 
 class ExecutorStorage(Storage):
@@ -178,11 +178,11 @@ class ExecutorStorage(Storage):
         return bool(list(self._run(lambda files: [(path, b"")] if files.exists(path) else [])))
 
     def put(self, folder: Path, replace: bool) -> None:
-        sent = {below: add_file(self._spark, file) for below, file in _files(folder).items()}
+        local_paths = {suffix: add_file(self._spark, file) for suffix, file in _files(folder).items()}
         path = self._path.rstrip("/")
 
         def work(files: ExecutorFiles) -> Iterable[tuple[str, bytes]]:
-            _put(files, {below: SparkFiles.get(name) for below, name in sent.items()}, path, replace)
+            _put(files, {suffix: SparkFiles.get(name) for suffix, name in local_paths.items()}, path, replace)
             return []
 
         list(self._run(work))
@@ -234,13 +234,13 @@ def _files(folder: Path) -> dict[str, Path]:
     return {"/" + file.relative_to(folder).as_posix(): file for file in folder.rglob("*") if file.is_file()}
 
 
-def _put(files: Files, sent: Mapping[str, str], path: str, replace: bool) -> None:
-    """Copy local files to ``path``, all or nothing. ``sent``: local paths by their suffix to ``path``."""
+def _put(files: Files, local_paths: Mapping[str, str], path: str, replace: bool) -> None:
+    """Copy local files to ``path``, all or nothing. ``local_paths``: local paths by their suffix to ``path``."""
     name, token = path.rpartition("/")[2], uuid.uuid4().hex[:12]
     new, old = (f"{path.removesuffix(name)}.{name}.{token}.{kind}" for kind in ("new", "old"))
     try:
-        for below, file in sent.items():
-            files.put(file, new + below)
+        for suffix, file in local_paths.items():
+            files.put(file, new + suffix)
         if replace and files.exists(path):
             files.rename(path, old)
         try:

@@ -28,7 +28,7 @@ def write_weights(module: torch.nn.Module, folder: Path) -> None:
     extra = module_state.extra_state(module)
     try:
         buffers = {_BUFFERS: json.dumps([name for name, _ in module.named_buffers()])}
-        safetensors.torch.save_model(_Tensors(module), str(folder / WEIGHTS), buffers)  # type: ignore[arg-type]
+        safetensors.torch.save_model(_TensorView(module), str(folder / WEIGHTS), buffers)  # type: ignore[arg-type]
         if extra:
             tensors = {name: tensor.cpu().clone().contiguous() for name, tensor in values.pack(extra).items()}
             safetensors.torch.save_file(tensors, folder / EXTRA)
@@ -53,7 +53,7 @@ def read_weights(factory: Any, folder: Path, path: str) -> torch.nn.Module:
         raise PersistenceError(f"{path}: {factory} made a {type(module).__name__}, not a torch.nn.Module")
     try:
         _make_buffers(module, folder / WEIGHTS)
-        safetensors.torch.load_model(_Tensors(module), str(folder / WEIGHTS))  # type: ignore[arg-type]
+        safetensors.torch.load_model(_TensorView(module), str(folder / WEIGHTS))  # type: ignore[arg-type]
     except RuntimeError as error:  # names the tensors
         raise ModelError(f"{path}: the weights are not those of {type(module).__name__}: {error}") from error
     except (OSError, safetensors.SafetensorError) as error:
@@ -73,21 +73,21 @@ def _make_buffers(module: torch.nn.Module, file: Path) -> None:
 
     Training may add or resize buffers.
     """
-    here = dict(module.named_buffers())
+    buffers = dict(module.named_buffers())
     with safetensors.safe_open(str(file), "pt") as opened:
         stored = json.loads((opened.metadata() or {}).get(_BUFFERS, "[]"))
         for name in set(stored) & set(opened.keys()):
             tensor = opened.get_tensor(name)
-            path, _, own = name.rpartition(".")
-            if name in here and here[name].shape == tensor.shape:
+            path, _, local_name = name.rpartition(".")
+            if name in buffers and buffers[name].shape == tensor.shape:
                 continue
             try:
-                module.get_submodule(path).register_buffer(own, tensor)
+                module.get_submodule(path).register_buffer(local_name, tensor)
             except (AttributeError, KeyError):
                 continue  # another model; loading it reports the difference
 
 
-class _Tensors:
+class _TensorView:
     """View of a module for safetensors: its tensors without extra state."""
 
     def __init__(self, module: torch.nn.Module) -> None:

@@ -54,9 +54,11 @@ def _explain(options: argparse.Namespace) -> int:
     gamma = GAMMA if options.gamma is None else options.gamma
     count = parse_size(options.bytes) // 4
     cost = Cost.of(topology, alpha, gamma)
-    found = rank_algorithms(options.operation, topology, count, 4, cost)
+    predictions = rank_algorithms(options.operation, topology, count, 4, cost)
     if options.density is not None:
-        found = sorted(found + predict_sparse(topology, count, options.density, cost), key=lambda one: one.seconds)
+        predictions = sorted(
+            predictions + predict_sparse(topology, count, options.density, cost), key=lambda one: one.seconds
+        )
     left_out = {a.name: a.why_ineligible(topology) for a in ALGORITHMS.values() if a.why_ineligible(topology)}
     left_out |= {
         a.name: f"does no {options.operation}" for a in ALGORITHMS.values() if options.operation not in a.operations
@@ -64,12 +66,12 @@ def _explain(options: argparse.Namespace) -> int:
     if options.density is not None and topology.rails > 1:
         left_out["hitopk"] = "is for hosts with one NIC each"
     if options.json:
-        rows = [asdict(prediction) for prediction in found]
+        rows = [asdict(prediction) for prediction in predictions]
         print(json.dumps({"topology": str(topology), "predictions": rows, "left_out": left_out}, indent=1))
         return 0
     print(f"{options.operation} of {count * 4:,} bytes on {topology}: {topology.world} ranks, {topology.rails} rails")
     print(f"{'algorithm':<14}{'seconds':>10}{'block':>12}  bytes sent by the busiest host, per rail")
-    for prediction in found:
+    for prediction in predictions:
         block = f"{prediction.block:,}" if prediction.block else "-"
         sent = "  ".join(f"{nbytes:>14,}" for nbytes in prediction.rail_bytes)
         bound = "  (lower bound: busiest link only)" if prediction.is_lower_bound else ""

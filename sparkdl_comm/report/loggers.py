@@ -54,7 +54,7 @@ class TensorBoardLogger(RunLogger):
 
     def __init__(self, log_dir: str | os.PathLike[str]) -> None:
         self.log_dir = os.fspath(log_dir)
-        _require("tensorboard", "tensorboard")
+        _require_package("tensorboard", "tensorboard")
 
     def start(self, name: str, params: Mapping[str, str]) -> LoggedRun:
         from torch.utils.tensorboard import SummaryWriter
@@ -89,7 +89,7 @@ class MLflowLogger(RunLogger):
         self, tracking_uri: str | None = None, experiment: str = "Default", run_name: str | None = None
     ) -> None:
         self.tracking_uri, self.experiment, self.run_name = tracking_uri, experiment, run_name
-        _require("mlflow", "mlflow")
+        _require_package("mlflow", "mlflow")
 
     def start(self, name: str, params: Mapping[str, str]) -> LoggedRun:
         from mlflow import MlflowClient
@@ -141,18 +141,18 @@ class RunLog:
 
         :raises ConfError: an entry of ``loggers`` is not a RunLogger.
         """
-        strangers = [logger for logger in estimator.loggers or () if not isinstance(logger, RunLogger)]
-        if strangers:
+        invalid = [logger for logger in estimator.loggers or () if not isinstance(logger, RunLogger)]
+        if invalid:
             raise ConfError(
-                f"loggers: {strangers[0]!r:.80} is not a logger; give TensorBoardLogger, MLflowLogger or a RunLogger"
+                f"loggers: {invalid[0]!r:.80} is not a logger; give TensorBoardLogger, MLflowLogger or a RunLogger"
             )
-        given = ("model", "loss", "optimizer", "lr_scheduler")
-        components = {name: describe(getattr(estimator, name)) for name in given}
+        names = ("model", "loss", "optimizer", "lr_scheduler")
+        components = {name: component_name(getattr(estimator, name)) for name in names}
         params = {param.name: value for param, value in estimator.extractParamMap().items()}
-        shown = {name: str(value) for name, value in {**components, **params}.items() if value is not None}
-        return cls(estimator.loggers or (), estimator.uid, shown)
+        run_params = {name: str(value) for name, value in {**components, **params}.items() if value is not None}
+        return cls(estimator.loggers or (), estimator.uid, run_params)
 
-    def progress(self, progress: Mapping[str, Any]) -> None:
+    def log_progress(self, progress: Mapping[str, Any]) -> None:
         """Log a progress message of rank 0, see :class:`~sparkdl_comm.report.progress.ProgressBar`. Drop it if the
         queue is full."""
         values = {"train/samples_per_second": progress["samples_per_second"]}
@@ -161,7 +161,7 @@ class RunLog:
         if self._tasks.qsize() < _MAX_WAITING:
             self._log(values, progress["epoch"] * progress["steps"] + progress["step"])
 
-    def history(self, rows: Sequence[Mapping[str, Any]]) -> None:
+    def log_history(self, rows: Sequence[Mapping[str, Any]]) -> None:
         """Log the epochs at the end of the run."""
         for row in rows:
             numbers = {name: value for name, value in row.items() if isinstance(value, (int, float))}
@@ -194,7 +194,7 @@ class RunLog:
                     runs.remove(run)
 
 
-def describe(component: Any) -> str | None:
+def component_name(component: Any) -> str | None:
     """Return the name of a class, function, or ``functools.partial`` of one; for an instance, the name of its class."""
     function = getattr(component, "func", component)
     if function is None or isinstance(function, str):
@@ -202,7 +202,7 @@ def describe(component: Any) -> str | None:
     return getattr(function, "__qualname__", type(function).__qualname__)
 
 
-def _require(package: str, extra: str) -> None:
+def _require_package(package: str, extra: str) -> None:
     try:
         importlib.import_module(package)
     except ImportError as error:

@@ -58,25 +58,27 @@ def _predict(options: argparse.Namespace) -> int:
     if options.rate is not None:
         topology = topology.with_rates(*options.rate.split("/"))
     computed = traced(spans, parameter_bytes, None if options.bytes is None else parse_size(options.bytes))
-    asked = options.strategy or [SERVER if computed.pulls else "ring"]
+    strategies = options.strategy or [SERVER if computed.pulls else "ring"]
     left_out: dict[str, str] = {}
-    if _ALL in asked:
+    if _ALL in strategies:
         left_out = {name: reason for name in STRATEGIES if (reason := unfit(name, topology))}
-        asked = [name for name in STRATEGIES if name not in left_out]
-    settings = [_setting(name, topology, options) for name in dict.fromkeys(asked)]
-    every = [(name, forecast(computed, setting)) for name, setting in settings]
-    found = dict(sorted(every, key=lambda pair: pair[1].seconds))
+        strategies = [name for name in STRATEGIES if name not in left_out]
+    settings = [_setting(name, topology, options) for name in dict.fromkeys(strategies)]
+    unsorted = [(name, forecast(computed, setting)) for name, setting in settings]
+    forecasts = dict(sorted(unsorted, key=lambda pair: pair[1].seconds))
     if options.plot is not None:
         from sparkdl_comm.report.predict_plot import save_plot
 
-        save_plot(found, topology, options.plot)
+        save_plot(forecasts, topology, options.plot)
     if options.json:
-        rows = [{"strategy": name, **asdict(one), "bottleneck": one.bottleneck} for name, one in found.items()]
+        rows = [
+            {"strategy": name, **asdict(result), "bottleneck": result.bottleneck} for name, result in forecasts.items()
+        ]
         print(json.dumps({"topology": str(topology), "predictions": rows, "left_out": left_out}, indent=1))
-    elif len(found) == 1:
-        _tell(*found.popitem(), topology)
+    elif len(forecasts) == 1:
+        _print_forecast(*forecasts.popitem(), topology)
     else:
-        _rank(found, left_out, topology)
+        _print_ranking(forecasts, left_out, topology)
     return 0
 
 
@@ -94,28 +96,29 @@ def _setting(name: str, topology: Topology, options: argparse.Namespace) -> tupl
     return name, Setting(topology, strategy, batching, parse_size(options.bucket))
 
 
-def _tell(strategy: str, found: Forecast, topology: Topology) -> None:
-    print(f"{strategy} on {topology}, {topology.world} ranks: {found.seconds:.4g} s an iteration")
-    print(f"computing alone {found.computing:.4g} s, communication alone {found.communication:.4g} s")
-    print(f"bottleneck: {found.bottleneck}")
-    for rail, seconds in enumerate(found.doubled):
-        print(f"rail {rail} twice as fast: {seconds:.4g} s, {_less(seconds, found.seconds)}")
-    print(f"computing twice as fast: {found.faster:.4g} s, {_less(found.faster, found.seconds)}")
+def _print_forecast(strategy: str, result: Forecast, topology: Topology) -> None:
+    print(f"{strategy} on {topology}, {topology.world} ranks: {result.seconds:.4g} s an iteration")
+    print(f"computing alone {result.computing:.4g} s, communication alone {result.communication:.4g} s")
+    print(f"bottleneck: {result.bottleneck}")
+    for rail, seconds in enumerate(result.doubled):
+        print(f"rail {rail} twice as fast: {seconds:.4g} s, {_format_saving(seconds, result.seconds)}")
+    print(f"computing twice as fast: {result.faster:.4g} s, {_format_saving(result.faster, result.seconds)}")
 
 
-def _rank(found: Mapping[str, Forecast], left_out: Mapping[str, str], topology: Topology) -> None:
+def _print_ranking(forecasts: Mapping[str, Forecast], left_out: Mapping[str, str], topology: Topology) -> None:
     print(f"an iteration on {topology}, {topology.world} ranks, in seconds")
     print(
         f"{'strategy':<24}{'iteration':>10}{'computing':>11}{'communication':>15}  bottleneck, gain if it is twice as fast"
     )
-    for name, one in found.items():
-        gained = _less(min(one.faster, *one.doubled), one.seconds)
+    for name, result in forecasts.items():
+        gained = _format_saving(min(result.faster, *result.doubled), result.seconds)
         print(
-            f"{name:<24}{one.seconds:>10.4g}{one.computing:>11.4g}{one.communication:>15.4g}  {one.bottleneck}, {gained}"
+            f"{name:<24}{result.seconds:>10.4g}{result.computing:>11.4g}{result.communication:>15.4g}"
+            f"  {result.bottleneck}, {gained}"
         )
     for name, reason in left_out.items():
         print(f"{name:<24}  left out: {reason}")
 
 
-def _less(seconds: float, before: float) -> str:
+def _format_saving(seconds: float, before: float) -> str:
     return f"{100 * (1 - seconds / before):.1f} % less"

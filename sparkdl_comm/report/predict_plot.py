@@ -14,28 +14,34 @@ _BARS = {"seconds": "tab:blue", "computing": "tab:green", "communication": "tab:
 _THICK = 0.8 / len(_BARS)
 
 
-def save_plot(found: Mapping[str, Forecast], topology: Topology, path: Path) -> None:
+def save_plot(forecasts: Mapping[str, Forecast], topology: Topology, path: Path) -> None:
     """Write the drawing. The suffix decides the format (.png, .svg, .pdf).
 
     :param found: forecasts by strategy, from top to bottom.
     :raises PluginError: matplotlib is not installed.
     :raises PersistenceError: the file cannot be written.
     """
-    figure = new_figure(9, 1.4 + 0.6 * len(found))
+    figure = new_figure(9, 1.4 + 0.6 * len(forecasts))
     axes = figure.add_subplot()
-    for bar, (field, colour) in enumerate(_BARS.items()):
-        places = [row + (bar - 1) * _THICK for row in range(len(found))]
+    for bar, (field, color) in enumerate(_BARS.items()):
+        places = [row + (bar - 1) * _THICK for row in range(len(forecasts))]
         label = "iteration" if field == "seconds" else f"{field} alone"
-        axes.barh(places, [1e3 * getattr(one, field) for one in found.values()], _THICK, color=colour, label=label)
-    for row, one in enumerate(found.values()):
+        axes.barh(
+            places,
+            [1e3 * getattr(forecast, field) for forecast in forecasts.values()],
+            _THICK,
+            color=color,
+            label=label,
+        )
+    for row, forecast in enumerate(forecasts.values()):
         axes.text(
-            1e3 * one.seconds,
+            1e3 * forecast.seconds,
             row - _THICK,
-            f" {1e3 * one.seconds:.4g} ms: {one.bottleneck}",
+            f" {1e3 * forecast.seconds:.4g} ms: {forecast.bottleneck}",
             va="center",
             fontsize="small",
         )
-    axes.set_yticks(range(len(found)), list(found))
+    axes.set_yticks(range(len(forecasts)), list(forecasts))
     axes.invert_yaxis()
     axes.margins(x=0.25)
     axes.set_xlabel("milliseconds; beside the bar is the bottleneck")

@@ -10,7 +10,7 @@ from typing import Any
 _log = logging.getLogger(__name__)
 
 
-def tell(visible: bool, line: str) -> None:
+def show_line(visible: bool, line: str) -> None:
     """Print a line if the progress bar is shown, else log it."""
     if visible:
         print(line, flush=True)
@@ -45,11 +45,11 @@ class ProgressBar:
             from tqdm.auto import tqdm
 
             self._bar = tqdm(total=progress["epochs"] * progress["steps"], unit="step", dynamic_ncols=True)
-        shown = {"samples/s": f"{progress['samples_per_second']:.0f}"}
+        postfix = {"samples/s": f"{progress['samples_per_second']:.0f}"}
         if progress.get("loss") is not None:
-            shown["loss"] = f"{progress['loss']:.4g}"
+            postfix["loss"] = f"{progress['loss']:.4g}"
         self._bar.set_description(f"epoch {progress['epoch'] + 1}/{progress['epochs']}", refresh=False)
-        self._bar.set_postfix(shown, refresh=False)
+        self._bar.set_postfix(postfix, refresh=False)
         self._bar.update(progress["epoch"] * progress["steps"] + progress["step"] - self._bar.n)
 
     def log(self, lines: list[str], dropped: int) -> None:

@@ -55,16 +55,16 @@ class Timeline:
         self.world = len(reports)
         self.parameter_bytes: int = reports[0]["parameter_bytes"]
         offsets = [offset(report["clocks"], reports[0]["clocks"]) for report in reports]
-        self.uncertainty = max(wrong for _, wrong in offsets)
+        self.uncertainty = max(error_seconds for _, error_seconds in offsets)
         self.spans: list[dict[str, Any]] = [
             {
                 "rank": rank,
                 "iteration": iteration["iteration"],
                 **span,
-                "begin": span["begin"] - ahead,
-                "end": span["end"] - ahead,
+                "begin": span["begin"] - clock_offset,
+                "end": span["end"] - clock_offset,
             }
-            for rank, (report, (ahead, _)) in enumerate(zip(reports, offsets, strict=True))
+            for rank, (report, (clock_offset, _)) in enumerate(zip(reports, offsets, strict=True))
             for iteration in report["iterations"]
             for span in iteration["spans"]
         ]
@@ -106,7 +106,7 @@ class Timeline:
         :raises InputError: the iteration was not traced on all ``ranks``, or there is no such rank.
         :raises PluginError: matplotlib is not installed.
         """
-        number = self._drawable(iteration, ranks)
+        number = self._choose_iteration(iteration, ranks)
         try:
             from matplotlib.figure import Figure
         except ImportError as exc:
@@ -118,11 +118,11 @@ class Timeline:
         chosen = [span for span in self.spans if span["iteration"] == number and span["rank"] in ranks]
         begin = min(span["begin"] for span in chosen)
         for span in chosen:
-            colour = f"C{span['batch'] % 10}" if "batch" in span else _COLOURS[span["name"]]
+            color = f"C{span['batch'] % 10}" if "batch" in span else _COLORS[span["name"]]
             axes.broken_barh(
                 [(1e3 * (span["begin"] - begin), 1e3 * (span["end"] - span["begin"]))],
                 (rows.index((span["rank"], _ROW_OF[span["name"]])) - 0.4, 0.8),
-                facecolors=colour,
+                facecolors=color,
                 edgecolor="white",
                 linewidth=0.3,
             )
@@ -130,12 +130,12 @@ class Timeline:
         axes.set_ylim(len(rows) - 0.5, -0.5)
         axes.set_xlabel("milliseconds")
         figure.suptitle(f"Iteration {number}, {self.world} ranks")
-        for name, colour in _COLOURS.items():
-            axes.broken_barh([(0, 0)], (0, 0), facecolors=colour, label=name)
-        axes.legend(loc="upper center", bbox_to_anchor=(0.5, 1.15), ncols=len(_COLOURS), frameon=False)
+        for name, color in _COLORS.items():
+            axes.broken_barh([(0, 0)], (0, 0), facecolors=color, label=name)
+        axes.legend(loc="upper center", bbox_to_anchor=(0.5, 1.15), ncols=len(_COLORS), frameon=False)
         return figure
 
-    def _drawable(self, iteration: int | None, ranks: Sequence[int]) -> int:
+    def _choose_iteration(self, iteration: int | None, ranks: Sequence[int]) -> int:
         """Return the iteration to draw: ``iteration``, or the last one traced on all ``ranks``.
 
         With strategy fabric, each rank has its own iterations.
@@ -146,12 +146,14 @@ class Timeline:
         common = set.intersection(*traced.values())
         if iteration in common or (iteration is None and common):
             return max(common) if iteration is None else iteration
-        there = "; ".join(
+        available = "; ".join(
             f"rank {rank} has iterations {min(found)} to {max(found)}" if found else f"rank {rank} has none"
             for rank, found in traced.items()
         )
-        wanted = "no iteration was traced on all of them" if iteration is None else f"iteration={iteration}"
-        raise InputError(f"ranks={list(ranks)}: {wanted}. {there}. Name an iteration that all have, or fewer ranks")
+        problem = "no iteration was traced on all of them" if iteration is None else f"iteration={iteration}"
+        raise InputError(
+            f"ranks={list(ranks)}: {problem}. {available}. Name an iteration that all have, or fewer ranks"
+        )
 
     def _events(self) -> Iterator[dict[str, Any]]:
         """Yield events of the Trace Event Format. Rows with overlapping spans use asynchronous events."""
@@ -163,16 +165,16 @@ class Timeline:
         for number, span in enumerate(self.spans):
             row = _ROW_OF[span["name"]]
             begin, end = span["begin"] * 1e6, span["end"] * 1e6
-            where = {"pid": span["rank"], "tid": lanes[row], "cat": row, "name": _label(span)}
-            about = {key: value for key, value in span.items() if key not in ("rank", "name", "begin", "end")}
+            where = {"pid": span["rank"], "tid": lanes[row], "cat": row, "name": _span_label(span)}
+            args = {key: value for key, value in span.items() if key not in ("rank", "name", "begin", "end")}
             if row in _OVERLAPPING:
-                yield {"ph": "b", "id": number, "ts": begin, "args": about, **where}
+                yield {"ph": "b", "id": number, "ts": begin, "args": args, **where}
                 yield {"ph": "e", "id": number, "ts": end, **where}
             else:
-                yield {"ph": "X", "ts": begin, "dur": end - begin, "args": about, **where}
+                yield {"ph": "X", "ts": begin, "dur": end - begin, "args": args, **where}
 
 
-_COLOURS = {
+_COLORS = {
     "forward": "tab:green",
     "backward": "tab:olive",
     "update": "tab:purple",
@@ -182,7 +184,7 @@ _COLOURS = {
 }
 
 
-def _label(span: Mapping[str, Any]) -> str:
+def _span_label(span: Mapping[str, Any]) -> str:
     if "layers" not in span:
         return str(span["name"])
     first, last = span["layers"]

@@ -24,17 +24,17 @@ def read_trace(path: Path) -> SavedTrace:
 
     :raises InputError: there is no such file, or it is not a timeline; names the wrong event.
     """
-    document = _document(path)
+    document = _load_document(path)
     spans: list[dict[str, Any]] = []
     open_spans: dict[Any, dict[str, Any]] = {}
     for number, event in enumerate(document["traceEvents"]):
         try:
             if event["ph"] == "X":
-                spans.append(_span(event, event["ts"] + event["dur"]))
+                spans.append(_parse_span(event, event["ts"] + event["dur"]))
             elif event["ph"] == "b":
                 open_spans[event["id"]] = event
             elif event["ph"] == "e":
-                spans.append(_span(open_spans.pop(event["id"]), event["ts"]))
+                spans.append(_parse_span(open_spans.pop(event["id"]), event["ts"]))
         except (KeyError, TypeError, ValueError) as error:
             problem = f"it lacks {error}" if isinstance(error, KeyError) else str(error)
             raise InputError(f"{path}: event {number} is not as Timeline.save writes it: {problem}") from error
@@ -44,7 +44,7 @@ def read_trace(path: Path) -> SavedTrace:
     return SavedTrace(spans, document["otherData"]["parameter_bytes"])
 
 
-def _document(path: Path) -> dict[str, Any]:
+def _load_document(path: Path) -> dict[str, Any]:
     try:
         document = json.loads(path.read_text(encoding="utf-8"))
     except OSError as error:
@@ -53,8 +53,8 @@ def _document(path: Path) -> dict[str, Any]:
         raise InputError(f"{path} is not JSON: {error}. Give the file that {_WRITER} wrote") from error
     if not isinstance(document, dict) or not isinstance(document.get("traceEvents"), list):
         raise InputError(f"{path} is not a timeline: it has no list 'traceEvents'. Give the file that {_WRITER} wrote")
-    about = document.get("otherData")
-    if not isinstance(about, dict) or not isinstance(about.get("parameter_bytes"), int):
+    metadata = document.get("otherData")
+    if not isinstance(metadata, dict) or not isinstance(metadata.get("parameter_bytes"), int):
         raise InputError(
             f"{path} is another program's trace: it has no 'parameter_bytes'. Give one that {_WRITER} wrote"
         )
@@ -65,11 +65,11 @@ def _document(path: Path) -> dict[str, Any]:
 _BATCH_NAMES = {"pull": "pull batch", "push": "push batch", "sums": "aggregate batch"}
 
 
-def _span(event: dict[str, Any], end: float) -> dict[str, Any]:
-    about = event["args"]
+def _parse_span(event: dict[str, Any], end: float) -> dict[str, Any]:
+    args = event["args"]
     name = str(event["name"])
-    if "batch" in about:
+    if "batch" in args:
         name = _BATCH_NAMES.get(event["cat"], f"{name.split()[0]} batch")
-    begin, iteration = float(event["ts"]) * _MICROSECONDS, int(about["iteration"])
-    where = {"rank": int(event["pid"]), **about, "iteration": iteration}
+    begin, iteration = float(event["ts"]) * _MICROSECONDS, int(args["iteration"])
+    where = {"rank": int(event["pid"]), **args, "iteration": iteration}
     return {**where, "name": name, "begin": begin, "end": float(end) * _MICROSECONDS}

@@ -7,7 +7,7 @@ import torch
 from torch import nn
 
 from sparkdl_comm.errors import ModelError
-from sparkdl_comm.ml.components import model_like
+from sparkdl_comm.ml.components import check_model
 from sparkdl_comm.space.flat import FlatModel
 
 from .ranks import train
@@ -80,7 +80,7 @@ def made(change: Any) -> Pair:
 )
 def test_refused_before_any_executor_is_touched(change: Any, complaint: str) -> None:
     with pytest.raises(ModelError, match=complaint):
-        model_like(made(change))
+        check_model(made(change))
 
 
 @pytest.mark.parametrize("change", [side_by_side, tied, frozen_pair])

@@ -12,7 +12,7 @@ from torch import nn
 from sparkdl_comm.data.cache import RowCache
 from sparkdl_comm.data.fields import Field, RowFormat
 from sparkdl_comm.errors import InputError
-from sparkdl_comm.ml.components import row_losses
+from sparkdl_comm.ml.components import make_row_loss
 from sparkdl_comm.train.loop.class_mean import ClassMean
 from sparkdl_comm.train.loop.training_loop import TrainingLoop
 
@@ -107,7 +107,7 @@ def weighed(loss: Any, weights: torch.Tensor) -> Callable[[torch.Tensor, torch.T
     """Plain torch: the sum of weight x class weight x loss by the sum of weight x class weight."""
     said = loss.keywords if isinstance(loss, functools.partial) else {**loss.state_dict(), **vars(loss)}
     by_class, ignored = said["weight"], said["ignore_index"]
-    each = row_losses(loss)
+    each = make_row_loss(loss)
 
     def mean(output: torch.Tensor, target: torch.Tensor) -> torch.Tensor:
         counts = by_class[target.clamp(0)] * (target != ignored)
@@ -127,7 +127,7 @@ def test_weights_of_rows_beside_those_of_classes(loss: Any, ones: bool, accumula
     expected = loss if ones else weighed(loss, weights)
     parts = [replace(part, weights=own) for part, own in zip(cut(*data), weights.split(PARTS), strict=True)]
     settings: dict[str, Any] = {"batch": -(-24 // accumulation), "accumulation_steps": accumulation, "epochs": 6}
-    loops = train(Net, parts, validation=parts, loss=row_losses(loss), rows=WEIGHTED, **settings)
+    loops = train(Net, parts, validation=parts, loss=make_row_loss(loss), rows=WEIGHTED, **settings)
     module = in_one_process(Net, expected, data, 6)
     assert_same(loops, module)
     last = loops[0].progress.history[-1]

@@ -9,12 +9,12 @@ import torch
 
 from sparkdl_comm.errors import ModelError
 from sparkdl_comm.ml.components import (
+    check_model,
     check_picklable,
     label_limits,
-    loss_function,
-    model_like,
-    optimizer_factory,
-    row_losses,
+    make_loss,
+    make_optimizer_factory,
+    make_row_loss,
     target_type,
 )
 
@@ -30,10 +30,10 @@ class Locked(torch.nn.Module):
 def test_model() -> None:
     module = TwoClasses()
     for model in (module, TwoClasses, make_two_classes):
-        assert model_like(model) is model
+        assert check_model(model) is model
     for model in (None, 3, "LeNet"):
         with pytest.raises(ModelError, match="model is "):
-            model_like(model)
+            check_model(model)
 
 
 def test_a_module_with_hooks_for_gradients() -> None:
@@ -43,21 +43,21 @@ def test_a_module_with_hooks_for_gradients() -> None:
         name, parameter = next(iter(module.named_parameters()))
         getattr(parameter, hook)(lambda gradient: None)
         with pytest.raises(ModelError, match=f"{name} has a hook for its gradient"):
-            model_like(module)
+            check_model(module)
 
 
 def test_loss() -> None:
     mine = torch.nn.functional.mse_loss
-    assert loss_function(mine) is mine
+    assert make_loss(mine) is mine
     for loss in ("CrossEntropyLoss", torch.nn.CrossEntropyLoss, torch.nn.CrossEntropyLoss()):
-        assert isinstance(loss_function(loss), torch.nn.CrossEntropyLoss)
+        assert isinstance(make_loss(loss), torch.nn.CrossEntropyLoss)
     with pytest.raises(ModelError, match="did you mean CrossEntropyLoss"):
-        loss_function("crossentropy")
+        make_loss("crossentropy")
     with pytest.raises(ModelError, match="loss is not given"):
-        loss_function(None)
+        make_loss(None)
     for loss in (torch.nn.MSELoss(reduction="sum"), functools.partial(mine, reduction="sum")):
         with pytest.raises(ModelError, match="reduction='sum'"):
-            loss_function(loss)
+            make_loss(loss)
     assert label_limits(torch.nn.BCEWithLogitsLoss()) == label_limits(torch.nn.BCELoss()) == (0.0, 1.0)
     assert label_limits(torch.nn.MSELoss()) is None
 
@@ -76,30 +76,30 @@ class Tempered(torch.nn.Module):
 def test_a_loss_with_parameters_to_train() -> None:
     for loss in (Tempered, Tempered(), functools.partial(Tempered()), Tempered().forward):
         with pytest.raises(ModelError, match=r"Tempered has parameters to train, temperature, .*self\.scale\.expand"):
-            loss_function(loss)
+            make_loss(loss)
     frozen = Tempered(False)
-    assert loss_function(frozen) is frozen
+    assert make_loss(frozen) is frozen
 
 
 def test_optimizer() -> None:
     parameters = [torch.nn.Parameter(torch.zeros(1))]
-    default = optimizer_factory(None)(parameters)
+    default = make_optimizer_factory(None)(parameters)
     assert isinstance(default, torch.optim.SGD)
     assert default.defaults["lr"] == 0.01
-    assert optimizer_factory(torch.optim.Adam) is torch.optim.Adam
+    assert make_optimizer_factory(torch.optim.Adam) is torch.optim.Adam
     for bad in (torch.optim.Adam(parameters), "Adam"):
         with pytest.raises(ModelError, match=r"functools\.partial"):
-            optimizer_factory(bad)
+            make_optimizer_factory(bad)
     for arguments, message in (
         ({"rate": 0.1}, "unexpected keyword argument 'rate'"),
         ({"lr": -1.0}, "Invalid learning"),
     ):
         with pytest.raises(ModelError, match=f"optimizer: SGD .*{message}"):
-            optimizer_factory(functools.partial(torch.optim.SGD, **arguments))
-    assert optimizer_factory(torch.optim.Muon) is torch.optim.Muon
+            make_optimizer_factory(functools.partial(torch.optim.SGD, **arguments))
+    assert make_optimizer_factory(torch.optim.Muon) is torch.optim.Muon
     for lbfgs in (torch.optim.LBFGS, functools.partial(torch.optim.LBFGS, lr=0.1)):
         with pytest.raises(ModelError, match=r"LBFGS: its step wants a closure .*No strategy .*torch\.optim\.Adam"):
-            optimizer_factory(lbfgs)
+            make_optimizer_factory(lbfgs)
 
 
 def test_classification() -> None:
@@ -116,16 +116,16 @@ def test_classification() -> None:
 
 def test_losses_per_row() -> None:
     mean = torch.nn.MSELoss()
-    assert row_losses(mean)(torch.ones(3), torch.zeros(3)).shape == (3,)
+    assert make_row_loss(mean)(torch.ones(3), torch.zeros(3)).shape == (3,)
     assert mean.reduction == "mean"
-    assert row_losses(torch.nn.functional.mse_loss)(torch.ones(3), torch.zeros(3)).shape == (3,)
+    assert make_row_loss(torch.nn.functional.mse_loss)(torch.ones(3), torch.zeros(3)).shape == (3,)
     partial = functools.partial(torch.nn.functional.huber_loss, delta=2.0)
-    assert row_losses(partial)(torch.ones(3), torch.zeros(3)).tolist() == [0.5] * 3
+    assert make_row_loss(partial)(torch.ones(3), torch.zeros(3)).tolist() == [0.5] * 3
 
     def own(output: torch.Tensor, target: torch.Tensor) -> torch.Tensor:
         return output - target
 
-    assert row_losses(own) is own
+    assert make_row_loss(own) is own
 
 
 def test_ships() -> None:

@@ -98,16 +98,16 @@ def test_one_column_or_several() -> None:
 def test_learning_rate() -> None:
     made = TorchEstimator(optimizer=functools.partial(torch.optim.Adam, lr=1.0, eps=0.5), learning_rate=0.25)
     for tried in (0.25, 0.5):
-        factory = made.copy({made.learningRate: tried}).optimization().optimizer
+        factory = made.copy({made.learningRate: tried}).check_optimization().optimizer
         assert (factory.func, factory.keywords) == (torch.optim.Adam, {"lr": tried, "eps": 0.5})
     assert made.optimizer.keywords["lr"] == 1.0
-    assert TorchEstimator().setLearningRate(0.5).optimization().optimizer.keywords == {"lr": 0.5}
+    assert TorchEstimator().setLearningRate(0.5).check_optimization().optimizer.keywords == {"lr": 0.5}
     groups = [
         {"params": [torch.nn.Parameter(torch.zeros(1))]},
         {"params": [torch.nn.Parameter(torch.zeros(1))], "lr": 3.0},
     ]
     for optimizer in (torch.optim.SGD, lambda params, lr: torch.optim.SGD(params, lr), torch.optim.RAdam):
-        tuned = TorchEstimator(optimizer=optimizer, learningRate=0.5).optimization().optimizer(groups)
+        tuned = TorchEstimator(optimizer=optimizer, learningRate=0.5).check_optimization().optimizer(groups)
         assert [group["lr"] for group in tuned.param_groups] == [0.5, 3.0]
 
 

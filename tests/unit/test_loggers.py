@@ -28,9 +28,9 @@ def progress(epoch: int, step: int, loss: float | None) -> dict[str, Any]:
 
 def a_run(*given: RunLogger) -> None:
     with RunLog(given, "Estimator_1", {"batchSize": "32", "loss": "CrossEntropyLoss"}) as log:
-        log.progress(progress(0, 4, 2.0))
-        log.progress(progress(1, 5, None))
-        log.history(HISTORY)
+        log.log_progress(progress(0, 4, 2.0))
+        log.log_progress(progress(1, 5, None))
+        log.log_history(HISTORY)
 
 
 def test_tensorboard(tmp_path: Any) -> None:
@@ -120,7 +120,7 @@ def test_a_slow_logger_holds_up_nobody(monkeypatch: pytest.MonkeyPatch, caplog: 
     begin = time.monotonic()
     with RunLog([slow], "x", {}) as log:
         for step in range(5000):
-            log.progress(progress(0, step, 1.0))
+            log.log_progress(progress(0, step, 1.0))
         assert log._tasks.qsize() <= loggers._MAX_WAITING
     assert time.monotonic() - begin < 5
     assert "had not written all" in caplog.text

@@ -15,7 +15,7 @@ from pyspark.sql import functions as F
 from pyspark.sql.types import ArrayType, FloatType, StructField, StructType
 
 from sparkdl_comm.errors import ConfError, InputError
-from sparkdl_comm.ml.components import model_like
+from sparkdl_comm.ml.components import check_model
 from sparkdl_comm.ml.model import TorchModel
 
 from ..nets import Double, Sum, TwoClasses
@@ -249,4 +249,4 @@ def test_history_and_module_of_ones_own(classifier: TorchModel) -> None:
 
 
 def test_model_to_train_further(classifier: TorchModel) -> None:
-    assert model_like(classifier) is classifier.module
+    assert check_model(classifier) is classifier.module

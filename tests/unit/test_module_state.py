@@ -11,7 +11,7 @@ from torch import nn
 
 from sparkdl_comm.errors import ModelError
 from sparkdl_comm.gang.tensors import describe
-from sparkdl_comm.ml.components import model_like
+from sparkdl_comm.ml.components import check_model
 from sparkdl_comm.ml.weights import read_weights, write_weights
 from sparkdl_comm.space import module_state
 from sparkdl_comm.train.spec import Observation, Stopping
@@ -106,13 +106,13 @@ def test_it_comes_back(given: Any) -> None:
 )
 def test_refused_before_training(module: nn.Module, complaint: str) -> None:
     with pytest.raises(ModelError, match=complaint):
-        model_like(module)
+        check_model(module)
 
 
 def test_a_part_that_does_not_take_back_what_arrives() -> None:
     pair = namedtuple("pair", "left right")
     module = Holder(pair(1, 2), takes=lambda state: state.left)
-    model_like(module)
+    check_model(module)
     with pytest.raises(ModelError, match=r"inner \(Stateful\) does not take back .*AttributeError"):
         module_state.prove(module)
 

@@ -12,7 +12,7 @@ from torch.nn.utils import parametrizations
 from sparkdl_comm.errors import ModelError
 from sparkdl_comm.job.module_broadcast import broadcast_module
 from sparkdl_comm.job.pickling import pickle_error, pickle_module
-from sparkdl_comm.ml.components import check_picklable, model_like
+from sparkdl_comm.ml.components import check_picklable, check_model
 from sparkdl_comm.ml.model import TorchModel
 
 from .test_module_broadcast import session  # noqa: F401 - a fixture
@@ -58,7 +58,7 @@ def test_trained_further(trained: tuple[torch.nn.Module, Any]) -> None:
     module, factory = trained
     for parameter in module[0].parameters():
         parameter.requires_grad_(False)
-    given = model_like(TorchModel(module, False, factory=factory))
+    given = check_model(TorchModel(module, False, factory=factory))
     check_picklable(model=given)
     assert not isinstance(given, torch.nn.Module)
     arrived = cloudpickle.loads(cloudpickle.dumps(given))()

@@ -51,7 +51,7 @@ def test_decodes_by_forward_pass() -> None:
 
 def test_outputs_leave_in_parts(monkeypatch: pytest.MonkeyPatch) -> None:
     """Of two forward passes of 4 rows of 8 bytes."""
-    monkeypatch.setattr(prediction, "_AT_ONCE", 64)
+    monkeypatch.setattr(prediction, "_PART_BYTES", 64)
     rows = np.arange(22, dtype=np.float32).reshape(11, 2)
     frames = predicted(Field("featuresCol", "x"), pd.Series(list(rows)), [])
     assert [len(frame) for frame in frames] == [8, 3]

@@ -11,7 +11,7 @@ import torch.nn.functional as F
 from torch import nn
 
 from sparkdl_comm.errors import PersistenceError
-from sparkdl_comm.ml.rebuild import blueprint_of, importable, rebuild
+from sparkdl_comm.ml.rebuild import blueprint_of, import_name, rebuild
 
 from ..nets import TwoClasses, make_two_classes
 
@@ -76,12 +76,12 @@ def test_what_can_be_imported() -> None:
     def local() -> nn.Module:
         return TwoClasses()
 
-    assert importable(TwoClasses) == "tests.nets:TwoClasses"
-    assert importable(make_two_classes) == "tests.nets:make_two_classes"
+    assert import_name(TwoClasses) == "tests.nets:TwoClasses"
+    assert import_name(make_two_classes) == "tests.nets:make_two_classes"
     for value in (local, lambda: TwoClasses(), TwoClasses(), TwoClasses().forward):
-        assert importable(value) is None
+        assert import_name(value) is None
     local.__module__, local.__qualname__ = "__main__", "local"
-    assert importable(local) is None
+    assert import_name(local) is None
 
 
 @pytest.mark.parametrize(
