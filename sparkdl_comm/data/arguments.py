@@ -32,17 +32,17 @@ def call(module: Callable[..., Any], inputs: Iterable[Any]) -> Any:
     """
     positional: list[Any] = []
     keywords: dict[str, Any] = {}
-    for each in inputs:
-        if not isinstance(each, Arguments):
-            positional.append(each)
+    for argument in inputs:
+        if not isinstance(argument, Arguments):
+            positional.append(argument)
             continue
-        twice = sorted(set(keywords) & set(each.keywords))
-        if twice:
+        duplicates = sorted(set(keywords) & set(argument.keywords))
+        if duplicates:
             raise TypeError(
-                f"two feature columns give the argument {twice[0]!r}. collate_fn must name each argument differently"
+                f"two feature columns give the argument {duplicates[0]!r}. collate_fn must name each argument differently"
             )
-        positional += each.positional
-        keywords |= each.keywords
+        positional += argument.positional
+        keywords |= argument.keywords
     output = module(*positional, **keywords)
     logits = getattr(output, "logits", None) if isinstance(output, Mapping) else None
     return logits if isinstance(logits, torch.Tensor) else output

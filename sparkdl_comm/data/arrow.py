@@ -35,9 +35,9 @@ def read(field: Field, column: pa.Array) -> np.ndarray | Ragged:
             check_fits(field, (field.width,))
         column = vectors.to_lists(column) if field.width is None else sparse.to_pairs(field, column)
     refuse_nulls(field, count_null_rows(column), len(column))
-    found = distinct_lengths(column)[1 if field.is_ragged else 0 :]
-    if any(len(level) > 1 for level in found):
-        raise InputError(f"{field}: arrays of different lengths in {len(column)} rows: {format_lengths(found)}")
+    lengths = distinct_lengths(column)[1 if field.is_ragged else 0 :]
+    if any(len(level) > 1 for level in lengths):
+        raise InputError(f"{field}: arrays of different lengths in {len(column)} rows: {format_lengths(lengths)}")
     return Ragged.of(field, *to_ragged(column)) if field.is_ragged else cast_rows(field, to_array(column))
 
 
@@ -79,28 +79,28 @@ def count_null_rows(column: pa.Array) -> int:
     return int(find_rows(column, is_null).sum())
 
 
-def find_rows(column: pa.Array, bad: Callable[[pa.Array], np.ndarray]) -> np.ndarray:
-    """Return a bool array ``[rows]``: true for rows that are ``bad`` or contain something ``bad``.
+def find_rows(column: pa.Array, test: Callable[[pa.Array], np.ndarray]) -> np.ndarray:
+    """Return a bool array ``[rows]``: true where ``test`` is true for the row or for anything in it.
 
-    :param bad: function from an array of lists or numbers to bool per element.
+    :param test: function from an array of lists or numbers to bool per element.
     """
-    found = bad(column)
+    is_bad = test(column)
     if not is_list(column.type):
-        return found
-    inner = find_rows(column.flatten(), bad)
+        return is_bad
+    inner = find_rows(column.flatten(), test)
     if inner.any():
         ends = np.cumsum(pc.list_value_length(column).fill_null(0).to_numpy(zero_copy_only=False))
         count = np.concatenate([[0], np.cumsum(inner)])[ends]
-        found = found | (np.diff(count, prepend=0) > 0)
-    return found
+        is_bad = is_bad | (np.diff(count, prepend=0) > 0)
+    return is_bad
 
 
-def find_first(column: pa.Array, bad: Callable[[pa.Array], np.ndarray]) -> float | None:
-    """Return the first number for which ``bad`` is true, at any depth, or None. See :func:`find_rows`."""
+def find_first(column: pa.Array, test: Callable[[pa.Array], np.ndarray]) -> float | None:
+    """Return the first number for which ``test`` is true, at any depth, or None. See :func:`find_rows`."""
     while is_list(column.type):
         column = column.flatten()
-    found = column.filter(pa.array(bad(column)))
-    return float(found[0].as_py()) if len(found) else None
+    bad_numbers = column.filter(pa.array(test(column)))
+    return float(bad_numbers[0].as_py()) if len(bad_numbers) else None
 
 
 def is_null(column: pa.Array) -> np.ndarray:
@@ -112,17 +112,19 @@ def is_null(column: pa.Array) -> np.ndarray:
 
 def distinct_lengths(column: pa.Array) -> list[set[int]]:
     """Return the distinct lengths of the non-null arrays at each depth; an empty list for numbers."""
-    found = []
+    levels = []
     while is_list(column.type):
         column = column.drop_null()
-        found.append({int(length) for length in np.unique(pc.list_value_length(column).to_numpy(zero_copy_only=False))})
+        levels.append(
+            {int(length) for length in np.unique(pc.list_value_length(column).to_numpy(zero_copy_only=False))}
+        )
         column = column.flatten()
-    return found
+    return levels
 
 
-def format_lengths(found: list[set[int]]) -> str:
+def format_lengths(levels: list[set[int]]) -> str:
     """Return the distinct lengths at the first depth where they differ, at most 8, as text."""
-    different = next(level for level in found if len(level) > 1)
+    different = next(level for level in levels if len(level) > 1)
     return ", ".join(str(length) for length in sorted(different)[:8])
 
 

@@ -72,15 +72,15 @@ def _build_array(layout: ColumnLayout, rows: int, memory: pa.Buffer) -> pa.Array
     count = rows if layout.offsets is None else int(layout.offsets[-1])
     length = count * math.prod(layout.shape)
     values = memory.slice(0, length * layout.dtype.itemsize)
-    found = pa.Array.from_buffers(pa.from_numpy_dtype(layout.dtype), length, [None, values], 0)
+    array = pa.Array.from_buffers(pa.from_numpy_dtype(layout.dtype), length, [None, values], 0)
     for depth in range(len(layout.shape), 0, -1):
         size = layout.shape[depth - 1]
         count_there = count * math.prod(layout.shape[: depth - 1])
-        kind = pa.list_(found.type, size)
-        found = pa.FixedSizeListArray.from_buffers(kind, count_there, [None], 0, children=[found])
+        kind = pa.list_(array.type, size)
+        array = pa.FixedSizeListArray.from_buffers(kind, count_there, [None], 0, children=[array])
     if layout.offsets is None:
-        return found
-    return pa.LargeListArray.from_arrays(pa.array(layout.offsets), found)
+        return array
+    return pa.LargeListArray.from_arrays(pa.array(layout.offsets), array)
 
 
 class _DatalessSink(io.RawIOBase):
@@ -159,12 +159,12 @@ class MappedFile:
 
     def copy(self, array: np.ndarray) -> np.ndarray:
         """Return a copy in memory of rows of one of :attr:`arrays`, unmapping the pages while copying."""
-        found = np.empty_like(array)
+        result = np.empty_like(array)
         size = max(1, _MAPPED_BYTES * len(array) // max(1, array.nbytes))
         for start in range(0, len(array), size):
-            found[start : start + size] = array[start : start + size]
+            result[start : start + size] = array[start : start + size]
             self._release_pages()
-        return found
+        return result
 
     def _release_pages(self) -> None:
         self._touched_bytes = 0

@@ -154,15 +154,15 @@ class BatchCollector:
         return file
 
     def _find_layouts(self, builders: dict[str, Any]) -> dict[str, ColumnLayout]:
-        found: dict[str, ColumnLayout] = {}
+        layouts: dict[str, ColumnLayout] = {}
         for batch in self._read_batches():
-            for name in builders.keys() - found.keys():
+            for name in builders.keys() - layouts.keys():
                 layout = builders[name].layout(batch[name])
                 if layout is not None:
-                    found[name] = layout
-            if len(found) == len(builders):
+                    layouts[name] = layout
+            if len(layouts) == len(builders):
                 break
-        return {name: found[name] for name in builders}
+        return {name: layouts[name] for name in builders}
 
     def _reopen_for_reading(self, file: MappedFile, builders: dict[str, Any]) -> MappedFile:
         """Remove the received batches, and return the file opened for reading."""

@@ -58,9 +58,9 @@ class ArrayBuilder:
         self.array = np.empty((0,), field.type_of(np.dtype(np.float32)))
 
     def layout(self, column: pa.Array) -> ColumnLayout:
-        found = arrow.to_array(column)
-        dtype = self._field.type_of(found.dtype)
-        return ColumnLayout(dtype, self._field.row_shape(found.shape[1:], dtype))
+        array = arrow.to_array(column)
+        dtype = self._field.type_of(array.dtype)
+        return ColumnLayout(dtype, self._field.row_shape(array.shape[1:], dtype))
 
     def put(self, column: pa.Array, where: np.ndarray) -> None:
         if len(self.array) == 0:
@@ -94,31 +94,31 @@ class RaggedBuilder:
         self.array = np.empty((0,), field.type_of(np.dtype(np.float32)))
 
     def layout(self, column: pa.Array) -> ColumnLayout | None:
-        found, _ = arrow.to_ragged(column)
-        if not len(found) and self.offsets[-1]:
+        elements, _ = arrow.to_ragged(column)
+        if not len(elements) and self.offsets[-1]:
             return None
-        return ColumnLayout(self._field.storage_type(found.dtype), found.shape[1:], self.offsets)
+        return ColumnLayout(self._field.storage_type(elements.dtype), elements.shape[1:], self.offsets)
 
     def put(self, column: pa.Array, where: np.ndarray) -> None:
-        found, lengths = arrow.to_ragged(column)
+        elements, lengths = arrow.to_ragged(column)
         layout = self.layout(column)
         if len(self.array) == 0 and layout is not None:
             self.array = np.empty((self.offsets[-1], *layout.shape), layout.dtype)
-        if len(found):
-            self.array[_element_indices(self.offsets[where], lengths)] = found
+        if len(elements):
+            self.array[_element_indices(self.offsets[where], lengths)] = elements
 
     def build(self) -> Ragged:
         return Ragged(self._field, arrow_file.as_tensor(self.array), torch.from_numpy(self.offsets))
 
     def differs_from_next(self, rows: np.ndarray) -> np.ndarray:
-        one, two, end = (self.offsets[rows + more] for more in range(3))
-        found = two - one != end - two
-        alike = np.flatnonzero(~found)
-        one, two = one[alike], two[alike]
+        starts, middles, ends = (self.offsets[rows + more] for more in range(3))
+        differs = middles - starts != ends - middles
+        same_length = np.flatnonzero(~differs)
+        starts, middles = starts[same_length], middles[same_length]
         view = _as_bytes(self.array)
-        unequal = view[_element_indices(one, two - one)] != view[_element_indices(two, two - one)]
-        found[np.repeat(alike, two - one)[unequal.any(1)]] = True
-        return found
+        unequal = view[_element_indices(starts, middles - starts)] != view[_element_indices(middles, middles - starts)]
+        differs[np.repeat(same_length, middles - starts)[unequal.any(1)]] = True
+        return differs
 
     def row_bytes(self, row: int) -> bytes:
         return self.array[self.offsets[row] : self.offsets[row + 1]].tobytes()
@@ -139,11 +139,11 @@ def order_equal_ids(ids: np.ndarray, is_validation: np.ndarray, columns: list[Bu
     equal = (ids[1:] == ids[:-1]) & (is_validation[1:] == is_validation[:-1])  # row i + 1 has the id and part of row i
     places = np.flatnonzero(equal)
     different: list[int] = []
-    at_once = max(1, _COMPARED_BYTES * max(len(ids), 1) // max(1, sum(column.array.nbytes for column in columns)))
-    for start in range(0, len(places), at_once):
-        part = places[start : start + at_once]
-        found = np.any([column.differs_from_next(part) for column in columns], axis=0)
-        different += part[found].tolist()
+    step_rows = max(1, _COMPARED_BYTES * max(len(ids), 1) // max(1, sum(column.array.nbytes for column in columns)))
+    for start in range(0, len(places), step_rows):
+        part = places[start : start + step_rows]
+        differs = np.any([column.differs_from_next(part) for column in columns], axis=0)
+        different += part[differs].tolist()
     edges = np.append(np.flatnonzero(np.append(True, ~equal)), len(ids))
     for group in np.unique(np.searchsorted(edges, different, "right")):
         rows = range(edges[group - 1], edges[group])

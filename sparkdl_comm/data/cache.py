@@ -85,19 +85,23 @@ class RowCache:
 
     def with_columns(self, columns: Sequence[Column]) -> RowCache:
         """Return a cache in memory of other rows. ``columns``: its columns, in the order of :attr:`columns`."""
-        found: Iterator[Any] = iter(columns)
+        remaining: Iterator[Any] = iter(columns)
         return RowCache(
-            tuple(next(found) for _ in self.inputs), tuple(next(found) for _ in self.targets), next(found, None)
+            tuple(next(remaining) for _ in self.inputs),
+            tuple(next(remaining) for _ in self.targets),
+            next(remaining, None),
         )
 
     def pick(self, index: torch.Tensor) -> RowCache:
         """Return the rows at ``index`` (int64 ``[n]``), in that order, in memory. Thread-safe."""
         if self.resident is not None:
-            here = index < self.resident.rows
-            if here.all():
+            is_resident = index < self.resident.rows
+            if is_resident.all():
                 return self.resident.pick(index)
-            found = concatenate([self.resident.pick(index[here]), replace(self, resident=None).pick(index[~here])])
-            return found.pick(torch.cat([here.nonzero(), (~here).nonzero()]).flatten().argsort())
+            unordered = concatenate(
+                [self.resident.pick(index[is_resident]), replace(self, resident=None).pick(index[~is_resident])]
+            )
+            return unordered.pick(torch.cat([is_resident.nonzero(), (~is_resident).nonzero()]).flatten().argsort())
         if self.file is not None:
             self.file.record_use(len(index))
         return self.with_columns(
@@ -121,8 +125,10 @@ class RowCache:
 def concatenate(parts: Sequence[RowCache]) -> RowCache:
     """Concatenate the rows of all ``parts``. There is at least one part, and all have the same columns."""
     columns = []
-    for each in zip(*(part.columns for part in parts), strict=True):
-        columns.append(Ragged.concatenate(each) if isinstance(each[0], Ragged) else torch.cat(each))
+    for column_parts in zip(*(part.columns for part in parts), strict=True):
+        columns.append(
+            Ragged.concatenate(column_parts) if isinstance(column_parts[0], Ragged) else torch.cat(column_parts)
+        )
     return parts[0].with_columns(columns)
 
 
@@ -158,9 +164,9 @@ class RowReader:
                     self._collector.clear()
                 else:
                     self._collector.add(batch)
-            found = self._collector.columns()
+            columns = self._collector.columns()
             stack.pop_all()
-        self._set_columns(found)
+        self._set_columns(columns)
         #: JSON-able report for :meth:`rows` of all ranks. ``training`` and ``validation``: number of rows, sum of weights.
         self.account: dict[str, Any] = {
             "inspection": inspection.report(),
@@ -172,7 +178,7 @@ class RowReader:
                 }
                 for name, part in self._parts.items()
             },
-            "sha256": found.sha256,
+            "sha256": columns.sha256,
             "problem": self._collector.problem,
         }
 
@@ -208,22 +214,22 @@ class RowReader:
             no rows for validation although some were asked for, or only weights of 0.
         """
         check_reports([account["inspection"] for account in accounts])
-        chosen = self._format.validation
+        selector = self._format.validation
         training, validation = (
             sum(account[name]["rows"] for account in accounts) for name in ("training", "validation")
         )
-        if chosen is not None and validation == 0 < training:
-            raise InputError(f"{chosen}: none of the {training} rows is for validation")
-        if chosen is not None and training == 0 < validation:
-            raise InputError(f"{chosen}: all {validation} rows are for validation. Leave some for training")
+        if selector is not None and validation == 0 < training:
+            raise InputError(f"{selector}: none of the {training} rows is for validation")
+        if selector is not None and training == 0 < validation:
+            raise InputError(f"{selector}: all {validation} rows are for validation. Leave some for training")
         if not self._parts["validation"].stop:
-            filled = (a["columns"] for a in accounts if a["training"]["rows"] + a["validation"]["rows"])
-            for column, (dtype, shape) in zip(self._columns, next(filled, self.account["columns"]), strict=True):
+            nonempty = (a["columns"] for a in accounts if a["training"]["rows"] + a["validation"]["rows"])
+            for column, (dtype, shape) in zip(self._columns, next(nonempty, self.account["columns"]), strict=True):
                 column.array = np.empty((0, *shape), dtype)
         columns = [column.build() for column in self._columns]
         return RankRows(
             self._make_cache("training", columns, accounts),
-            None if chosen is None else self._make_cache("validation", columns, accounts),
+            None if selector is None else self._make_cache("validation", columns, accounts),
         )
 
     def _make_cache(self, name: str, columns: list[Any], accounts: Sequence[dict[str, Any]]) -> RowCache:

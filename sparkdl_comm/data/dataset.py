@@ -85,9 +85,9 @@ class PartitionDataset(IterableDataset[dict[str, Any]]):
                     nulls[name] = nulls.get(name, 0) + count_null_rows(column)
                 self._rows += batch.num_rows
                 writer.write_batch(batch)
-        found = [f"{count} of {self._rows} rows have a null in {name!r}" for name, count in nulls.items() if count]
-        if found:
-            raise InputError("; ".join(found) + ". Drop or fill these rows before, e.g. with df.dropna()")
+        problems = [f"{count} of {self._rows} rows have a null in {name!r}" for name, count in nulls.items() if count]
+        if problems:
+            raise InputError("; ".join(problems) + ". Drop or fill these rows before, e.g. with df.dropna()")
 
     def __len__(self) -> int:
         return self._rows

@@ -46,7 +46,7 @@ class RowInspection:
     @property
     def has_bad_rows(self) -> bool:
         """True if there are rows that cannot be used."""
-        return bool(self._counts) or any(len(level) > 1 for found in self._lengths.values() for level in found)
+        return bool(self._counts) or any(len(level) > 1 for levels in self._lengths.values() for level in levels)
 
     def inspect(self, batch: pa.RecordBatch) -> None:
         """Count the bad rows of ``batch``."""
@@ -72,24 +72,25 @@ class RowInspection:
             lengths = [{field.width}]
         else:
             lengths = arrow.distinct_lengths(usable)[1 if field.is_ragged else 0 :]
-        known = self._lengths.setdefault(str(field), [set() for _ in lengths])
-        if len(lengths) != len(known):  # only with decode, as a column has one type
+        column_lengths = self._lengths.setdefault(str(field), [set() for _ in lengths])
+        if len(lengths) != len(column_lengths):  # only with decode, as a column has one type
             self._count(
-                f"arrays of {len(lengths)} dimensions, others of {len(known)}, in {field}", np.ones(len(usable), bool)
+                f"arrays of {len(lengths)} dimensions, others of {len(column_lengths)}, in {field}",
+                np.ones(len(usable), bool),
             )
             return
-        for level, more in zip(known, lengths, strict=True):
-            level |= more
-        shape = tuple(min(level, default=0) for level in known)
-        if not field.fits(shape) and all(len(level) == 1 for level in known):
+        for level, new_lengths in zip(column_lengths, lengths, strict=True):
+            level |= new_lengths
+        shape = tuple(min(level, default=0) for level in column_lengths)
+        if not field.fits(shape) and all(len(level) == 1 for level in column_lengths):
             takes = f"{math.prod(shape)} values in {field}, where inputShapes has {list(field.shape or ())}"
             self._count(takes, np.ones(len(usable), bool))
-        for problem, bad in _bad_value_tests(field):
-            found = arrow.find_rows(usable, bad)
-            self._count(f"{problem} in {field}", found, arrow.find_first(usable, bad) if found.any() else None)
+        for problem, test in _bad_value_tests(field):
+            is_bad = arrow.find_rows(usable, test)
+            self._count(f"{problem} in {field}", is_bad, arrow.find_first(usable, test) if is_bad.any() else None)
 
-    def _count(self, problem: str, bad: np.ndarray, example: float | None = None) -> None:
-        count = int(bad.sum())
+    def _count(self, problem: str, is_bad: np.ndarray, example: float | None = None) -> None:
+        count = int(is_bad.sum())
         if count:
             self._counts[problem] = self._counts.get(problem, 0) + count
             if example is not None:
@@ -98,8 +99,8 @@ class RowInspection:
     def report(self) -> dict[str, Any]:
         """Return the counts for :func:`check_reports`: JSON-able, and small however large the data."""
         lengths = {
-            name: [sorted(level)[:_MAX_LENGTHS] for level in found]
-            for name, found in self._lengths.items()
+            name: [sorted(level)[:_MAX_LENGTHS] for level in levels]
+            for name, levels in self._lengths.items()
             if self._rows
         }
         return {"rows": self._rows, "counts": self._counts, "examples": self._examples, "lengths": lengths}
@@ -119,15 +120,17 @@ def check_reports(reports: Sequence[dict[str, Any]]) -> None:
         for problem, count in report["counts"].items():
             counts[problem] = counts.get(problem, 0) + count
         examples = {**report["examples"], **examples}
-        for name, found in report["lengths"].items():
-            depths.setdefault(name, set()).add(len(found))
-            for level, more in zip(lengths.setdefault(name, [set() for _ in found]), found, strict=False):
-                level.update(more)
+        for name, levels in report["lengths"].items():
+            depths.setdefault(name, set()).add(len(levels))
+            for level, new_lengths in zip(lengths.setdefault(name, [set() for _ in levels]), levels, strict=False):
+                level.update(new_lengths)
     advice = "Drop, fill or convert these rows before fit, e.g. with df.dropna()"
     if any(problem.startswith(_NOT_FINITE) for problem in counts):
         advice = f"{advice}. {_IMPUTE_ADVICE}"
-    shown = {problem: f", such as {example:g}" for problem, example in examples.items()}
-    problems = [f"{count} of {rows} rows have {problem}{shown.get(problem, '')}" for problem, count in counts.items()]
+    suffixes = {problem: f", such as {example:g}" for problem, example in examples.items()}
+    problems = [
+        f"{count} of {rows} rows have {problem}{suffixes.get(problem, '')}" for problem, count in counts.items()
+    ]
     for name, found_depths in depths.items():
         if len(found_depths) > 1:
             problems.append(f"{name} has arrays of {sorted(found_depths)} dimensions")
@@ -157,7 +160,7 @@ def _bad_value_tests(field: Field) -> list[tuple[str, ElementTest]]:
         finite = np.isfinite(numbers)
         return finite & ((np.floor(numbers) != numbers) | (numbers < limits.min) | (numbers > limits.max))
 
-    found: list[tuple[str, ElementTest]] = [
+    tests: list[tuple[str, ElementTest]] = [
         (_NOT_FINITE, not_finite),
         (f"a value that is not an integer ({field.dtype})", not_representable),
     ]
@@ -168,8 +171,8 @@ def _bad_value_tests(field: Field) -> list[tuple[str, ElementTest]]:
             numbers = _to_numbers(column)
             return np.zeros(len(column), bool) if numbers is None else (numbers < low) | (numbers > high)
 
-        found.append((f"a value outside of {low:g} to {high:g}, which the loss takes,", outside))
-    return found
+        tests.append((f"a value outside of {low:g} to {high:g}, which the loss takes,", outside))
+    return tests
 
 
 def _to_numbers(column: pa.Array) -> np.ndarray | None:

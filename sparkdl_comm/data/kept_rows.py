@@ -127,8 +127,8 @@ def _load_columns(path: Path, contents: dict[str, Any], rows: RowFormat) -> Sort
 
 
 def _file_crc32(path: Path) -> int:
-    found = 0
+    crc = 0
     with open(path, "rb") as file:
         while piece := file.read(_CHUNK_BYTES):
-            found = zlib.crc32(piece, found)
-    return found
+            crc = zlib.crc32(piece, crc)
+    return crc

@@ -46,13 +46,13 @@ class Folder:
         self._lock = os.open(path / "lock", os.O_RDWR | os.O_CREAT, 0o600)
         fcntl.flock(self._lock, fcntl.LOCK_SH)
 
-    def reserve(self, size: int) -> None:
-        """Make room so that the folder may take ``size`` bytes in total.
+    def reserve(self, size_bytes: int) -> None:
+        """Make room so that the folder may take ``size_bytes`` in total.
 
         :raises PersistenceError: the limit or the disk is too small, even after removing unused folders.
         :raises OSError: the disk cannot be used.
         """
-        self._disk.reserve(self.path, size)
+        self._disk.reserve(self.path, size_bytes)
 
     def keep(self, name: str) -> None:
         """Leave the folder to later fits as ``name``, which must be new."""
@@ -81,9 +81,9 @@ class LocalDisk:
     @classmethod
     def of_executor(cls, limit_bytes: int) -> LocalDisk:
         """Return the disk of this executor: Spark's local directory on the largest file system."""
-        named = [Path(each) for each in os.environ.get("SPARK_LOCAL_DIRS", "").split(",") if each]
-        there = [each for each in named if each.is_dir()] or [Path(tempfile.gettempdir())]
-        return cls(max(there, key=lambda each: shutil.disk_usage(each).total), limit_bytes)
+        configured = [Path(path) for path in os.environ.get("SPARK_LOCAL_DIRS", "").split(",") if path]
+        existing = [path for path in configured if path.is_dir()] or [Path(tempfile.gettempdir())]
+        return cls(max(existing, key=lambda path: shutil.disk_usage(path).total), limit_bytes)
 
     def create_folder(self) -> Folder:
         """Create a folder.
@@ -115,31 +115,35 @@ class LocalDisk:
                     return Folder(self, path, claim)
         return None
 
-    def reserve(self, path: Path, size: int) -> None:
+    def reserve(self, path: Path, size_bytes: int) -> None:
         """Make room for :meth:`Folder.reserve`."""
         with self.lock():
-            sizes = {each: _reserved_bytes(each) for each in self._folders()}
-            more_bytes = size - sizes.pop(path, 0)
+            sizes = {folder: _reserved_bytes(folder) for folder in self._folders()}
+            more_bytes = size_bytes - sizes.pop(path, 0)
             if more_bytes > 0:
-                self._make_room(sizes, size, more_bytes)
-            (path / "bytes").write_text(str(size))
+                self._make_room(sizes, size_bytes, more_bytes)
+            (path / "bytes").write_text(str(size_bytes))
 
-    def _make_room(self, others: dict[Path, int], size: int, more_bytes: int) -> None:
+    def _make_room(self, other_sizes: dict[Path, int], size_bytes: int, more_bytes: int) -> None:
         """Remove unused folders until ``more_bytes`` fit: first folders of killed ranks, then the least recently used."""
         usage = shutil.disk_usage(self._root)
-        free = usage.free - int(_RESERVED_SHARE * usage.total)
-        taken = sum(others.values())
-        for path in sorted(others, key=_removal_order):
-            if not path.name.startswith(_WRITING_PREFIX) and taken + size <= self._limit_bytes and more_bytes <= free:
+        free_bytes = usage.free - int(_RESERVED_SHARE * usage.total)
+        used_bytes = sum(other_sizes.values())
+        for path in sorted(other_sizes, key=_removal_order):
+            if (
+                not path.name.startswith(_WRITING_PREFIX)
+                and used_bytes + size_bytes <= self._limit_bytes
+                and more_bytes <= free_bytes
+            ):
                 break
             if _remove(path):
-                taken, free = taken - others[path], free + others[path]
-        if taken + size > self._limit_bytes:
+                used_bytes, free_bytes = used_bytes - other_sizes[path], free_bytes + other_sizes[path]
+        if used_bytes + size_bytes > self._limit_bytes:
             raise PersistenceError(
-                f"{size + taken} bytes of rows exceed {LIMIT_KEY}={self._limit_bytes}, the limit of an executor"
-                f" ({taken} are in use by other ranks)"
+                f"{size_bytes + used_bytes} bytes of rows exceed {LIMIT_KEY}={self._limit_bytes}, the limit of an executor"
+                f" ({used_bytes} are in use by other ranks)"
             )
-        if more_bytes > free:
+        if more_bytes > free_bytes:
             raise PersistenceError(
                 f"{self._root} has no room for {more_bytes} more bytes: {usage.free} are free, and"
                 f" {_RESERVED_SHARE:.0%} of the disk is left to others"

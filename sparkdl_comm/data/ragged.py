@@ -54,8 +54,8 @@ class Ragged:
     def pick(self, index: torch.Tensor) -> Ragged:
         """Return a copy of the rows at ``index`` (int64 ``[n]``), in that order."""
         starts, stops = self.offsets[index], self.offsets[index + 1]
-        found = [self.values[start:stop] for start, stop in zip(starts.tolist(), stops.tolist(), strict=True)]
-        values = torch.cat(found) if found else self.values[:0]
+        pieces = [self.values[start:stop] for start, stop in zip(starts.tolist(), stops.tolist(), strict=True)]
+        values = torch.cat(pieces) if pieces else self.values[:0]
         return Ragged(self.field, values, torch.from_numpy(offsets_of((stops - starts).numpy())))
 
     @classmethod

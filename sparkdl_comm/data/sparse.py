@@ -48,28 +48,30 @@ def to_pairs(field: Field, column: pa.StructArray) -> pa.LargeListArray:
     """
     sizes = vectors.vector_sizes(column)
     null = column.is_null().to_numpy(zero_copy_only=False)
-    other = (sizes != field.width) & ~null
-    if other.any():
+    is_other_size = (sizes != field.width) & ~null
+    if is_other_size.any():
         raise InputError(
-            f"{field}: {int(other.sum())} of {len(column)} rows of a batch are Vectors of {sizes[other][0]} elements, others"
-            f" of {field.width}. All rows must have Vectors of one size"
+            f"{field}: {int(is_other_size.sum())} of {len(column)} rows of a batch are Vectors of"
+            f" {sizes[is_other_size][0]} elements, others of {field.width}. All rows must have Vectors of one size"
         )
     places, stored = vectors.stored_elements(column)
-    whole, real = _pair_types(field)
-    kept = stored != 0
-    found = np.empty((int(kept.sum()), 2), whole)
-    found[:, 0] = places[kept]
+    index_type, value_type = _pair_types(field)
+    is_nonzero = stored != 0
+    pairs = np.empty((int(is_nonzero.sum()), 2), index_type)
+    pairs[:, 0] = places[is_nonzero]
     with np.errstate(over="ignore"):  # the inspection reports infinite values
-        found[:, 1] = stored[kept].astype(real).view(whole)
-    counts = np.bincount(np.repeat(np.arange(len(column)), vectors.count_stored(column))[kept], minlength=len(column))
+        pairs[:, 1] = stored[is_nonzero].astype(value_type).view(index_type)
+    counts = np.bincount(
+        np.repeat(np.arange(len(column)), vectors.count_stored(column))[is_nonzero], minlength=len(column)
+    )
     offsets = pa.array(np.append(0, np.cumsum(counts)), pa.int64(), mask=np.append(null, False))
-    return pa.LargeListArray.from_arrays(offsets, pa.FixedSizeListArray.from_arrays(pa.array(found.reshape(-1)), 2))
+    return pa.LargeListArray.from_arrays(offsets, pa.FixedSizeListArray.from_arrays(pa.array(pairs.reshape(-1)), 2))
 
 
 def pair_values(field: Field, column: pa.LargeListArray) -> pa.LargeListArray:
     """Return the values of the pairs as lists. There are no nulls."""
-    _, real = _pair_types(field)
-    flat = column.flatten().flatten().to_numpy()[1::2].copy().view(real)
+    _, value_type = _pair_types(field)
+    flat = column.flatten().flatten().to_numpy()[1::2].copy().view(value_type)
     lengths = np.diff(column.offsets.to_numpy())
     return pa.LargeListArray.from_arrays(pa.array(np.append(0, np.cumsum(lengths)), pa.int64()), pa.array(flat))
 
@@ -84,16 +86,16 @@ def to_tensor(field: Field, values: torch.Tensor, lengths: torch.Tensor) -> torc
     count, shape = len(lengths), field.shape or (field.width,)
     rows = torch.repeat_interleave(torch.arange(count), lengths).to(values.device)
     places = values[:, 0].long()
-    real = torch.float32 if values.dtype == torch.int32 else torch.float64
-    found = values[:, 1].contiguous().view(real)
+    value_type = torch.float32 if values.dtype == torch.int32 else torch.float64
+    numbers = values[:, 1].contiguous().view(value_type)
     if field.dtype == "sparse":
         indices = torch.stack([rows, *torch.unravel_index(places, shape)])
-        return torch.sparse_coo_tensor(indices, found, (count, *shape), is_coalesced=True, check_invariants=False)
-    whole = torch.zeros(
+        return torch.sparse_coo_tensor(indices, numbers, (count, *shape), is_coalesced=True, check_invariants=False)
+    dense = torch.zeros(
         (count, field.width), dtype=getattr(torch, field.type_of(np.dtype(np.float32)).name), device=values.device
     )
-    whole[rows, places] = found.to(whole.dtype)
-    return whole.reshape(count, *shape)
+    dense[rows, places] = numbers.to(dense.dtype)
+    return dense.reshape(count, *shape)
 
 
 def _pair_types(field: Field) -> tuple[type[np.generic], type[np.generic]]:

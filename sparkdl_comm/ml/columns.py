@@ -97,10 +97,10 @@ def training_rows(
 
     :param expressions: columns returned by :func:`training_columns`, together with ``rows``.
     """
-    found = measure_columns(df, list(dict.fromkeys([*params.feature_columns(), *params.label_columns()])))
+    measured = measure_columns(df, list(dict.fromkeys([*params.feature_columns(), *params.label_columns()])))
     expressions, fields = list(expressions), list(rows.inputs)
     for index, field in enumerate(fields):
-        measure = found[field.name]
+        measure = measured[field.name]
         if measure.width and (field.dtype == "sparse" or saves_memory(measure.width, measure.stored)):
             fields[index] = replace(field, width=measure.width)
             expressions[index] = F.unwrap_udt(_column(field.name))
@@ -119,7 +119,7 @@ def training_rows(
         part = F.pmod(F.xxhash64(F.lit(params.getSeed()), *contents), F.lit(_HASH_RANGES))
         columns["validation"] = part < F.lit(fraction * _HASH_RANGES)
     data = df.select(*(expression.alias(name) for name, expression in columns.items()))
-    return limit_batches(data, sum(_row_bytes(field, found[field.name]) for _, field in rows.named_fields())), rows
+    return limit_batches(data, sum(_row_bytes(field, measured[field.name]) for _, field in rows.named_fields())), rows
 
 
 def _row_bytes(field: Field, measure: Measure) -> int:
@@ -127,8 +127,8 @@ def _row_bytes(field: Field, measure: Measure) -> int:
 
     Decoded and sparse rows may differ in length, so their estimate has a margin.
     """
-    stored = 2 * 2 * _PAIR_BYTES * math.ceil(measure.stored) if field.width is not None else 0
-    return stored or measure.bytes * (2 if field.is_ragged or field.decode else 1)
+    pair_bytes = 2 * 2 * _PAIR_BYTES * math.ceil(measure.stored) if field.width is not None else 0
+    return pair_bytes or measure.bytes * (2 if field.is_ragged or field.decode else 1)
 
 
 def _describe_validation(params: TorchParams) -> str | None:
@@ -209,8 +209,8 @@ def _for_pandas(df: DataFrame, field: Field, column: Column) -> Column:
         return column
     # array_contains returns null if the array has a null and lacks the number. It is fast. exists looks at each element,
     # so it only runs on arrays for which array_contains did not return false.
-    found = F.array_contains(numbers, F.lit(_RARE_NUMBER).cast(_number_type(kind.elementType, field)))
-    has_null = F.coalesce(found & F.exists(numbers, lambda element: element.isNull()), F.lit(True))
+    contains = F.array_contains(numbers, F.lit(_RARE_NUMBER).cast(_number_type(kind.elementType, field)))
+    has_null = F.coalesce(contains & F.exists(numbers, lambda element: element.isNull()), F.lit(True))
     return F.when(~has_null, column)
 
 
@@ -265,12 +265,12 @@ def _nested_type(kind: DataType, element: str) -> str:
 
 
 def _column_type(df: DataFrame, name: str, param: str) -> DataType:
-    found = [field.dataType for field in df.schema.fields if field.name == name]
-    if not found:
+    types = [field.dataType for field in df.schema.fields if field.name == name]
+    if not types:
         raise InputError(f"{param}: there is no column {name!r}; the columns are {', '.join(df.columns)}")
-    if len(found) > 1:
-        raise InputError(f"{param}: there are {len(found)} columns named {name!r}; rename or drop one")
-    return found[0]
+    if len(types) > 1:
+        raise InputError(f"{param}: there are {len(types)} columns named {name!r}; rename or drop one")
+    return types[0]
 
 
 def _column(name: str) -> Column:

@@ -39,15 +39,15 @@ def onnx(
     :param options: keyword arguments of ``torch.onnx.export``.
     :raises ModelError: a package is missing, or torch cannot export it.
     """
-    lacking = [name for name in ("onnx", "onnxscript") if importlib.util.find_spec(name) is None]
-    if lacking:
-        raise ModelError(f"export to ONNX needs {' and '.join(lacking)}: pip install 'sparkdl_comm[onnx]'")
+    missing = [name for name in ("onnx", "onnxscript") if importlib.util.find_spec(name) is None]
+    if missing:
+        raise ModelError(f"export to ONNX needs {' and '.join(missing)}: pip install 'sparkdl_comm[onnx]'")
     # torch.export would take an example's single row for a fixed number of rows
-    example = tuple(torch.cat([one, one]) if len(one) == 1 else one for one in inputs)
+    example = tuple(torch.cat([tensor, tensor]) if len(tensor) == 1 else tensor for tensor in inputs)
     rows = torch.export.Dim("rows")
-    chosen = {"input_names": list(names), "dynamic_shapes": tuple({0: rows} for _ in example), "verbose": False}
+    defaults = {"input_names": list(names), "dynamic_shapes": tuple({0: rows} for _ in example), "verbose": False}
     try:
-        torch.onnx.export(module, example, str(file), dynamo=True, **{**chosen, **options})
+        torch.onnx.export(module, example, str(file), dynamo=True, **{**defaults, **options})
     except Exception as error:  # the exporter and the module may raise anything
         raise ModelError(f"torch.onnx.export cannot export {type(module).__name__}: {error}") from error
 

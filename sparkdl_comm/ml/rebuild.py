@@ -123,7 +123,7 @@ def _rebuild(blueprint: Blueprint, tensors: Mapping[str, torch.Tensor]) -> Any:
 
 def _import_by_name(name: str) -> Any:
     module, path = name.split(":", 1)
-    found: Any = importlib.import_module(module)
+    value: Any = importlib.import_module(module)
     for part in path.split("."):
-        found = getattr(found, part)
-    return found
+        value = getattr(value, part)
+    return value

@@ -135,11 +135,13 @@ class Scoring:
         """
         if self.kind != "struct":
             return output
-        found = members(output)
-        missing = [name for name in self.members if name not in found]
+        available = members(output)
+        missing = [name for name in self.members if name not in available]
         if missing:
-            raise ModelError(f"the model must return {list(self.members)}, as in training; it returned {list(found)}")
-        return {name: found[name] for name in self.members}
+            raise ModelError(
+                f"the model must return {list(self.members)}, as in training; it returned {list(available)}"
+            )
+        return {name: available[name] for name in self.members}
 
     def __call__(self, output: Any, rows: int) -> list[torch.Tensor]:
         """Return the columns for some rows, on the CPU.
@@ -173,9 +175,9 @@ class Scoring:
             )
         return [column.double().cpu() for column in self._classify(output)]
 
-    def _of_members(self, found: dict[str, Any], rows: int) -> Iterator[torch.Tensor]:
+    def _of_members(self, outputs: dict[str, Any], rows: int) -> Iterator[torch.Tensor]:
         for name, kind in self.members.items():
-            yield from Scoring(kind, None, (PREDICTION,))(found[name], rows)
+            yield from Scoring(kind, None, (PREDICTION,))(outputs[name], rows)
 
     def _classify(self, scores: torch.Tensor) -> Iterator[torch.Tensor]:
         """Yield the columns of a classifier from ``[rows, classes]``, or from ``[rows, 1]`` if it is binary."""

@@ -98,7 +98,7 @@ class _TensorView:
 
         A view of another tensor's memory is copied. Tied tensors stay one tensor.
         """
-        found: dict[str, torch.Tensor] = {}
+        tensors: dict[str, torch.Tensor] = {}
         copies: dict[Any, torch.Tensor] = {}
         for name, tensor in self._module.state_dict().items():
             if module_state.is_extra(name):
@@ -106,8 +106,8 @@ class _TensorView:
             if not tensor.is_contiguous() or tensor.nbytes != tensor.untyped_storage().nbytes():
                 place = (tensor.data_ptr(), tensor.shape, tensor.stride())
                 tensor = copies.setdefault(place, tensor.contiguous().clone())
-            found[name] = tensor
-        return found
+            tensors[name] = tensor
+        return tensors
 
     def load_state_dict(self, tensors: dict[str, torch.Tensor], strict: bool) -> tuple[list[str], list[str]]:
         missing, unexpected = self._module.load_state_dict(tensors, strict)

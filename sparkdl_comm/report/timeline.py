@@ -115,9 +115,9 @@ class Timeline:
         rows = [(rank, row) for rank in ranks for row in _ROWS]
         figure = Figure(figsize=(11, 0.8 + 0.3 * len(rows)), layout="constrained")
         axes = figure.add_subplot()
-        chosen = [span for span in self.spans if span["iteration"] == number and span["rank"] in ranks]
-        begin = min(span["begin"] for span in chosen)
-        for span in chosen:
+        spans = [span for span in self.spans if span["iteration"] == number and span["rank"] in ranks]
+        begin = min(span["begin"] for span in spans)
+        for span in spans:
             color = f"C{span['batch'] % 10}" if "batch" in span else _COLORS[span["name"]]
             axes.broken_barh(
                 [(1e3 * (span["begin"] - begin), 1e3 * (span["end"] - span["begin"]))],
@@ -147,8 +147,10 @@ class Timeline:
         if iteration in common or (iteration is None and common):
             return max(common) if iteration is None else iteration
         available = "; ".join(
-            f"rank {rank} has iterations {min(found)} to {max(found)}" if found else f"rank {rank} has none"
-            for rank, found in traced.items()
+            f"rank {rank} has iterations {min(iterations)} to {max(iterations)}"
+            if iterations
+            else f"rank {rank} has none"
+            for rank, iterations in traced.items()
         )
         problem = "no iteration was traced on all of them" if iteration is None else f"iteration={iteration}"
         raise InputError(
