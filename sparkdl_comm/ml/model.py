@@ -198,8 +198,8 @@ class TorchModel(Model, TorchParams, MLReadable["TorchModel"], MLWritable):
 
         :param model: the module, or its class or factory, to load the weights into. Required unless the estimator got
             an importable class or function, or a ``functools.partial`` of one.
-        :param decode: required under the same condition, if the model was trained with ``decode``.
-        :param collate_fn: required under the same condition, if the model was trained with ``collate_fn``.
+        :param decode: required if the model was trained with a ``decode`` that cannot be imported by name.
+        :param collate_fn: required if the model was trained with a ``collate_fn`` that cannot be imported by name.
         :raises PersistenceError: there is nothing at ``path``, it cannot be read, or one of the parameters is required.
         :raises ModelError: ``model`` is another model; names the tensors that differ.
         """
