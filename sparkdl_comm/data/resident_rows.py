@@ -1,9 +1,9 @@
 """Copy in memory of the first rows of a rank's file, as many as a limit in bytes allows.
 
 The system's page cache helps little when it is smaller than the file. Each epoch reads every row once in another order,
-and most pages are evicted before they are read again. Rows that are never evicted save the same share of reads at any
-size. This is the MinIO cache of Mohan, Phanishayee, Raniwala and Chidambaram, "Analyzing and Mitigating Data Stalls in
-DNN Training", VLDB 2021.
+and most pages are evicted before they are read again. Rows that are never evicted are read only once, so the saved share
+of reads equals their share of the rows. This is the MinIO cache of Mohan, Phanishayee, Raniwala and Chidambaram,
+"Analyzing and Mitigating Data Stalls in DNN Training", VLDB 2021.
 """
 
 from __future__ import annotations
