@@ -185,9 +185,9 @@ def scoring_inputs(
 def known_row_bytes(df: DataFrame, fields: Sequence[Field], module: torch.nn.Module) -> int:
     """Return the bytes of a row's arrays, as far as they are known without reading rows.
 
-    ``inputShapes`` says them, or the first layer of a model with one input. 0: they are not known.
+    ``inputShapes`` shows them, or the first layer of a model with one input. 0: unknown.
     """
-    arrays = [field for field in fields if isinstance(_type(df, field.name, field.param), ArrayType)]
+    arrays = [field for field in fields if isinstance(_column_type(df, field.name, field.param), ArrayType)]
     elements = sum(math.prod(field.shape) for field in arrays if field.shape is not None)
     if not elements and len(fields) == len(arrays) == 1:
         _, first = first_layer(module)
