@@ -74,7 +74,7 @@ class RowCache:
         return len(self.inputs[0])
 
     @property
-    def needs_disk(self) -> bool:
+    def needs_read_ahead(self) -> bool:
         """True if :meth:`pick` may have to read from the disk."""
         return self.file is not None and (self.resident is None or self.resident.rows < self.rows)
 

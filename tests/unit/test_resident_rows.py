@@ -64,7 +64,7 @@ def test_what_is_held_is_not_read_again(tmp_path: Path, limit: int, held: int) -
     reading, rows = on_disk(tmp_path, [1, 2, 3, 4, 5])
     kept = keep_resident(rows, limit).training
     assert resident_bytes(kept) == held * ROW
-    assert kept.needs_disk == (held < 5)
+    assert kept.needs_read_ahead == (held < 5)
     (path,) = tmp_path.glob("*/*/rows.arrow")
     path.write_bytes(path.read_bytes().replace(np.float32([4.0] * 3).tobytes(), np.float32([7.0] * 3).tobytes()))
     with open(path, "r+b") as file:  # in place: the file is mapped
@@ -84,8 +84,8 @@ def test_rows_for_training_come_first(tmp_path: Path) -> None:
     assert (kept.training.resident is not None, kept.validation.resident) == (True, None)
     everything = keep_resident(rows, 1 << 40)
     assert everything.validation is not None
-    assert not everything.training.needs_disk
-    assert not everything.validation.needs_disk
+    assert not everything.training.needs_read_ahead
+    assert not everything.validation.needs_read_ahead
     reading.close()
 
 

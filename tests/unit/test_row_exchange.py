@@ -110,7 +110,7 @@ def test_rows_on_disks_partly_in_memory(tmp_path: Path) -> None:
     readings = [RowReader([batch(list(range(start, start + 4)))], PLAIN, disk(tmp_path)) for start in (0, 4)]
     accounts = [each.account for each in readings]
     parts = [keep_resident(each.rows(accounts), 50).training for each in readings]
-    assert all(part.resident is not None and part.needs_disk for part in parts)
+    assert all(part.resident is not None and part.needs_read_ahead for part in parts)
     index = torch.tensor([7, 0, 3, 4, 5, 1])
     for rows in exchanged(parts, lambda exchange, gang: exchange.pick(index)):
         assert torch.equal(rows.targets[0], index)

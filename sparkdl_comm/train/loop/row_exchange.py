@@ -47,7 +47,7 @@ class RowExchange:
     Close it when no rank needs rows any more.
     """
 
-    slow = True
+    needs_read_ahead = True
 
     def __init__(
         self, gang: Gang, rows: RowCache, counts: Sequence[int], timeout: float, clock: Clock = time.monotonic

@@ -12,10 +12,10 @@ from sparkdl_comm.data.partitions import BatchSampler
 
 
 class RowSource(Protocol):
-    """Source of rows by their numbers. ``slow``: :meth:`pick` may wait, so rows should be read ahead."""
+    """Source of rows by their numbers. ``needs_read_ahead``: :meth:`pick` may wait for the network or disk."""
 
     @property
-    def slow(self) -> bool: ...
+    def needs_read_ahead(self) -> bool: ...
 
     def pick(self, index: torch.Tensor) -> RowCache:
         """Return the rows with the numbers ``index`` (int64 ``[n]``), in its order, in memory."""
@@ -37,7 +37,7 @@ class StepRows:
         self._count, self._empty = count, empty
         self._order = torch.arange(0)
         self._ahead: dict[tuple[int, int], Future[RowCache]] = {}
-        self._pool = ThreadPoolExecutor(1, "sparkdl-read-ahead") if source.needs_disk else None
+        self._pool = ThreadPoolExecutor(1, "sparkdl-read-ahead") if source.needs_read_ahead else None
 
     def begin_epoch(self, order: torch.Tensor) -> None:
         """Start an epoch. ``order``: this rank's row numbers in the order of use, int64 ``[rows]``."""
