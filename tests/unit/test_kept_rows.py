@@ -59,7 +59,7 @@ def test_each_task_of_a_gang_claims_another_and_gangs_share(tmp_path: Path) -> N
     assert kept_rows.claim(space, "other", "one", PLAIN) is None
     second = kept_rows.claim(space, "set", "two", PLAIN)
     assert second is not None
-    mine = disk(tmp_path, 1).write()
+    mine = disk(tmp_path, 1).create_folder()
     with pytest.raises(OSError, match="in use by other ranks"):
         mine.reserve(1)
     assert left(tmp_path) == sorted(["set-0", "set-2", mine.path.name]), "nobody removes what is used"

@@ -134,7 +134,7 @@ def test_kept_as_pairs_and_trained_as_whole_rows(tmp_path: Path, cache: str) -> 
     assert isinstance(kept_pairs, Ragged)
     assert kept_pairs.values.nbytes == 8 * int((whole(rows()) != 0).sum())
     if cache == "disk":
-        assert reading.bytes < plain.bytes / 50
+        assert reading.size_bytes < plain.size_bytes / 50
         assert kept_rows.seal(reading, FORMAT)
     index = torch.tensor([5, 0, 23])
     assert torch.equal(
