@@ -61,7 +61,7 @@ class HadoopFilesSpec extends AnyFunSuite {
     refused(s"$target-not", "FileNotFoundException")(files.list(s"$target-not"))
     refused(target, "not a directory")(files.list(target))
     refused(s"$target-not", "FileNotFoundException")(files.rename(s"$target-not", s"$target-2"))
-    refused(target, "there already")(files.rename(file, target))
+    refused(target, "exists already")(files.rename(file, target))
     refused("Wrong FS")(files.rename(target, "viewfs://cluster/data/x"))
     refused("viewfs://nowhere/x")(files.exists("viewfs://nowhere/x"))
     refused("nosuch://x/y", "nosuch")(files.put(file, "nosuch://x/y"))

@@ -40,7 +40,7 @@ class PlanMainSpec extends AnyFunSuite {
     assert(chosen.path("iteration_seconds").asDouble <= whole.path("iteration_seconds").asDouble)
     assert(chosen.path("pull").path("batches").toString === "[[1,1],[2,2]]")
     assert(chosen.path("push").path("batches").toString === "[[2,2],[1,1]]")
-    assert(bad.path("error").asText.contains("batches of 2 layers"))
+    assert(bad.path("error").asText.contains("that cover 2 layers"))
   }
 
   test("blocks that come with their notices wait for those that are more urgent, and have no start-up") {
