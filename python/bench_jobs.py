@@ -48,7 +48,7 @@ from peers.workload import RankJob
 from sparkdl_comm.conf import CommConf
 from sparkdl_comm.errors import ConfError
 from sparkdl_comm.sim.profile import Profile, shipped
-from sparkdl_comm.space.layer_buckets import in_buckets
+from sparkdl_comm.space.layer_buckets import group_into_buckets
 from sparkdl_comm.topology import Topology
 
 PROGRAMS = Path(__file__).parent / "peers"
@@ -153,7 +153,7 @@ def passes(profile: Profile) -> tuple[float, float]:
 def first_layers(profile: Profile, bucket: int) -> int:
     """Bytes of the bucket that backward completes last."""
     sizes = [4 * layer.parameters for layer in reversed(profile.layers)]
-    last = in_buckets(sizes, bucket)[-1]
+    last = group_into_buckets(sizes, bucket)[-1]
     return sum(sizes[last.start : last.stop])
 
 

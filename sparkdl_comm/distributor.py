@@ -15,7 +15,7 @@ from pyspark.sql import DataFrame, SparkSession
 from sparkdl_comm.conf import CommConf
 from sparkdl_comm.data.dataset import tensor_columns
 from sparkdl_comm.errors import ConfError, InputError
-from sparkdl_comm.gang.members import listed
+from sparkdl_comm.gang.members import format_ranks
 from sparkdl_comm.gang.process_group import BACKENDS
 from sparkdl_comm.gang.values import unpack
 from sparkdl_comm.job import memory, session, slots
@@ -188,7 +188,7 @@ def _run_ranks(
             "%s of %d never communicated, so they trained without the other ranks. Wrap the model in"
             " DistributedDataParallel, or call a collective of torch.distributed or of Communicator.current(). Lightning's"
             " Trainer does so with num_nodes=%d, devices=%d, strategy='ddp'",
-            listed(silent_ranks),
+            format_ranks(silent_ranks),
             spec.world,
             *((1, spec.world) if spec.is_local else (spec.world, 1)),
         )

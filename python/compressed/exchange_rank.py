@@ -64,7 +64,7 @@ def main() -> None:
         result = measure(gang, place, conf, asked)
         if place.rank == 0:
             print(json.dumps(result), flush=True)
-        gang.outlast(seconds)
+        gang.wait_until_alone(seconds)
 
 
 def measure(gang: Gang, place: Place, conf: CommConf, asked: dict[str, Any]) -> dict[str, Any]:

@@ -40,7 +40,7 @@ def main() -> None:
             for nbytes in map(int, sizes):
                 measure(gang, group, operation, nbytes, (warmup, repeats, calls), seconds)
         group.close()
-        gang.outlast(seconds)
+        gang.wait_until_alone(seconds)
 
 
 def measure(

@@ -74,7 +74,7 @@ def main() -> None:
             told["details"] = strategy.details()
             print(json.dumps(told), flush=True)
         strategy.close()
-        gang.outlast(job.timeout)
+        gang.wait_until_alone(job.timeout)
 
 
 def run(gang: Gang, model: FlatModel, strategy: Strategy, job: RankJob, numbers: Iterator[int]) -> float:

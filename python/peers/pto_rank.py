@@ -29,7 +29,7 @@ from sparkdl_comm.collectives.group import CollectiveGroup
 from sparkdl_comm.conf import CommConf
 from sparkdl_comm.gang.gang import Gang
 from sparkdl_comm.optim import LARS
-from sparkdl_comm.optim.norms import LOCAL, DealtNorms, Norms
+from sparkdl_comm.optim.norms import LOCAL_NORMS, DistributedNorms, Norms
 from sparkdl_comm.optim.parallel import GangRanks, Ranks
 
 LOCALLY, BY_GANG = "local", "gang"
@@ -111,7 +111,7 @@ class Bench:
 
     def _norms_by(self, way: str) -> Norms:
         ranks = self._ways[way]
-        return LOCAL if ranks is None else DealtNorms(ranks)
+        return LOCAL_NORMS if ranks is None else DistributedNorms(ranks)
 
     def _timed(self, work: Callable[[], object]) -> tuple[float, float]:
         """Wall and CPU seconds of one call, the mean of some, which all ranks begin at about the same time."""
@@ -150,7 +150,7 @@ def main() -> None:
             for way, done in measure(cases, warmup=warmup, repeats=repeats).items():
                 tell(gang, {"case": case, "way": way, "bytes": bench.nbytes[case]}, done, seconds)
         gang.all_gather(b"", seconds)
-    gang.outlast(seconds)
+    gang.wait_until_alone(seconds)
 
 
 def tell(gang: Gang, result: dict[str, Any], done: list[tuple[float, float, bool]], seconds: float) -> None:

@@ -74,7 +74,7 @@ def over_fabric(race: Race, task: Task, place: Place, folder: Path) -> Told:
                 worker, step = fabric.register_as_worker(params), race.step(place.rank).step
                 dropped = by_fabric.work(worker, race.workers, learner, race.updates, step)
         all_dropped = gang.all_gather(json.dumps(dropped).encode(), race.timeout)
-        gang.outlast(race.timeout)
+        gang.wait_until_alone(race.timeout)
     return told and told._replace(dropped=sum(map(json.loads, all_dropped)))
 
 
@@ -83,7 +83,7 @@ def over_ring(race: Race, task: Task, place: Place, folder: Path) -> Told:
     with join_gang(str(folder), place, race.timeout) as gang:
         curve = by_ring.train(gang, conf, task, race.updates, race.step(place.rank).step, start.begin)
         told = curve and Ran(curve, race.workers, start.busy_cores())
-        gang.outlast(race.timeout)
+        gang.wait_until_alone(race.timeout)
     return told
 
 

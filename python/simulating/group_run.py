@@ -19,7 +19,7 @@ from sparkdl_comm.errors import ConfError, PlanError
 from sparkdl_comm.sim.engine import Engine
 from sparkdl_comm.sim.network import Network
 from sparkdl_comm.sim.plan_run import PlanRun
-from sparkdl_comm.sim.script import script
+from sparkdl_comm.sim.script import make_script
 from sparkdl_comm.sim.step_run import ITEMSIZE
 from sparkdl_comm.topology import Topology
 
@@ -62,7 +62,7 @@ def run_stages(network: Network, stages: Sequence[Stage]) -> float:
     for number, stage in enumerate(stages):
         entries.append({})
         for group in stage.groups:
-            parts = script(group.plan, range(len(group.ranks)))
+            parts = make_script(group.plan, range(len(group.ranks)))
             ranks = [group.ranks[part.rank] for part in parts.parts]
 
             def done(part: int, number: int = number, ranks: Sequence[int] = ranks) -> None:

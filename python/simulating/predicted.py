@@ -30,8 +30,8 @@ from peers.arena import PROGRAMS, python_path
 from sparkdl_comm.report.trace_file import read_trace
 from sparkdl_comm.sim.forecast import SERVER, Setting, forecast
 from sparkdl_comm.sim.profile import Profile, shipped
-from sparkdl_comm.sim.server_run import UNPLANNED
-from sparkdl_comm.sim.traced import Traced, traced
+from sparkdl_comm.sim.server_run import SIMPLE_BATCHINGS
+from sparkdl_comm.sim.traced_timings import TracedTimings, timings_from_spans
 from sparkdl_comm.topology import Topology
 from sparkdl_comm.units import parse_size
 
@@ -39,7 +39,7 @@ _FOLDER = Path(__file__).parents[1]
 #: How the fit is trained whose timeline is used.
 SOURCE = "ibatch"
 #: The parameter server's ways -> batches that are predicted for them.
-BATCHINGS = {SOURCE: "traced", **{way: way for way in UNPLANNED}}
+BATCHINGS = {SOURCE: "traced", **{way: way for way in SIMPLE_BATCHINGS}}
 
 
 @dataclass(frozen=True)
@@ -79,7 +79,7 @@ def rows(options: Namespace, note: Callable[[str], None]) -> Iterator[Row]:
         for place in places:
             topology = _topology(place, options.network, profile)
             told = _measured(place, topology, str(network), str(timeline) if place is places[0] else None, options)
-            computed = traced(*read_trace(timeline))
+            computed = timings_from_spans(*read_trace(timeline))
             for result in told:
                 found.append(_row(result, computed, topology, profile, options, place is places[0]))
                 yield found[-1]
@@ -132,7 +132,7 @@ def _measured(
 
 def _row(
     result: dict[str, Any],
-    computed: Traced,
+    computed: TracedTimings,
     topology: Topology,
     profile: Profile,
     options: Namespace,

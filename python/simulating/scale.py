@@ -35,10 +35,10 @@ from sparkdl_comm.collectives.algorithms import make_plan
 from sparkdl_comm.collectives.cost import ALPHA
 from sparkdl_comm.collectives.plan import Operation
 from sparkdl_comm.collectives.select import make_collective
-from sparkdl_comm.sim.collective import even_count, simulate
+from sparkdl_comm.sim.collective import round_up_count, simulate
 from sparkdl_comm.sim.network import ethernet_cost
 from sparkdl_comm.sim.profile import Profile
-from sparkdl_comm.sim.step_run import ITEMSIZE, Computing, step_seconds
+from sparkdl_comm.sim.step_run import ITEMSIZE, ComputeTimings, step_seconds
 from sparkdl_comm.topology import Topology
 
 MBIT = 1e6
@@ -99,7 +99,7 @@ def _fig5(options: Namespace) -> Iterator[Row]:
             if (name, network) in FIG5_LEFT_OUT:
                 continue
             topology = Topology.parse(text).with_rates(FIG5_RATE)
-            count = even_count(topology, parameters)
+            count = round_up_count(topology, parameters)
             cost = replace(ethernet_cost(topology, options.startup), gamma=0.0)
             begun = time.perf_counter()
             plan = make_plan(name, make_collective(name, "all_reduce", topology, count, ITEMSIZE, cost))
@@ -128,7 +128,7 @@ def _commlib(options: Namespace) -> Iterator[Row]:
     cost = ethernet_cost(topology, options.startup, NVLINK)
     for network, name, alone in COMMLIB[: 1 if options.quick else None]:
         profile = Profile.load(name)
-        computing = Computing.of(profile, alone / profile.seconds, COMMLIB_BUCKET)
+        computing = ComputeTimings.of(profile, alone / profile.seconds, COMMLIB_BUCKET)
         found = {way: step_seconds(way, topology, computing, cost) for way in ("tree", "torus2d")}
         found["hitopk"] = alone + hierarchical_top_k(topology, profile.parameters, COMMLIB_DENSITY, cost)
         for way, seconds in found.items():

@@ -9,11 +9,11 @@ from simulating.parameters import Parameters, Simulated
 
 from sparkdl_comm.sim.network import HEADERS
 from sparkdl_comm.sim.profile import Profile
-from sparkdl_comm.sim.server_run import UNPLANNED, Batch, ServedLayer, ServerCost, iteration_seconds
+from sparkdl_comm.sim.server_run import SIMPLE_BATCHINGS, Batch, ServedLayer, ServerCost, iteration_seconds
 from sparkdl_comm.sim.step_run import ITEMSIZE
 
 #: Ways to cut layers into batches that can be simulated: of the last one the row has the plans.
-WAYS = (*UNPLANNED, "ibatch")
+WAYS = (*SIMPLE_BATCHINGS, "ibatch")
 
 
 def served(row: Row) -> Simulated:
@@ -38,6 +38,6 @@ def served(row: Row) -> Simulated:
 
 def _batches(row: Row, way: str, layers: int) -> list[Batch]:
     """In the order of the layers."""
-    if row.algorithm in UNPLANNED:
-        return UNPLANNED[row.algorithm](layers)
+    if row.algorithm in SIMPLE_BATCHINGS:
+        return SIMPLE_BATCHINGS[row.algorithm](layers)
     return sorted((first - 1, last - 1) for first, last in row.extra["plans"][way])

@@ -30,7 +30,7 @@ from sparkdl_comm.conf import CommConf
 from sparkdl_comm.sim.collective import simulate
 from sparkdl_comm.sim.decoupled_run import decoupled_seconds
 from sparkdl_comm.sim.profile import Profile
-from sparkdl_comm.sim.step_run import ITEMSIZE, Computing, step_seconds
+from sparkdl_comm.sim.step_run import ITEMSIZE, ComputeTimings, step_seconds
 from sparkdl_comm.topology import Topology
 
 RESULTS = Path(__file__).parents[1] / "results"
@@ -240,7 +240,7 @@ def _step(row: Row, topology: Topology, bucket: int = 0) -> Simulated:
 
     def simulated(parameters: Parameters) -> float:
         update = parameters.update * row.world * row.bytes
-        computing = Computing.of(profile, scale, bucket, update, DDP_FIRST if ddp else None)
+        computing = ComputeTimings.of(profile, scale, bucket, update, DDP_FIRST if ddp else None)
         cost = parameters.cost(topology)
         return taken(PLANS[row.algorithm], topology, computing, cost, latency=parameters.latency)
 

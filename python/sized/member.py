@@ -143,7 +143,7 @@ def member(world: int, port: int, gathers: int, rank: int) -> None:
             if len(gang.all_gather(b"x" * GIVEN, SECONDS)) != world:
                 raise SystemExit("not all ranks gave something")
         told["gather"] = watch.told()
-        gang.outlast(SECONDS)
+        gang.wait_until_alone(SECONDS)
     print(json.dumps(told), flush=True)
 
 

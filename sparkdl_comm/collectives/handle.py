@@ -13,7 +13,7 @@ from sparkdl_comm.errors import DeadlineError
 from sparkdl_comm.gang.control import VERDICT_SECONDS
 from sparkdl_comm.gang.frames import TIMEOUT_KEY
 from sparkdl_comm.gang.gang import Gang
-from sparkdl_comm.gang.torch_errors import peer_late
+from sparkdl_comm.gang.torch_errors import is_peer_late
 
 T = TypeVar("T")
 
@@ -54,7 +54,7 @@ def translate_torch_errors(name: str, gang: Gang, seconds: float) -> Iterator[No
         yield
     except RuntimeError as exc:
         gang.check(VERDICT_SECONDS)
-        if not peer_late(exc):
+        if not is_peer_late(exc):
             raise
         raise DeadlineError(
             f"rank {gang.rank} waited {seconds:g} s for the others in {name}; set {TIMEOUT_KEY}",

@@ -20,7 +20,7 @@ from typing import NamedTuple
 from sparkdl_comm.errors import DeadlineError, GangError, SparkdlCommError
 from sparkdl_comm.fabric.message import Header
 from sparkdl_comm.fabric.pacing import Pacing, Slice
-from sparkdl_comm.gang.frames import Clock, await_ready, hang_up, send_all, unacknowledged
+from sparkdl_comm.gang.frames import Clock, await_ready, count_unacknowledged_bytes, hang_up, send_all
 from sparkdl_comm.gang.handshake import Address
 
 #: Bytes of one send call.
@@ -229,13 +229,13 @@ class Sender:
             send_all(sock, piece, begin + self._patience, self._clock)
             sent_bytes += len(piece)
             # Count acknowledged bytes. The kernel accepts the first bytes at once, however slow the link is.
-            before, arrived = arrived, max(arrived, sent_bytes - unacknowledged(sock))
+            before, arrived = arrived, max(arrived, sent_bytes - count_unacknowledged_bytes(sock))
             transfer.record(arrived - before, begin, self._clock())
         # Wait for the last bytes. They still use the link, and the next transfer would seem slow.
         until = self._clock() + _ACK_WAIT_SECONDS
         while arrived < len(data) and (begin := self._clock()) < until and not self._is_closed:
             time.sleep(_ACK_POLL_SECONDS)
-            before, arrived = arrived, max(arrived, sent_bytes - unacknowledged(sock))
+            before, arrived = arrived, max(arrived, sent_bytes - count_unacknowledged_bytes(sock))
             transfer.record(arrived - before, begin, self._clock())
 
     def _await_turn(self, transfer: OutgoingTransfer, count: float) -> bool:

@@ -31,7 +31,7 @@ from sparkdl_comm.fabric.protocol import (
 from sparkdl_comm.fabric.receiver import Arrival
 from sparkdl_comm.fabric.server import ServerRole
 from sparkdl_comm.gang.frames import TIMEOUT_KEY
-from sparkdl_comm.gang.members import listed
+from sparkdl_comm.gang.members import format_ranks
 
 
 @dataclass(frozen=True)
@@ -179,7 +179,7 @@ class WorkerRole(NodeRole):
     def _check_server(self, server: int) -> None:
         if server not in self._servers:
             raise InputError(
-                f"rank {server} is not a server; the servers are {listed(self._servers) if self._servers else 'none'}"
+                f"rank {server} is not a server; the servers are {format_ranks(self._servers) if self._servers else 'none'}"
             )
 
     # ---- called by the daemon

@@ -56,7 +56,7 @@ class Acceptor:
         self._on_peer = on_peer
         self._clock = clock
         self._handshake_seconds = handshake_seconds
-        self._free = threading.Semaphore(MAX_HANDSHAKES + peers)
+        self._free_slots = threading.Semaphore(MAX_HANDSHAKES + peers)
         self._threads: list[threading.Thread] = []
         self.sock = listen.bind(ip, ports)
         name = self.sock.getsockname()
@@ -73,7 +73,7 @@ class Acceptor:
             _log.warning("cannot accept on %s port %d: %s", *self.address, exc)
             time.sleep(0.05)
             return
-        if not self._free.acquire(blocking=False):
+        if not self._free_slots.acquire(blocking=False):
             sock.close()
             return
         thread = threading.Thread(target=self._authenticate, args=(sock,), name="sparkdl-handshake", daemon=True)
@@ -88,7 +88,7 @@ class Acceptor:
                 handshake.accept(sock, self._secret, deadline, self._clock)
                 hello = frames.recv_frame(sock, MAX_HELLO, deadline, self._clock)
             finally:
-                self._free.release()
+                self._free_slots.release()
             self._on_peer(sock, hello)
         except (SparkdlCommError, OSError) as exc:
             _log.info("refused a connection on %s port %d: %s", *self.address, exc)

@@ -47,12 +47,12 @@ class _Peer:
         self.rank = rank
         self.sock = sock
         self.frames = FrameBuffer(MAX_FRAME)
-        self.out = bytearray()
-        self.said_why = False  # it left, or reported a failure: its EOF adds no information
-        self.left = False
+        self.unsent = bytearray()
+        self.has_explained_eof = False  # it left, or reported a failure: its EOF adds no information
+        self.has_left = False
 
 
-class Control:
+class ControlPlane:
     """Control thread of one rank.
 
     ``failure`` is set once. ``changed`` is notified then, and on ``go``.
@@ -63,15 +63,14 @@ class Control:
         self.world = world
         self.changed = threading.Condition()
         self.failure: Failure | None = None
-        self.go = False
+        self.is_complete = False
         self.on_lost: Callable[[int], None] | None = None  # rank 0: called for a lost rank if that is no failure
         self._acceptors = acceptors
         self._clock = clock
         self._callbacks: list[Callable[[Failure], None]] = []
         self._peers: dict[int, _Peer] = {}
-        self._held: tuple[float, Failure] | None = (
-            None  # rank 0: until when a secondary report is held back, the report
-        )
+        #: Rank 0: time until which a secondary report is held back, and the report.
+        self._deferred: tuple[float, Failure] | None = None
         self._pending: Failure | None = None  # other ranks: own report that rank 0 has not answered
         self._posted = PostedWork()
         self._stop_by: float | None = None
@@ -92,7 +91,7 @@ class Control:
         """Watch an authenticated connection to ``rank``."""
         self.post(lambda: self._add(rank, sock))
 
-    def everybody_is_in(self) -> None:
+    def send_go(self) -> None:
         """Tell all ranks that the gang is complete. Called on rank 0."""
         self.post(lambda: self._send_all({"type": "go"}))
 
@@ -105,7 +104,7 @@ class Control:
 
         def settled() -> bool:
             # At rank 0 the verdict must also be sent, as the process may be about to end.
-            return self.failure is not None and not any(peer.out for peer in list(self._peers.values()))
+            return self.failure is not None and not any(peer.unsent for peer in list(self._peers.values()))
 
         self.post(lambda: self._report(failure))
         with self.changed:
@@ -146,9 +145,9 @@ class Control:
         for acceptor in self._acceptors:
             acceptor.join(seconds)
 
-    def alone(self) -> bool:
+    def is_alone(self) -> bool:
         """Return whether all peers have left or never joined."""
-        return all(peer.left for peer in list(self._peers.values()))
+        return all(peer.has_left for peer in list(self._peers.values()))
 
     def sockets(self) -> list[Any]:
         """Return everything with a file descriptor, for a forked child to close."""
@@ -160,11 +159,11 @@ class Control:
     def _run(self) -> None:
         try:
             while self._stop_by is None or (self._peers and self._clock() < self._stop_by):
-                for key, _ in self._selector.select(self._patience()):
+                for key, _ in self._selector.select(self._wait_seconds()):
                     key.data()
                 self._posted.run()
-                if self._held is not None and self._clock() >= self._held[0]:
-                    self._record(self._held[1])
+                if self._deferred is not None and self._clock() >= self._deferred[0]:
+                    self._record(self._deferred[1])
         except Exception as exc:  # noqa: BLE001 - without this thread the gang would notice no failure
             _log.exception("the control thread of rank %d failed", self.rank)
             self._record(Failure.of(exc, self.rank, None, "gang control"))
@@ -176,13 +175,13 @@ class Control:
                 acceptor.close()
             self._posted.close()
 
-    def _patience(self) -> float:
-        until = [60.0]
-        if self._held is not None:
-            until.append(self._held[0] - self._clock())
+    def _wait_seconds(self) -> float:
+        waits = [60.0]
+        if self._deferred is not None:
+            waits.append(self._deferred[0] - self._clock())
         if self._stop_by is not None:
-            until.append(self._stop_by - self._clock())
-        return max(0.0, min(until))
+            waits.append(self._stop_by - self._clock())
+        return max(0.0, min(waits))
 
     def _add(self, rank: int, sock: socket.socket) -> None:
         peer = self._peers[rank] = _Peer(rank, sock)
@@ -201,21 +200,21 @@ class Control:
             self._send(peer, message)
 
     def _send(self, peer: _Peer, message: dict[str, Any]) -> None:
-        peer.out += encode_frame(message, MAX_FRAME)
+        peer.unsent += encode_frame(message, MAX_FRAME)
         self._flush(peer)
 
     def _flush(self, peer: _Peer) -> None:
         try:
-            while peer.out:
-                del peer.out[: peer.sock.send(peer.out)]
+            while peer.unsent:
+                del peer.unsent[: peer.sock.send(peer.unsent)]
         except BlockingIOError:
             pass
         except OSError:
-            peer.out.clear()  # the next read raises the cause
-        if not peer.out:
+            peer.unsent.clear()  # the next read raises the cause
+        if not peer.unsent:
             with self.changed:
                 self.changed.notify_all()
-        events = selectors.EVENT_READ | (selectors.EVENT_WRITE if peer.out else 0)
+        events = selectors.EVENT_READ | (selectors.EVENT_WRITE if peer.unsent else 0)
         if self._peers.get(peer.rank) is peer:
             self._selector.modify(peer.sock, events, lambda: self._serve(peer))
         if self._stop_by is not None:
@@ -223,20 +222,20 @@ class Control:
 
     def _half_close(self, peer: _Peer) -> None:
         # Not close(): if bytes of the peer are unread, that would reset the connection and drop the last frame.
-        if not peer.out:
+        if not peer.unsent:
             try:
                 peer.sock.shutdown(socket.SHUT_WR)
             except OSError:
                 self._forget(peer)
 
     def _serve(self, peer: _Peer) -> None:
-        if peer.out:
+        if peer.unsent:
             self._flush(peer)
         try:
             data = peer.sock.recv(65536)
             if data:
                 for message in peer.frames.feed(data):
-                    self._take(peer, message)
+                    self._handle(peer, message)
                 return
             why = "its connection closed"
         except (BlockingIOError, InterruptedError):
@@ -246,25 +245,25 @@ class Control:
         except SparkdlCommError as exc:
             why = exc.message
         self._forget(peer)
-        if not peer.said_why and self._stop_by is None:
-            self._lost(peer.rank, why)
+        if not peer.has_explained_eof and self._stop_by is None:
+            self._handle_lost(peer.rank, why)
 
-    def _take(self, peer: _Peer, message: dict[str, Any]) -> None:
+    def _handle(self, peer: _Peer, message: dict[str, Any]) -> None:
         kind = message.get("type")
         if kind == "leave":
             with self.changed:
-                peer.said_why = peer.left = True
+                peer.has_explained_eof = peer.has_left = True
                 self.changed.notify_all()
         elif kind == "failure":
             try:
                 failure = Failure.from_dict(message.get("failure"))
             except ProtocolError as exc:
                 raise ProtocolError(f"sent a malformed failure: {exc.message}") from exc
-            peer.said_why = True
+            peer.has_explained_eof = True
             self._report(failure) if self.rank == 0 else self._record(failure)
         elif kind == "go" and self.rank != 0:
             with self.changed:
-                self.go = True
+                self.is_complete = True
                 self.changed.notify_all()
         elif kind == "refused" and self.rank != 0:
             error = GangError(f"rank 0 refused rank {self.rank}: {message.get('reason')!s:.500}")
@@ -272,7 +271,7 @@ class Control:
         else:
             raise GangError(f"sent an unknown control message {kind!r:.80}")
 
-    def _lost(self, rank: int, why: str) -> None:
+    def _handle_lost(self, rank: int, why: str) -> None:
         if self.rank != 0 and self._pending is not None and not self._pending.secondary:
             self._record(self._pending)  # the own failure was first; rank 0 was lost before it could confirm that
             return
@@ -290,14 +289,14 @@ class Control:
             self._pending = self._pending or failure
             self._send(self._peers[0], {"type": "failure", "failure": asdict(failure)})
         elif failure.secondary and self._peers:
-            self._held = self._held or (self._clock() + HOLD_SECONDS, failure)
+            self._deferred = self._deferred or (self._clock() + HOLD_SECONDS, failure)
         else:
             self._record(failure)
 
     def _record(self, failure: Failure) -> None:
         if self.failure is not None:
             return
-        self._held = None
+        self._deferred = None
         if self.rank == 0:  # before the callbacks, which may be slow, and before `announce` checks whether it was sent
             self._send_all({"type": "failure", "failure": asdict(failure)})
         with self.changed:

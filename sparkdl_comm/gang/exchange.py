@@ -20,7 +20,7 @@ def gather_json(gang: Gang, value: Any, timeout: float) -> list[Any]:
 
     :raises DeadlineError: a rank is late, see ``Gang.all_gather``.
     """
-    return [json.loads(given) for given in gang.all_gather(json.dumps(value).encode(), timeout)]
+    return [json.loads(payload) for payload in gang.all_gather(json.dumps(value).encode(), timeout)]
 
 
 def decide_json(gang: Gang, value: Any, decide: Callable[[list[Any]], Any], timeout: float) -> Any:
@@ -43,20 +43,20 @@ def gather_tensors(gang: Gang, tensors: list[torch.Tensor], timeout: float) -> l
     """
     named = {str(index): tensor for index, tensor in enumerate(tensors)}
     headers = gather_json(gang, describe(named), timeout)
-    given = b"".join(raw(tensor) for tensor in tensors)
+    payload = b"".join(raw(tensor) for tensor in tensors)
     received = [bytearray() for _ in headers]
     size = min(_ROUND, _ROUND_OF_ALL // gang.world)
     for start in range(0, max(header["bytes"] for header in headers), size):
-        for whole, part in zip(received, gang.all_gather(given[start : start + size], timeout), strict=True):
-            whole += part
-    return [_unpack(header, whole) for header, whole in zip(headers, received, strict=True)]
+        for buffer, part in zip(received, gang.all_gather(payload[start : start + size], timeout), strict=True):
+            buffer += part
+    return [_unpack(header, buffer) for header, buffer in zip(headers, received, strict=True)]
 
 
-def _unpack(header: dict[str, Any], whole: bytearray) -> list[torch.Tensor]:
-    tensors = list(allocate(header, len(whole)).values())
+def _unpack(header: dict[str, Any], buffer: bytearray) -> list[torch.Tensor]:
+    tensors = list(allocate(header, len(buffer)).values())
     start = 0
     for tensor in tensors:
         view = raw(tensor)
-        view[:] = whole[start : start + len(view)]
+        view[:] = buffer[start : start + len(view)]
         start += len(view)
     return tensors

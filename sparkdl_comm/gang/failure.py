@@ -20,7 +20,7 @@ from sparkdl_comm.errors import (
     RankLostError,
     SparkdlCommError,
 )
-from sparkdl_comm.gang.torch_errors import peer_failed
+from sparkdl_comm.gang.torch_errors import is_peer_failure
 from sparkdl_comm.gang.user_traceback import user_traceback
 
 #: Upper bound of ``Failure.to_json()``, in bytes.
@@ -32,7 +32,7 @@ _BUDGET = {"error": 256, "phase": 128, "message": 12 * 1024, "traceback": 30 * 1
 _MAX_INT = 2**31 - 1
 
 
-def _width(char: str) -> int:
+def _json_width(char: str) -> int:
     """Return the bytes that ``char`` takes in ASCII JSON."""
     if char in '"\\\n\r\t\b\f':
         return 2
@@ -41,10 +41,10 @@ def _width(char: str) -> int:
     return 6 if ord(char) < 0x10000 else 12
 
 
-def _take(text: str, budget: int) -> int:
+def _fitting_length(text: str, budget: int) -> int:
     """Return how many leading characters of ``text`` fit into ``budget`` bytes of JSON."""
     for count, char in enumerate(text):
-        budget -= _width(char)
+        budget -= _json_width(char)
         if budget < 0:
             return count
     return len(text)
@@ -54,11 +54,11 @@ def _clip(text: str, budget: int) -> str:
     """Return ``text``, with its middle cut out if it takes more than ``budget`` bytes of JSON: the ends say most."""
     # A lone surrogate cannot be encoded, so the receiver could not print the text.
     text = text.encode("utf-8", "backslashreplace").decode("utf-8")
-    if _take(text, budget) == len(text):
+    if _fitting_length(text, budget) == len(text):
         return text
     half = (budget - 48) // 2
-    head = _take(text[:half], half)
-    tail = _take(text[: -half - 1 : -1], half)
+    head = _fitting_length(text[:half], half)
+    tail = _fitting_length(text[: -half - 1 : -1], half)
     return f"{text[:head]}\n[... {len(text) - head - tail} characters cut ...]\n{text[len(text) - tail :]}"
 
 
@@ -74,7 +74,7 @@ def is_secondary(exc: BaseException) -> bool:
             return True
         if isinstance(cause, (ConnectionError, TimeoutError)):
             return True
-        if peer_failed(cause):
+        if is_peer_failure(cause):
             return True
         cause = cause.__cause__
     return False
@@ -84,8 +84,8 @@ def _is_plain(exc: BaseException) -> bool:
     """Return whether the message says all: one of the package's own errors, caused by nothing or by a failed system
     call.
     """
-    ours = isinstance(exc, SparkdlCommError) and exc.is_self_explanatory
-    return ours and (exc.__cause__ is None or isinstance(exc.__cause__, OSError))
+    is_own = isinstance(exc, SparkdlCommError) and exc.is_self_explanatory
+    return is_own and (exc.__cause__ is None or isinstance(exc.__cause__, OSError))
 
 
 @dataclass(frozen=True)

@@ -28,6 +28,6 @@ def close_in_children(owner: _Owner) -> None:
 
 def _close() -> None:
     for owner in list(_owners):
-        for thing in owner.sockets():
-            thing.close()  # never shutdown(): that would end the parent's connection too
+        for sock in owner.sockets():
+            sock.close()  # never shutdown(): that would end the parent's connection too
     _owners.clear()

@@ -35,24 +35,24 @@ TIMEOUT_KEY = "spark.sparkdl.comm.timeout"
 _HEAD = struct.Struct("!II")
 
 
-def await_ready(sock: socket.socket, event: int, deadline: float, clock: Clock, what: str) -> None:
+def await_ready(sock: socket.socket, event: int, deadline: float, clock: Clock, action: str) -> None:
     """Wait until poll(2) reports ``event`` on the socket.
 
-    :param what: current action of the caller, for the error.
+    :param action: current action of the caller, for the error.
     :raises DeadlineError: the deadline passes first.
     """
     poll = select.poll()
     poll.register(sock, event)
     while True:
-        left = deadline - clock()
-        if left <= 0:
-            raise DeadlineError(f"deadline passed while {what} (conf {TIMEOUT_KEY})")
+        remaining_seconds = deadline - clock()
+        if remaining_seconds <= 0:
+            raise DeadlineError(f"deadline passed while {action} (conf {TIMEOUT_KEY})")
         # At most a minute, so that a clock other than the kernel's is read again.
-        if poll.poll(math.ceil(min(left, 60.0) * 1000)):
+        if poll.poll(math.ceil(min(remaining_seconds, 60.0) * 1000)):
             return
 
 
-def _gone(exc: OSError) -> ConnectionError:
+def _connection_lost(exc: OSError) -> ConnectionError:
     # ETIMEDOUT and EHOSTUNREACH are not ConnectionErrors in Python, but mean the same here.
     return ConnectionAbortedError(exc.errno, f"connection lost: {exc.strerror or exc}")
 
@@ -69,15 +69,15 @@ def recv_into(sock: socket.socket, view: memoryview, deadline: float, clock: Clo
         if clock() >= deadline:
             raise DeadlineError(f"deadline passed after {done} of {len(view)} bytes (conf {TIMEOUT_KEY})")
         try:
-            got = sock.recv_into(view[done:])
+            received = sock.recv_into(view[done:])
         except (BlockingIOError, InterruptedError):
             await_ready(sock, select.POLLIN, deadline, clock, f"receiving, {done} of {len(view)} bytes")
             continue
         except OSError as exc:
-            raise _gone(exc) from exc
-        if got == 0:
+            raise _connection_lost(exc) from exc
+        if received == 0:
             raise ConnectionResetError(f"peer closed after {done} of {len(view)} bytes")
-        done += got
+        done += received
 
 
 def recv_exact(sock: socket.socket, size: int, deadline: float, clock: Clock = time.monotonic) -> bytes:
@@ -101,7 +101,7 @@ def send_all(sock: socket.socket, data: bytes | memoryview, deadline: float, clo
         except (BlockingIOError, InterruptedError):
             await_ready(sock, select.POLLOUT, deadline, clock, f"sending, {done} of {len(view)} bytes")
         except OSError as exc:
-            raise _gone(exc) from exc
+            raise _connection_lost(exc) from exc
 
 
 def encode_frame(value: dict[str, Any], maximum: int) -> bytes:
@@ -214,7 +214,7 @@ def hang_up(sock: socket.socket) -> None:
         sock.shutdown(socket.SHUT_RD)
 
 
-def unacknowledged(sock: socket.socket) -> int:
+def count_unacknowledged_bytes(sock: socket.socket) -> int:
     """Return the bytes passed to the kernel that the peer's kernel has not acknowledged."""
-    [held] = struct.unpack("i", fcntl.ioctl(sock, termios.TIOCOUTQ, bytes(4)))
-    return int(held)
+    [size] = struct.unpack("i", fcntl.ioctl(sock, termios.TIOCOUTQ, bytes(4)))
+    return int(size)

@@ -20,12 +20,12 @@ from typing import Any
 from sparkdl_comm.errors import DeadlineError, GangError, InputError, RankLostError
 from sparkdl_comm.gang import fork, frames, listen
 from sparkdl_comm.gang.acceptor import MAX_HELLO, Acceptor
-from sparkdl_comm.gang.control import VERDICT_SECONDS, Control
+from sparkdl_comm.gang.control import VERDICT_SECONDS, ControlPlane
 from sparkdl_comm.gang.credentials import Credentials
 from sparkdl_comm.gang.failure import Failure
 from sparkdl_comm.gang.frames import TIMEOUT_KEY, Clock
 from sparkdl_comm.gang.listen import RAILS_KEY
-from sparkdl_comm.gang.members import Exchange, Member, Rail, gather_members, listed
+from sparkdl_comm.gang.members import Exchange, Member, Rail, format_ranks, gather_members
 from sparkdl_comm.gang.store import GangStore, StoreService
 
 #: Seconds that other ranks wait longer than rank 0, so that rank 0 can name the missing ranks.
@@ -54,9 +54,9 @@ class Gang:
         self.bind_ip: str | None = None
         self._present = {rank}
         self._handlers: dict[str, Callable[[socket.socket, int], None]] = {}
-        self._gathers = 0
-        self._more_sockets: list[Callable[[], list[socket.socket]]] = []
-        self._control: Control
+        self._gather_count = 0
+        self._extra_sockets: list[Callable[[], list[socket.socket]]] = []
+        self._control: ControlPlane
         self._store: StoreService
 
     @classmethod
@@ -101,13 +101,13 @@ class Gang:
         acceptors = {
             ip: Acceptor(ip, ports, secret, gang._on_peer, clock, peers=world) for ip in {gang.host, *addresses}
         }
-        gang._control = Control(rank, world, list(acceptors.values()), clock)
+        gang._control = ControlPlane(rank, world, list(acceptors.values()), clock)
         gang._store = StoreService(rank, world, serve=gang.serve, dial=gang.dial, check=gang.check, clock=clock)
         gang._control.on_failure(gang._store.fail)
         fork.close_in_children(gang)
         port = {ip: acceptor.address[1] for ip, acceptor in acceptors.items()}
-        mine = tuple(Rail(ip, listen.network_of(ip), port[ip]) for ip in addresses)
-        me = Member(rank, gang.host, listen.nics_to_advertise(gang.host), port[gang.host], mine, payload or {})
+        own_rails = tuple(Rail(ip, listen.network_of(ip), port[ip]) for ip in addresses)
+        me = Member(rank, gang.host, listen.nics_to_advertise(gang.host), port[gang.host], own_rails, payload or {})
         try:
             gang.members = gather_members(me, world, attempt, exchange)
             if rank != 0:
@@ -199,7 +199,7 @@ class Gang:
         """Make forked children (a DataLoader's workers) close these sockets too. Otherwise peers see no EOF while a
         child lives.
         """
-        self._more_sockets.append(sockets)
+        self._extra_sockets.append(sockets)
 
     def store(self, prefix: str) -> GangStore:
         """Return a torch.distributed store, kept at rank 0. Stores with equal prefixes share their keys."""
@@ -216,10 +216,10 @@ class Gang:
 
         It also raises the errors of :class:`~sparkdl_comm.gang.store.GangStore`.
         """
-        turn, self._gathers = self._gathers, self._gathers + 1
+        turn, self._gather_count = self._gather_count, self._gather_count + 1
         return self._store.gather(f"all-gather/{turn}", value, timeout)
 
-    def outlast(self, wait: float) -> bool:
+    def wait_until_alone(self, wait: float) -> bool:
         """Wait on rank 0, which keeps the store, until all other ranks have left, at most ``wait`` seconds.
 
         Return whether they have left. On other ranks, return False immediately.
@@ -228,9 +228,11 @@ class Gang:
         """
         if self.rank == 0:
             with self._control.changed:
-                self._control.changed.wait_for(lambda: self._control.failure is not None or self._control.alone(), wait)
+                self._control.changed.wait_for(
+                    lambda: self._control.failure is not None or self._control.is_alone(), wait
+                )
         self.check()
-        return self.rank == 0 and self._control.alone()
+        return self.rank == 0 and self._control.is_alone()
 
     def close(self) -> None:
         """Leave on purpose, so that the others do not take it for a failure. Takes at most about 2 s. May be called
@@ -251,7 +253,7 @@ class Gang:
 
     def sockets(self) -> list[Any]:
         """Return everything with a file descriptor, for a forked child to close."""
-        more = [sock for sockets in self._more_sockets for sock in sockets()]
+        more = [sock for sockets in self._extra_sockets for sock in sockets()]
         return [*self._control.sockets(), *self._store.sockets(), *more]
 
     def _shut(self, leave: bool) -> None:
@@ -292,26 +294,26 @@ class Gang:
 
     def _await_all(self, deadline: float, timeout: float) -> None:
         control = self._control
-        everybody = set(range(self.world))
+        all_ranks = set(range(self.world))
 
         def done() -> bool:
-            complete = self._present == everybody if self.rank == 0 else control.go
+            complete = self._present == all_ranks if self.rank == 0 else control.is_complete
             return complete or control.failure is not None
 
         grace = 0.0 if self.rank == 0 else GRACE_SECONDS
         with control.changed:
-            met = control.changed.wait_for(done, max(0.0, deadline + grace - self._clock()))
-            missing = sorted(everybody - self._present) if self.rank == 0 else [0]
+            is_done = control.changed.wait_for(done, max(0.0, deadline + grace - self._clock()))
+            missing = sorted(all_ranks - self._present) if self.rank == 0 else [0]
         self.check()
-        if not met:
+        if not is_done:
             verb = "did not join" if self.rank == 0 else "did not say who is in"
-            late = DeadlineError(
-                f"{listed(missing)} of {self.world} {verb} in gang attempt {self.attempt} within {timeout:g} s; "
+            error = DeadlineError(
+                f"{format_ranks(missing)} of {self.world} {verb} in gang attempt {self.attempt} within {timeout:g} s; "
                 f"look at the log of the executor, or set {TIMEOUT_KEY}",
                 rank=missing[0],
                 phase="join",
             )
-            self.announce_failure(Failure.of(late, self.rank, secondary=False))
-            raise late
+            self.announce_failure(Failure.of(error, self.rank, secondary=False))
+            raise error
         if self.rank == 0:
-            control.everybody_is_in()
+            control.send_go()

@@ -59,13 +59,13 @@ def accept(sock: socket.socket, secret: bytes, deadline: float, clock: Clock = t
     _check_secret(secret)
     try:
         tune(sock)
-        theirs = _recv_nonce(sock, deadline, clock)
-        ours = os.urandom(NONCE_BYTES)
-        send_all(sock, MAGIC + ours, deadline, clock)
+        peer_nonce = _recv_nonce(sock, deadline, clock)
+        own_nonce = os.urandom(NONCE_BYTES)
+        send_all(sock, MAGIC + own_nonce, deadline, clock)
         proof = recv_exact(sock, hashlib.sha256().digest_size, deadline, clock)
-        if not hmac.compare_digest(proof, _proof(secret, b"C", theirs, ours)):
+        if not hmac.compare_digest(proof, _proof(secret, b"C", peer_nonce, own_nonce)):
             raise AuthenticationError("peer does not know the gang's secret")
-        send_all(sock, _proof(secret, b"S", theirs, ours), deadline, clock)
+        send_all(sock, _proof(secret, b"S", peer_nonce, own_nonce), deadline, clock)
     except ConnectionError as exc:
         raise AuthenticationError(f"peer disconnected during the handshake: {exc}") from exc
 
@@ -126,14 +126,14 @@ def _dial(sock: socket.socket, target: Any, bind_ip: str | None, deadline: float
 
 def _prove(sock: socket.socket, secret: bytes, deadline: float, clock: Clock) -> None:
     try:
-        ours = os.urandom(NONCE_BYTES)
-        send_all(sock, MAGIC + ours, deadline, clock)
-        theirs = _recv_nonce(sock, deadline, clock)
-        send_all(sock, _proof(secret, b"C", ours, theirs), deadline, clock)
+        own_nonce = os.urandom(NONCE_BYTES)
+        send_all(sock, MAGIC + own_nonce, deadline, clock)
+        peer_nonce = _recv_nonce(sock, deadline, clock)
+        send_all(sock, _proof(secret, b"C", own_nonce, peer_nonce), deadline, clock)
         proof = recv_exact(sock, hashlib.sha256().digest_size, deadline, clock)
     except ConnectionError as exc:
         raise AuthenticationError(
             f"peer closed during the handshake, as it does when the secret is wrong: {exc}"
         ) from exc
-    if not hmac.compare_digest(proof, _proof(secret, b"S", ours, theirs)):
+    if not hmac.compare_digest(proof, _proof(secret, b"S", own_nonce, peer_nonce)):
         raise AuthenticationError("peer does not know the gang's secret")

@@ -25,13 +25,13 @@ Request = dict[str, Any]
 class _Gathering:
     """Values that the ranks have given so far, by rank.
 
-    ``complete`` is notified when all ranks, or all but one, have given a value. ``taken``: number of ranks that got the
+    ``complete`` is notified when all ranks, or all but one, have given a value. ``readers``: number of ranks that got the
     result.
     """
 
     complete: threading.Condition
     given: dict[int, bytes] = field(default_factory=dict)
-    taken: int = 0
+    readers: int = 0
 
 
 class KeyValueStore:
@@ -46,7 +46,7 @@ class KeyValueStore:
         self._lock = threading.Lock()
         self._changed = threading.Condition(self._lock)
         self._gatherings: dict[str, _Gathering] = {}
-        self._over = ""
+        self._end_reason = ""
 
     def answer(self, request: Request) -> Request:
         """Return the reply to ``request``; ``{"error": class name, "message": ...}`` if it fails."""
@@ -66,17 +66,17 @@ class KeyValueStore:
     def end(self, why: str) -> None:
         """Wake all waiting threads, and let no thread wait again."""
         with self._changed:
-            self._over = self._over or why
+            self._end_reason = self._end_reason or why
             self._changed.notify_all()
             for gathering in self._gatherings.values():
                 gathering.complete.notify_all()
 
     def _put(self, key: str, value: bytes) -> None:
-        self._count_in(key, value, self._values.get(key, b""))
+        self._account(key, value, self._values.get(key, b""))
         self._values[key] = value
         self._changed.notify_all()
 
-    def _count_in(self, key: str, value: bytes, old: bytes) -> None:
+    def _account(self, key: str, value: bytes, old: bytes) -> None:
         total = self._total + len(value) - len(old)
         if len(value) > MAX_VALUE or total > MAX_TOTAL:
             raise InputError(
@@ -98,13 +98,13 @@ class KeyValueStore:
 
     def _wait(self, keys: list[str], values: list[bytes], request: Request) -> Request:
         def ready() -> bool:
-            return bool(self._over) or all(key in self._values for key in keys)
+            return bool(self._end_reason) or all(key in self._values for key in keys)
 
         seconds = _seconds(request)
         self._changed.wait_for(ready, seconds)
         missing = [key for key in keys if key not in self._values]
-        if missing and self._over:
-            raise GangError(self._over)
+        if missing and self._end_reason:
+            raise GangError(self._end_reason)
         if missing:
             names = ", ".join(key[:100] for key in missing[:3])
             raise DeadlineError(
@@ -135,9 +135,9 @@ class KeyValueStore:
         return {"values": [expected if now is None else now]}
 
     def _delete(self, keys: list[str], values: list[bytes], request: Request) -> Request:
-        gone = self._values.pop(keys[0], None)
-        self._total -= len(gone or b"")
-        return {"yes": gone is not None}
+        removed = self._values.pop(keys[0], None)
+        self._total -= len(removed or b"")
+        return {"yes": removed is not None}
 
     def _count(self, keys: list[str], values: list[bytes], request: Request) -> Request:
         return {"number": sum(key.startswith(keys[0]) for key in self._values)}
@@ -151,39 +151,39 @@ class KeyValueStore:
         given = gathering.given
         if not 0 <= rank < self._world or rank in given:
             raise ProtocolError(f"store key {key[:200]}: rank {rank} is invalid, or has given a value already")
-        self._count_in(key, value, b"")
+        self._account(key, value, b"")
         self._gatherings[key] = gathering
         given[rank] = value
         if len(given) >= self._world - 1:  # all ranks, or all but one that waits for the other ranks' values first
             gathering.complete.notify_all()
         self._wait_for_ranks(gathering, _seconds(request))
-        gathering.taken += 1
-        if gathering.taken == self._world:
+        gathering.readers += 1
+        if gathering.readers == self._world:
             del self._gatherings[key]
             self._total -= sum(map(len, given.values()))
         return {"values": [given[other] for other in range(self._world)]}
 
-    def _given_by_others(self, keys: list[str], values: list[bytes], request: Request) -> Request:
+    def _get_others(self, keys: list[str], values: list[bytes], request: Request) -> Request:
         """Return the values of all other ranks, by rank. Those ranks wait until this rank has given its value, too."""
         (key,), rank = keys, int(request["rank"])
         gathering = self._gatherings.setdefault(key, _Gathering(threading.Condition(self._lock)))
         if rank in gathering.given:
             raise ProtocolError(f"store key {key[:200]}: rank {rank} has given a value already")
-        self._wait_for_ranks(gathering, _seconds(request), but=rank)
+        self._wait_for_ranks(gathering, _seconds(request), excluded_rank=rank)
         return {"values": [gathering.given[other] for other in range(self._world) if other != rank]}
 
-    def _wait_for_ranks(self, gathering: _Gathering, seconds: float, but: int | None = None) -> None:
-        """Wait until all ranks have given a value, or all ``but`` one."""
-        count = self._world - (but is not None)
+    def _wait_for_ranks(self, gathering: _Gathering, seconds: float, excluded_rank: int | None = None) -> None:
+        """Wait until all ranks have given a value, or all but ``excluded_rank``."""
+        count = self._world - (excluded_rank is not None)
         # One thread per rank evaluates the condition, so it must not iterate over all ranks.
-        gathering.complete.wait_for(lambda: bool(self._over) or len(gathering.given) >= count, seconds)
+        gathering.complete.wait_for(lambda: bool(self._end_reason) or len(gathering.given) >= count, seconds)
         if len(gathering.given) >= count:
             return
-        if self._over:
-            raise GangError(self._over)
-        absent = [str(rank) for rank in range(self._world) if rank not in gathering.given and rank != but]
+        if self._end_reason:
+            raise GangError(self._end_reason)
+        missing = [str(rank) for rank in range(self._world) if rank not in gathering.given and rank != excluded_rank]
         raise DeadlineError(
-            f"rank{'s' if len(absent) > 1 else ''} {', '.join(absent)[:200]} of {self._world} gave nothing within"
+            f"rank{'s' if len(missing) > 1 else ''} {', '.join(missing)[:200]} of {self._world} gave nothing within"
             f" {seconds:g} s: late, or set {TIMEOUT_KEY}"
         )
 
@@ -198,7 +198,7 @@ class KeyValueStore:
         "delete": _delete,
         "count": _count,
         "gather": _gather,
-        "given by others": _given_by_others,
+        "given by others": _get_others,
     }
 
 

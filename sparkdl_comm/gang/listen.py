@@ -64,9 +64,9 @@ def choose_address(host: str, nic: str | None, key: str = NIC_KEY) -> str:
     :param key: conf key by which the user sets the address, for messages.
     :raises ConfError: there is no such address; names ``key`` and the existing NICs.
     """
-    host = _bare(host)
+    host = _strip_brackets(host)
     nics = all_nics()
-    there = ", ".join(f"{name} ({' '.join(found)})" for name, found in nics.items())
+    known_nics = ", ".join(f"{name} ({' '.join(found)})" for name, found in nics.items())
     if nic is not None:
         if nic in nics:
             return nics[nic][0]
@@ -80,15 +80,15 @@ def choose_address(host: str, nic: str | None, key: str = NIC_KEY) -> str:
         for address in (address for found in nics.values() for address in found):
             if network is not None and ipaddress.ip_address(address) in network:
                 return address
-        raise ConfError(f"{key}={nic}: no such NIC, address or network on {host}; there are: {there}")
+        raise ConfError(f"{key}={nic}: no such NIC, address or network on {host}; there are: {known_nics}")
     try:
         infos = socket.getaddrinfo(host, None, type=socket.SOCK_STREAM)
     except (OSError, UnicodeError) as exc:
-        raise ConfError(f"{host!r} does not resolve ({exc}); set {key}; this host's NICs are: {there}") from exc
+        raise ConfError(f"{host!r} does not resolve ({exc}); set {key}; this host's NICs are: {known_nics}") from exc
     infos.sort(key=lambda info: info[0] != socket.AF_INET)
     address = str(infos[0][4][0])
     if ipaddress.ip_address(address.partition("%")[0]).is_unspecified:
-        raise ConfError(f"{host!r} is {address}, all interfaces; name one with {key}; there are: {there}")
+        raise ConfError(f"{host!r} is {address}, all interfaces; name one with {key}; there are: {known_nics}")
     if _is_name(host) and ipaddress.ip_address(address.partition("%")[0]).is_loopback:
         # Debian maps a host's own name to 127.0.1.1, which other hosts cannot reach.
         return _first_nic() or address
@@ -105,46 +105,46 @@ def driver_addresses(host: str, bind: str | None) -> tuple[str, str]:
     :raises ConfError: ``host`` does not resolve, and ``bind`` does not say where to listen; or there is no NIC to
         listen on.
     """
-    host = _bare(host)
-    chosen = None if bind is None or _is_unspecified(_bare(bind)) else choose_address(bind, None, BIND_KEY)
+    host = _strip_brackets(host)
+    chosen = None if bind is None or _is_unspecified(_strip_brackets(bind)) else choose_address(bind, None, BIND_KEY)
     try:
-        told = choose_address(host, None, HOST_KEY)
+        advertised = choose_address(host, None, HOST_KEY)
     except ConfError:
         if chosen is None or not _is_name(host):
             raise
         return chosen, host
     if chosen is None:
-        chosen = told if _is_ours(told) else _first_nic()
+        chosen = advertised if _is_local(advertised) else _first_nic()
     if chosen is None:
         raise ConfError(
             f"{host} is not an address of this host, which has no other address to listen on. Set {BIND_KEY}."
         )
-    return chosen, told
+    return chosen, advertised
 
 
-def _bare(host: str) -> str:
+def _strip_brackets(host: str) -> str:
     """Return ``host`` without the brackets that Spark writes around IPv6 addresses."""
     return host[1:-1] if host.startswith("[") and host.endswith("]") else host
 
 
 def _is_name(host: str) -> bool:
     """Return whether ``host`` is a name other than ``localhost``, which is meant to be the loopback."""
-    return _literal(host) is None and not host.startswith("localhost")
+    return _parse_ip(host) is None and not host.startswith("localhost")
 
 
 def _is_unspecified(host: str) -> bool:
-    literal = _literal(host)
-    return literal is not None and literal.is_unspecified
+    address = _parse_ip(host)
+    return address is not None and address.is_unspecified
 
 
-def _literal(host: str) -> ipaddress.IPv4Address | ipaddress.IPv6Address | None:
+def _parse_ip(host: str) -> ipaddress.IPv4Address | ipaddress.IPv6Address | None:
     try:
         return ipaddress.ip_address(host.partition("%")[0])
     except ValueError:
         return None
 
 
-def _is_ours(ip: str) -> bool:
+def _is_local(ip: str) -> bool:
     with socket.socket(socket.AF_INET6 if ":" in ip else socket.AF_INET, socket.SOCK_STREAM) as probe:
         try:
             probe.bind((ip, 0))

@@ -58,10 +58,10 @@ def gather_members(me: Member, world: int, attempt: str, exchange: Exchange) -> 
     members: dict[int, Member] = {}
     try:
         for value in map(json.loads, texts):
-            theirs = value.pop("attempt")
+            peer_attempt = value.pop("attempt")
             member = Member(**{**value, "rails": tuple(Rail(**rail) for rail in value["rails"])})
-            if theirs != attempt:
-                raise GangError(f"rank {member.rank} is of gang attempt {theirs}, rank {me.rank} of {attempt}")
+            if peer_attempt != attempt:
+                raise GangError(f"rank {member.rank} is of gang attempt {peer_attempt}, rank {me.rank} of {attempt}")
             members[member.rank] = member
     except (TypeError, KeyError, AttributeError, ValueError) as exc:
         raise ProtocolError(f"the exchange gave rank {me.rank} something that is no member: {exc!r}") from exc
@@ -70,5 +70,5 @@ def gather_members(me: Member, world: int, attempt: str, exchange: Exchange) -> 
     return tuple(members[rank] for rank in range(world))
 
 
-def listed(ranks: Sequence[int]) -> str:
+def format_ranks(ranks: Sequence[int]) -> str:
     return ("rank " if len(ranks) == 1 else "ranks ") + ", ".join(map(str, ranks))

@@ -16,15 +16,15 @@ class PostedWork:
 
     def __init__(self) -> None:
         self._work: deque[Callable[[], None]] = deque()
-        self._post, self.wake = socket.socketpair()
-        self._post.setblocking(False)
+        self._wake_sender, self.wake = socket.socketpair()
+        self._wake_sender.setblocking(False)
         self.wake.setblocking(False)
 
     def post(self, work: Callable[[], None]) -> None:
         """Queue ``work`` and wake the thread. May be called from any thread."""
         self._work.append(work)
         with contextlib.suppress(OSError):  # full: the thread will wake anyway. Closed: the thread does no more work.
-            self._post.send(b"x")
+            self._wake_sender.send(b"x")
 
     def drain(self) -> None:
         """Read the bytes that woke the thread."""
@@ -38,7 +38,7 @@ class PostedWork:
 
     def sockets(self) -> list[socket.socket]:
         """Return both sockets, for a forked child to close."""
-        return [self._post, self.wake]
+        return [self._wake_sender, self.wake]
 
     def close(self) -> None:
         """Close the sockets. Functions posted from now on run only if :meth:`run` is called."""

@@ -26,8 +26,8 @@ import torch.distributed as dist
 from sparkdl_comm.errors import InputError
 from sparkdl_comm.gang.gang import Gang
 
-_torchs = dist.init_process_group
-_torchs_destroy = dist.destroy_process_group
+_torch_init = dist.init_process_group
+_torch_destroy = dist.destroy_process_group
 
 BACKENDS = {"cpu": "gloo", "cuda": "cpu:gloo,cuda:nccl"}
 
@@ -46,7 +46,7 @@ def default_group(backend: str, gang: Gang, timeout: float) -> dist.ProcessGroup
     """
     bind_to_nic(gang)
     limit = datetime.timedelta(seconds=timeout)
-    _torchs(backend, store=gang.store(backend), rank=gang.rank, world_size=gang.world, timeout=limit)
+    _torch_init(backend, store=gang.store(backend), rank=gang.rank, world_size=gang.world, timeout=limit)
     group = dist.group.WORLD
     assert group is not None
     return group
@@ -64,27 +64,27 @@ def process_group(
     :param timeout: seconds for any collective, and for each wait for the store.
     :param one_node: all ranks are on one node instead.
     """
-    global _running
-    before = dict(os.environ)
+    global _user_function
+    saved_environment = dict(os.environ)
     os.environ.update(_variables(gang, device))
     if one_node:
-        os.environ.update(_one_node(gang))
+        os.environ.update(_one_node_variables(gang))
     if device.type == "cpu":
-        for name, value in _for_lightning(1 if one_node else gang.world, gang.world if one_node else 1).items():
+        for name, value in _lightning_variables(1 if one_node else gang.world, gang.world if one_node else 1).items():
             os.environ.setdefault(name, value)
     bind_to_nic(gang)
     dist.init_process_group = dist.distributed_c10d.init_process_group = init_process_group
     dist.destroy_process_group = dist.distributed_c10d.destroy_process_group = destroy_process_group
-    _running = running = _Running(gang, timeout)
+    _user_function = running = _UserFunction(gang, timeout)
     try:
         init_process_group(BACKENDS[device.type])
         yield lambda: running.has_communicated or _count_operations() > 0
     finally:
-        _running = None
+        _user_function = None
         if dist.is_initialized():
             dist.destroy_process_group()
         os.environ.clear()
-        os.environ.update(before)
+        os.environ.update(saved_environment)
 
 
 def _variables(gang: Gang, device: torch.device) -> dict[str, str]:
@@ -105,12 +105,12 @@ def _variables(gang: Gang, device: torch.device) -> dict[str, str]:
     }
 
 
-def _one_node(gang: Gang) -> dict[str, str]:
+def _one_node_variables(gang: Gang) -> dict[str, str]:
     rank, world = str(gang.rank), str(gang.world)
     return {"LOCAL_RANK": rank, "LOCAL_WORLD_SIZE": world, "NODE_RANK": "0", "GROUP_RANK": "0", "GROUP_WORLD_SIZE": "1"}
 
 
-def _for_lightning(nodes: int, devices: int) -> dict[str, str]:
+def _lightning_variables(nodes: int, devices: int) -> dict[str, str]:
     """Return the variables for settings that the user does not pass to Lightning's Trainer and Fabric.
 
     Without the variables, each rank would train alone.
@@ -123,7 +123,7 @@ def _for_lightning(nodes: int, devices: int) -> dict[str, str]:
 
 
 @dataclass
-class _Running:
+class _UserFunction:
     """State of the user's function that runs in this process.
 
     :param timeout: default time limit of its groups, in seconds.
@@ -137,10 +137,10 @@ class _Running:
     has_communicated: bool = False
 
 
-_running: _Running | None = None
+_user_function: _UserFunction | None = None
 
 
-@functools.wraps(_torchs)
+@functools.wraps(_torch_init)
 def init_process_group(
     backend: str | None = None,
     init_method: str | None = None,
@@ -151,35 +151,35 @@ def init_process_group(
     *more: Any,
     **options: Any,
 ) -> None:
-    if _running is None:
-        _torchs(backend, init_method, timeout, world_size, rank, store, *more, **options)
+    if _user_function is None:
+        _torch_init(backend, init_method, timeout, world_size, rank, store, *more, **options)
         return
-    gang = _running.gang
+    gang = _user_function.gang
     if rank not in (-1, gang.rank) or world_size not in (-1, gang.world):
         raise InputError(
             f"init_process_group(rank={rank}, world_size={world_size}) in rank {gang.rank} of {gang.world}. Leave both"
             " out, or pass RANK and WORLD_SIZE of the environment."
         )
     if dist.is_initialized():
-        gang.all_gather(b"", _running.timeout)
+        gang.all_gather(b"", _user_function.timeout)
         destroy_process_group()
-    timeout = timeout or datetime.timedelta(seconds=_running.timeout)
+    timeout = timeout or datetime.timedelta(seconds=_user_function.timeout)
     master = f"tcp://{os.environ['MASTER_ADDR']}:{os.environ['MASTER_PORT']}"
     if store is None and init_method in (None, "env://", master):
         init_method = None
-        store = gang.store(f"process-group-{_running.groups}")
+        store = gang.store(f"process-group-{_user_function.groups}")
         store.set_timeout(timeout)
-        _running.groups += 1
-    _torchs(backend, init_method, timeout, gang.world, gang.rank, store, *more, **options)
+        _user_function.groups += 1
+    _torch_init(backend, init_method, timeout, gang.world, gang.rank, store, *more, **options)
     # A rank that ends soon would close connections that others are still opening, and gloo would fail.
-    gang.all_gather(b"", _running.timeout)
+    gang.all_gather(b"", _user_function.timeout)
 
 
-@functools.wraps(_torchs_destroy)
+@functools.wraps(_torch_destroy)
 def destroy_process_group(group: Any = None) -> None:
-    if _running is not None:
-        _running.has_communicated = _running.has_communicated or _count_operations() > 0
-    _torchs_destroy(group)
+    if _user_function is not None:
+        _user_function.has_communicated = _user_function.has_communicated or _count_operations() > 0
+    _torch_destroy(group)
 
 
 def _count_operations() -> int:

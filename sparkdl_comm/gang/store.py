@@ -47,9 +47,9 @@ class StoreService:
         self._rank, self._dial, self._check, self._clock = rank, dial, check, clock
         self._lock = threading.Lock()
         self._idle: list[socket.socket] = []
-        self._all: set[socket.socket] = set()
-        self._over = False
-        self._closed = False
+        self._sockets: set[socket.socket] = set()
+        self._has_ended = False
+        self._is_closed = False
         # C++ looks the Python methods up at each call, so Python must keep the store alive.
         self._stores: list[GangStore] = []
         self._key_values = KeyValueStore(world) if rank == 0 else None
@@ -80,7 +80,7 @@ class StoreService:
                 if isinstance(exc, GangError):
                     self._check(0.0)
                     raise
-                if self._closed:
+                if self._is_closed:
                     raise GangError("the gang is closed") from exc
                 self._check(VERDICT_SECONDS)
                 raise RankLostError(
@@ -108,27 +108,27 @@ class StoreService:
         self._end(f"the gang failed: {failure.error}: {failure.message}")
 
     def close(self) -> None:
-        self._closed = True
+        self._is_closed = True
         self._end("the gang is closed")
 
     def sockets(self) -> list[socket.socket]:
-        return list(self._all)
+        return list(self._sockets)
 
     def _end(self, why: str) -> None:
         if self._key_values is not None:
             self._key_values.end(why)
         with self._lock:
-            self._over = True
-            for sock in self._all:
+            self._has_ended = True
+            for sock in self._sockets:
                 hang_up(sock)
             for sock in self._idle:
                 sock.close()
-                self._all.discard(sock)
+                self._sockets.discard(sock)
             self._idle.clear()
 
     def _borrow(self, deadline: float) -> socket.socket:
         with self._lock:
-            if self._over:
+            if self._has_ended:
                 raise ConnectionAbortedError("the gang is closed")
             if self._idle:
                 return self._idle.pop()
@@ -138,22 +138,22 @@ class StoreService:
 
     def _keep(self, sock: socket.socket) -> None:
         with self._lock:
-            if not self._over:
-                self._all.add(sock)
+            if not self._has_ended:
+                self._sockets.add(sock)
                 return
         sock.close()
         raise ConnectionAbortedError("the gang is closed")
 
     def _give_back(self, sock: socket.socket) -> None:
         with self._lock:
-            if not self._over:
+            if not self._has_ended:
                 self._idle.append(sock)
                 return
         self._drop(sock)
 
     def _drop(self, sock: socket.socket) -> None:
         with self._lock:
-            self._all.discard(sock)
+            self._sockets.discard(sock)
         sock.close()
 
     def _serve(self, sock: socket.socket, rank: int) -> None:
@@ -168,7 +168,7 @@ class StoreService:
                     request = recv(sock, MAX_WAIT, clock)
                 except DeadlineError:
                     continue  # idle for a day
-                if self._over:
+                if self._has_ended:
                     return
                 send(sock, self._key_values.answer({**request, "rank": rank}), clock)
         finally:
@@ -237,9 +237,9 @@ class GangStore(Store):
         return True
 
     def clone(self) -> GangStore:
-        twin = self._service.open(self._prefix[:-1])
-        twin.set_timeout(self.timeout)
-        return twin
+        copied = self._service.open(self._prefix[:-1])
+        copied.set_timeout(self.timeout)
+        return copied
 
     # C++ uses these names.
     deleteKey = delete_key  # noqa: N815

@@ -28,24 +28,24 @@ def send(sock: socket.socket, message: Request, clock: Clock) -> None:
         raise InputError(f"a store value of {max(map(len, values))} bytes: at most {MAX_VALUE}")
     sizes = {"values": [len(value) for value in values], "crc32": functools.reduce(_add_crc, values, 0)}
     head = encode_frame({**message, **sizes}, MAX_HEADER)
-    for part in _joined([head, *values]):
+    for part in _coalesce([head, *values]):
         for piece in pieces(memoryview(part)):
             send_all(sock, piece, clock() + STALL_SECONDS, clock)
 
 
-def _joined(parts: Iterable[bytes]) -> Iterator[bytes]:
+def _coalesce(parts: Iterable[bytes]) -> Iterator[bytes]:
     """Return the parts in order, with small parts combined. It saves sends: each of a thousand ranks may get a thousand
     values.
     """
-    some: list[bytes] = []
+    pending: list[bytes] = []
     size = 0
     for part in parts:
-        if some and size + len(part) > _SMALL:
-            yield b"".join(some)
-            some, size = [], 0
-        some.append(part)
+        if pending and size + len(part) > _SMALL:
+            yield b"".join(pending)
+            pending, size = [], 0
+        pending.append(part)
         size += len(part)
-    yield b"".join(some)
+    yield b"".join(pending)
 
 
 def recv(sock: socket.socket, seconds: float, clock: Clock) -> Request:

@@ -19,13 +19,13 @@ _GONE = re.compile(
 )
 
 
-def peer_late(exc: BaseException) -> bool:
+def is_peer_late(exc: BaseException) -> bool:
     """Return whether an operation timed out waiting for another rank."""
     return isinstance(exc, RuntimeError) and bool(_LATE.search(str(exc)))
 
 
-def peer_failed(exc: BaseException) -> bool:
+def is_peer_failure(exc: BaseException) -> bool:
     """Return whether another rank is late, or has disconnected."""
     if isinstance(exc, DistNetworkError):
         return True
-    return peer_late(exc) or (isinstance(exc, RuntimeError) and bool(_GONE.search(str(exc))))
+    return is_peer_late(exc) or (isinstance(exc, RuntimeError) and bool(_GONE.search(str(exc))))

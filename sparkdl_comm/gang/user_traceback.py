@@ -10,7 +10,7 @@ from pathlib import Path
 from traceback import FrameSummary, StackSummary, TracebackException
 
 #: Packages whose frames lie between the training loop and the user's code.
-_NOT_THE_USERS = ("sparkdl_comm", "torch", "pyspark", "py4j", "cloudpickle")
+_LIBRARIES = ("sparkdl_comm", "torch", "pyspark", "py4j", "cloudpickle")
 _INSTALLED = ("site-packages", "dist-packages")
 
 
@@ -22,10 +22,12 @@ def user_traceback(error: BaseException) -> str:
     fault is elsewhere.
     """
     whole = TracebackException.from_exception(error)
-    if any(_is_users(frame) for each in _chain(whole) for frame in each.stack):
+    if any(_is_user_code(frame) for each in _chain(whole) for frame in each.stack):
         for each in _chain(whole):
-            users = [frame for frame in each.stack if _is_users(frame)]
-            ends = [frame for frame in each.stack[-1:] if users and not _is_users(frame) and not _is_ours(frame)]
+            users = [frame for frame in each.stack if _is_user_code(frame)]
+            ends = [
+                frame for frame in each.stack[-1:] if users and not _is_user_code(frame) and not _is_own_code(frame)
+            ]
             each.stack = StackSummary.from_list(users + ends)
     return "".join(whole.format())
 
@@ -40,24 +42,24 @@ def _chain(error: TracebackException) -> Iterator[TracebackException]:
             seen += [each.__cause__, each.__context__]
 
 
-def _is_ours(frame: FrameSummary) -> bool:
-    return _within(frame.filename, str(Path(__file__).parents[1]))
+def _is_own_code(frame: FrameSummary) -> bool:
+    return _is_within(frame.filename, str(Path(__file__).parents[1]))
 
 
-def _is_users(frame: FrameSummary) -> bool:
+def _is_user_code(frame: FrameSummary) -> bool:
     """Return whether a frame belongs neither to Python, nor to this package, nor to torch or Spark."""
     path = frame.filename
     if path.startswith("<frozen "):
         return False
-    if _within(path, sysconfig.get_path("stdlib")):
-        return any(name in path.split(os.sep) for name in _INSTALLED) and not _of_packages(path)
-    return not _of_packages(path)
+    if _is_within(path, sysconfig.get_path("stdlib")):
+        return any(name in path.split(os.sep) for name in _INSTALLED) and not _is_library_code(path)
+    return not _is_library_code(path)
 
 
-def _of_packages(path: str) -> bool:
-    homes = (getattr(sys.modules.get(name), "__file__", None) for name in _NOT_THE_USERS)
-    return any(home is not None and _within(path, os.path.dirname(home)) for home in homes)
+def _is_library_code(path: str) -> bool:
+    homes = (getattr(sys.modules.get(name), "__file__", None) for name in _LIBRARIES)
+    return any(home is not None and _is_within(path, os.path.dirname(home)) for home in homes)
 
 
-def _within(path: str, folder: str) -> bool:
+def _is_within(path: str, folder: str) -> bool:
     return path.startswith(folder + os.sep)

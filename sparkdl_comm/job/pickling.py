@@ -44,7 +44,7 @@ def pickle_error(part: Any) -> Exception | None:
 class ModuleRecipe:
     """Factory and state of a module that cannot be pickled, such as TorchScript or one with parametrizations.
 
-    ``factory``: makes such modules on executors. ``tensors``: the module's state, from ``module_state.packed``.
+    ``factory``: makes such modules on executors. ``tensors``: the module's state, from ``module_state.pack_state``.
     ``frozen``: names of the parameters that require no gradient.
     """
 
@@ -72,7 +72,7 @@ class ModuleRecipe:
                 f"the model ({type(module).__name__}) cannot be shipped to executors: {type(error).__name__}: {error}."
                 " Train it from a function that makes it: TorchEstimator(model=function)"
             ) from error
-        tensors = module_state.packed(module, lambda text: warnings.warn(text, stacklevel=2))
+        tensors = module_state.pack_state(module, lambda text: warnings.warn(text, stacklevel=2))
         frozen = [name for name, parameter in module.named_parameters() if not parameter.requires_grad]
         return cls(factory, {name: tensor.detach() for name, tensor in tensors.items()}, frozen)
 

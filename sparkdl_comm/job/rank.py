@@ -24,7 +24,7 @@ from sparkdl_comm.job.task import ROWS_GONE_PREFIX, RankFn, RankTask, RowsGoneEr
 from sparkdl_comm.optim.optimizer import OptimizerMaker
 from sparkdl_comm.space import module_state
 from sparkdl_comm.space.flat import FlatModel
-from sparkdl_comm.space.replicas import begin_alike
+from sparkdl_comm.space.replicas import broadcast_initial_state
 from sparkdl_comm.space.sync_batch_norm import synchronize
 from sparkdl_comm.strategies.base import Strategy
 from sparkdl_comm.strategies.registry import strategy_class
@@ -105,7 +105,7 @@ class Rank:
         is_user_code = self._progress.phase in ("forward", "backward") and not isinstance(exc, (BridgeError, GangError))
         is_own = is_user_code or isinstance(exc, CallbackError)
         return Failure.of(
-            exc, self._rank, self._progress.number, self._progress.phase, secondary=False if is_own else None
+            exc, self._rank, self._progress.step_number, self._progress.phase, secondary=False if is_own else None
         )
 
     def _train(self, batches: Iterator[pa.RecordBatch], stack: ExitStack) -> RankReport:
@@ -127,7 +127,7 @@ class Rank:
         warnings = [text for text in (imbalance, describe_problem(accounts)) if text is not None]
         if driver is not None and warnings:
             driver.send_progress({"warning": "\n".join(warnings)})
-        begin_alike(model, gang, spec.conf.timeout)
+        broadcast_initial_state(model, gang, spec.conf.timeout)
         restorer = self._load_last_checkpoint(gang, model, driver, stack)
         strategy.join(gang, model, OptimizerMaker(model, spec.optimization))
         stack.callback(model.release)
@@ -148,9 +148,11 @@ class Rank:
             saver.wait()
         if driver is not None:
             client = driver
-            driver.send_tensors(module_state.packed(model.module, lambda text: client.send_progress({"warning": text})))
+            driver.send_tensors(
+                module_state.pack_state(model.module, lambda text: client.send_progress({"warning": text}))
+            )
         digest = hashlib.sha256(model.values.detach().cpu().numpy().data).hexdigest()
-        loop.see_output()  # runs the last forward passes, which may change the model's state
+        loop.record_eval_output_shape()  # runs the last forward passes, which may change the model's state
         report = RankReport(
             rank=self._rank,
             iterations=self._progress.step,
@@ -205,7 +207,7 @@ class Rank:
         torch.manual_seed(self._spec.seed)
         module = self._spec.build_model()
         module_state.check(module)
-        module_state.prove(module)
+        module_state.check_round_trip(module)
         return module.to(self._task.device())
 
     def _join_gang(self, account: dict[str, Any], model: FlatModel, strategy: Strategy) -> Gang:

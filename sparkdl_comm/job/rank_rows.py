@@ -13,7 +13,7 @@ from sparkdl_comm.data.cache import RankRows, RowReader
 from sparkdl_comm.data.fields import RowFormat
 from sparkdl_comm.data.local_disk import LocalDisk
 from sparkdl_comm.data.resident_rows import keep_resident, resident_bytes
-from sparkdl_comm.gang.members import listed
+from sparkdl_comm.gang.members import format_ranks
 from sparkdl_comm.job.task import RankTask
 from sparkdl_comm.train.spec import TrainSpec
 
@@ -35,13 +35,13 @@ class RowLoader:
         self._limit_bytes = spec.conf.data_memory_limit
         self._resident_bytes = 0
         disk = LocalDisk.of_executor(spec.conf.data_cache_limit) if spec.conf.data_cache == "disk" else None
-        if self._set is not None and self._set.there and disk is not None:
+        if self._set is not None and self._set.is_cached and disk is not None:
             for _ in batches:  # otherwise Spark ends this Python worker, and the next fit has to start another
                 pass
             self.reading = self._claim(disk, self._set.name, spec.attempt_id, rows)
         else:
             self.reading = RowReader(batches, rows, disk)
-        is_sealed = self._set is not None and not self._set.there and kept_rows.seal(self.reading, rows)
+        is_sealed = self._set is not None and not self._set.is_cached and kept_rows.seal(self.reading, rows)
         self.account: dict[str, Any] = {**self.reading.account, "sealed": is_sealed}
         self._seconds = time.perf_counter() - begin
 
@@ -80,7 +80,7 @@ class RowLoader:
 
         :param accounts: the accounts of all ranks.
         """
-        is_reused = self._set is not None and self._set.there
+        is_reused = self._set is not None and self._set.is_cached
         is_kept = is_reused
         folder = self.reading.folder
         if self._set is not None and folder is not None and all(account["sealed"] for account in accounts):
@@ -108,4 +108,4 @@ def describe_problem(accounts: Sequence[dict[str, Any]]) -> str | None:
     ranks = [rank for rank, account in enumerate(accounts) if account["problem"] is not None]
     if not ranks:
         return None
-    return f"{listed(ranks)} of {len(accounts)}: {accounts[ranks[0]]['problem']}"
+    return f"{format_ranks(ranks)} of {len(accounts)}: {accounts[ranks[0]]['problem']}"

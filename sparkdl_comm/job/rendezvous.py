@@ -29,7 +29,7 @@ from sparkdl_comm.gang.acceptor import HANDSHAKE_SECONDS, MAX_HELLO
 from sparkdl_comm.gang.failure import MAX_JSON, Failure
 from sparkdl_comm.gang.frames import TIMEOUT_KEY, Clock, encode_frame, recv_exact, recv_frame, send_all, send_frame
 from sparkdl_comm.gang.listen import HOST_KEY
-from sparkdl_comm.gang.members import listed
+from sparkdl_comm.gang.members import format_ranks
 
 #: The ``kind`` in a rank's hello.
 KIND = "rendezvous"
@@ -76,7 +76,9 @@ class Rendezvous:
         """
         with self._lock:
             missing = self._missing_ranks()
-            text = f"the driver gave up the run before {listed(missing)} of {self._world} had reached the rendezvous"
+            text = (
+                f"the driver gave up the run before {format_ranks(missing)} of {self._world} had reached the rendezvous"
+            )
             self._settle(_encode_failure(GangError(text, rank=min(missing, default=None), phase=PHASE)))
 
     def _register(self, sock: socket.socket, rank: Any, text: Any) -> SparkdlCommError | None:
@@ -107,9 +109,9 @@ class Rendezvous:
             with self._lock:
                 missing = self._missing_ranks()
             error = DeadlineError(
-                f"{listed(missing)} of {self._world} did not reach the rendezvous at the driver within {self._timeout:g} s"
-                f" of the first rank. Look at the log of the executor. Increase {TIMEOUT_KEY}, or, if the executor cannot"
-                f" reach the driver, set {HOST_KEY}",
+                f"{format_ranks(missing)} of {self._world} did not reach the rendezvous at the driver within"
+                f" {self._timeout:g} s of the first rank. Look at the log of the executor. Increase {TIMEOUT_KEY}, or, if the"
+                f" executor cannot reach the driver, set {HOST_KEY}",
                 rank=min(missing, default=None),
                 phase=PHASE,
             )

@@ -282,7 +282,8 @@ def reuse_row_sets(run: GangRun, rows: DataFrame, partitions: DataFrame) -> Call
         if known is not None:
             try:
                 return run(
-                    _empty_partitions(spark, spec.world, known), replace(spec, row_set=RowSet(known.name, there=True))
+                    _empty_partitions(spark, spec.world, known),
+                    replace(spec, row_set=RowSet(known.name, is_cached=True)),
                 )
             except RowsGoneError as gone:
                 ROW_SETS.forget(known)
@@ -295,7 +296,7 @@ def reuse_row_sets(run: GangRun, rows: DataFrame, partitions: DataFrame) -> Call
                 spec = replace(spec, attempt_id=secrets.token_hex(8), secret=secrets.token_bytes(32))
         name = secrets.token_hex(8)
         with JobTag(spark) as tag:
-            tensors, reports = run(partitions, replace(spec, row_set=RowSet(name, there=False)))
+            tensors, reports = run(partitions, replace(spec, row_set=RowSet(name, is_cached=False)))
         # If files changed meanwhile, it is unknown which version was read.
         if all(report.data["kept"] for report in reports) and identify_source(rows, spec.rows, spec.world) == source:
             ROW_SETS.add(RowSetRecord(name, source, _find_locations(spark, tag, reports)))

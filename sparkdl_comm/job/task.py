@@ -150,7 +150,7 @@ class RankTask:
 
         :raises GangError: the gang's failure, if it has failed.
         """
-        if self.gang is not None and self.gang.outlast(seconds) and self._driver is not None:
+        if self.gang is not None and self.gang.wait_until_alone(seconds) and self._driver is not None:
             self._driver.report_all_left()
 
     def _exchange(self, text: str) -> list[str]:

@@ -54,8 +54,8 @@ def load_trained(module: torch.nn.Module, tensors: dict[str, torch.Tensor]) -> t
 
     :raises ModelError: a parameter is missing in ``tensors`` or in ``module``, or has another shape.
     """
-    transient = module_state.transient(tensors)
-    tensors, extra = module_state.unpacked(tensors)
+    transient = module_state.transient_buffers(tensors)
+    tensors, extra = module_state.unpack_state(tensors)
     own_tensors = module_state.tensors_of(module)
     parameters = {name: tensor for name, tensor in own_tensors.items() if isinstance(tensor, torch.nn.Parameter)}
     sent_ids = {id(own_tensors[name]) for name in tensors if name in own_tensors}

@@ -22,7 +22,7 @@ from sparkdl_comm.optim.optimizer import check_steps
 from sparkdl_comm.space import module_state
 from sparkdl_comm.space.flat import FlatModel
 from sparkdl_comm.train.loop.diagnosis import ClassLabels, compares_values
-from sparkdl_comm.train.loop.objective import MAKE_THEM_THE_MODELS
+from sparkdl_comm.train.loop.objective import LOSS_PARAMETERS_ADVICE
 from sparkdl_comm.train.spec import Loss
 
 _CLASS_LOSSES = (torch.nn.CrossEntropyLoss, torch.nn.NLLLoss, torch.nn.MultiMarginLoss)
@@ -116,7 +116,7 @@ def make_loss(loss: Any) -> Loss:
     if trainable:
         raise ModelError(
             f"loss: {type(module).__name__} has parameters to train, {', '.join(trainable)}, and only the model's are trained."
-            f" {MAKE_THEM_THE_MODELS}"
+            f" {LOSS_PARAMETERS_ADVICE}"
         )
     return loss
 

@@ -68,7 +68,7 @@ def train(estimator: TorchEstimator, dataset: DataFrame) -> TorchModel:
         session.check_plugin(spark)
     checkpoints = estimator.check_checkpoints(spark)
     if not strategy.synchronous:
-        asynchronous_loop.check(conf, optimization)
+        asynchronous_loop.check_settings(conf, optimization)
     world = slots.check_slots(spark, estimator.getNumWorkers(), conf.slot_timeout)
     strategy.check(conf, world)
     session.check_disk_cache(spark, conf)

@@ -24,7 +24,7 @@ from sparkdl_comm.errors import InputError
 from sparkdl_comm.job.gpu import task_gpu
 from sparkdl_comm.job.module_broadcast import SessionModule
 from sparkdl_comm.ml.scoring import Scoring
-from sparkdl_comm.train.loop.diagnosis import problem_of
+from sparkdl_comm.train.loop.diagnosis import explain_error
 
 #: Maximum bytes of outputs per result, and of dense rows of sparse Vectors per forward pass.
 _PART_BYTES = 64 << 20
@@ -74,7 +74,7 @@ class Predictor:
         try:
             return call(module, rows)
         except (RuntimeError, IndexError) as exc:
-            problem = problem_of(exc, module, rows, self.features)
+            problem = explain_error(exc, module, rows, self.features)
             if problem is None:
                 raise
             raise InputError(problem) from None

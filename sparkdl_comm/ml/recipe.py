@@ -15,7 +15,7 @@ from sparkdl_comm.ml import components
 from sparkdl_comm.ml.params import TorchParams
 from sparkdl_comm.ml.storage import check_checkpoint_directory
 from sparkdl_comm.optim.optimization import Optimization
-from sparkdl_comm.optim.schedule import VALIDATE, watches
+from sparkdl_comm.optim.schedule import VALIDATION_ADVICE, is_plateau_scheduler
 from sparkdl_comm.report.loggers import RunLogger
 from sparkdl_comm.train.loop.callbacks import Callback
 from sparkdl_comm.train.spec import Augment, Checkpoints, Observation, Stopping
@@ -117,10 +117,13 @@ class TrainingRecipe(TorchParams):
             raise ConfError(f"earlyStoppingMonitor={monitor!r}: must be one of {known}")
         if self.getValidationIndicatorCol() is None and self.getValidationFraction() is None:
             if metrics:
-                raise ConfError(f"metrics {sorted(metrics)} needs validation rows; {VALIDATE}")
-            if monitor != "loss" and (self.getEarlyStoppingPatience() is not None or watches(self.lr_scheduler)):
+                raise ConfError(f"metrics {sorted(metrics)} needs validation rows; {VALIDATION_ADVICE}")
+            if monitor != "loss" and (
+                self.getEarlyStoppingPatience() is not None or is_plateau_scheduler(self.lr_scheduler)
+            ):
                 raise ConfError(
-                    f"earlyStoppingMonitor={monitor!r} needs validation rows; {VALIDATE}, or earlyStoppingMonitor='loss'"
+                    f"earlyStoppingMonitor={monitor!r} needs validation rows; {VALIDATION_ADVICE}, or"
+                    " earlyStoppingMonitor='loss'"
                 )
         stopping = Stopping(
             patience=self.getEarlyStoppingPatience(),

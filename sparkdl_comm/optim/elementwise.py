@@ -28,7 +28,7 @@ from sparkdl_comm.errors import ModelError
 from sparkdl_comm.optim.lamb import LAMB
 from sparkdl_comm.optim.lars import LARS
 from sparkdl_comm.optim.layerwise import Layerwise
-from sparkdl_comm.optim.norms import LOCAL, Norms
+from sparkdl_comm.optim.norms import LOCAL_NORMS, Norms
 from sparkdl_comm.optim.optimization import ModelLike, Optimization
 from sparkdl_comm.optim.optimizer import OptimizerMaker
 from sparkdl_comm.space.flat import FlatModel
@@ -56,7 +56,7 @@ def check_on_driver(model: ModelLike, optimization: Optimization) -> None:
 
     :raises ModelError: the optimizer is not elementwise.
     """
-    if _known(optimization.optimizer):
+    if _is_known_elementwise(optimization.optimizer):
         return
     if isinstance(model, nn.Module):
         flat = FlatModel(model)
@@ -72,17 +72,17 @@ def check(model: FlatModel, make_optimizer: OptimizerMaker, *, certain: bool = T
     :param certain: also raise if the optimizer fails on whole tensors, so that there is nothing to compare.
     :raises ModelError: the optimizer is not elementwise, or the test is not possible.
     """
-    if _known(make_optimizer.factory):
+    if _is_known_elementwise(make_optimizer.factory):
         return
     samples = [_Sample.like(owner, seed) for seed, owner in enumerate(_representatives(model, make_optimizer))]
     name = "optimizer"
     try:
         with torch.random.fork_rng(devices=[]):
-            optimizer = make_optimizer([(sample.owner, sample.whole()) for sample in samples])
+            optimizer = make_optimizer([(sample.owner, sample.whole_parameter()) for sample in samples])
             name = f"optimizer {type(optimizer).__name__}"
             _refuse(type(optimizer))
-            tape: list[_Pairs] = []
-            whole = _trained(make_optimizer, samples, None, tape)
+            tape: list[_NormPairs] = []
+            whole = _run_steps(make_optimizer, samples, None, tape)
     except ModelError:
         raise
     except Exception as error:  # whatever a user's optimizer raises
@@ -98,12 +98,12 @@ def check(model: FlatModel, make_optimizer: OptimizerMaker, *, certain: bool = T
         )
     try:
         with torch.random.fork_rng(devices=[]):
-            stripes = [_trained(make_optimizer, samples, cut, tape) for cut in zip(_CUTS, _CUTS[1:], strict=False)]
+            stripes = [_run_steps(make_optimizer, samples, cut, tape) for cut in zip(_CUTS, _CUTS[1:], strict=False)]
     except Exception as error:
         raise ModelError(f"{name} fails on stripes of tensors ({type(error).__name__}: {error}). {HINT}") from error
     for sample, expected, *parts in zip(samples, whole, *stripes, strict=True):
-        far = (expected - sample.values.flatten()).abs().max()
-        if not torch.allclose(torch.cat(parts), expected, rtol=0.0, atol=1e-6 * float(far), equal_nan=True):
+        largest_change = (expected - sample.values.flatten()).abs().max()
+        if not torch.allclose(torch.cat(parts), expected, rtol=0.0, atol=1e-6 * float(largest_change), equal_nan=True):
             raise ModelError(
                 f"{name} is not elementwise: a tensor of shape {list(sample.values.shape)} gets other values when its"
                 f" stripes are updated separately. {HINT}"
@@ -117,7 +117,7 @@ HINT = (
 )
 
 
-def _known(factory: Any) -> bool:
+def _is_known_elementwise(factory: Any) -> bool:
     """Return whether ``factory`` is an elementwise class, perhaps with arguments. A function may look at its tensors,
     so it is not known.
 
@@ -162,7 +162,7 @@ class _Sample:
         slope = torch.linspace(0.5, 2.0, values.numel(), dtype=torch.float64, device=owner.device).view(shape)
         return cls(owner, values * slope, torch.stack(gradients) * slope)
 
-    def whole(self) -> nn.Parameter:
+    def whole_parameter(self) -> nn.Parameter:
         tensor = nn.Parameter(self.values.clone())
         tensor.__dict__.update(self.owner.__dict__)  # attributes that an optimizer may look for
         return tensor
@@ -182,25 +182,25 @@ def _representatives(model: FlatModel, make_optimizer: OptimizerMaker) -> list[n
 
 
 #: Norms that an optimizer requested in a call, by the numbers of the samples.
-_Pairs = dict[int, tuple[float, float]]
+_NormPairs = dict[int, tuple[float, float]]
 
 
-class _Recorded(Norms):
+class _RecordingNorms(Norms):
     """Norms of whole samples, recorded on ``tape`` call by call."""
 
-    def __init__(self, numbers: dict[int, int], tape: list[_Pairs]) -> None:
+    def __init__(self, numbers: dict[int, int], tape: list[_NormPairs]) -> None:
         self._numbers, self._tape = numbers, tape
 
     def __call__(self, parameters: Sequence[torch.Tensor], others: Sequence[torch.Tensor]) -> list[tuple[float, float]]:
-        norms = LOCAL(parameters, others)
+        norms = LOCAL_NORMS(parameters, others)
         self._tape.append({self._numbers[id(p)]: pair for p, pair in zip(parameters, norms, strict=True)})
         return norms
 
 
-class _Replayed(Norms):
+class _ReplayedNorms(Norms):
     """Norms for stripes of samples: the recorded norms of the whole samples, or NaN if there are none."""
 
-    def __init__(self, numbers: dict[int, int], tape: list[_Pairs]) -> None:
+    def __init__(self, numbers: dict[int, int], tape: list[_NormPairs]) -> None:
         self._numbers, self._calls = numbers, iter(tape)
 
     def __call__(self, parameters: Sequence[torch.Tensor], others: Sequence[torch.Tensor]) -> list[tuple[float, float]]:
@@ -208,8 +208,8 @@ class _Replayed(Norms):
         return [whole.get(self._numbers[id(parameter)], (math.nan, math.nan)) for parameter in parameters]
 
 
-def _trained(
-    make_optimizer: OptimizerMaker, samples: Sequence[_Sample], cut: tuple[float, float] | None, tape: list[_Pairs]
+def _run_steps(
+    make_optimizer: OptimizerMaker, samples: Sequence[_Sample], cut: tuple[float, float] | None, tape: list[_NormPairs]
 ) -> list[torch.Tensor]:
     """Return the flat values of each sample after the test's steps.
 
@@ -222,12 +222,14 @@ def _trained(
     for sample in samples:
         place = slice(None) if cut is None else sample.stripe(*cut)
         places.append(place)
-        tensors.append(sample.whole() if cut is None else nn.Parameter(sample.values.flatten()[place].clone()))
-    there = [(s.owner, tensor) for s, tensor in zip(samples, tensors, strict=True) if tensor.numel()]
-    optimizer = make_optimizer(there)
+        tensors.append(
+            sample.whole_parameter() if cut is None else nn.Parameter(sample.values.flatten()[place].clone())
+        )
+    pairs = [(s.owner, tensor) for s, tensor in zip(samples, tensors, strict=True) if tensor.numel()]
+    optimizer = make_optimizer(pairs)
     if isinstance(optimizer, Layerwise):
         numbers = {id(tensor): number for number, tensor in enumerate(tensors)}
-        optimizer.norms = (_Recorded if cut is None else _Replayed)(numbers, tape)
+        optimizer.norms = (_RecordingNorms if cut is None else _ReplayedNorms)(numbers, tape)
     for group in optimizer.param_groups:
         if "lr" in group:
             group["lr"] = group["lr"] or 0.1  # a schedule may start at 0

@@ -9,7 +9,7 @@ from typing import Any
 import torch
 
 from sparkdl_comm.errors import ConfError, ModelError
-from sparkdl_comm.optim.norms import LOCAL, DealtNorms, Norms
+from sparkdl_comm.optim.norms import LOCAL_NORMS, DistributedNorms, Norms
 from sparkdl_comm.optim.parallel import Ranks
 
 
@@ -23,8 +23,8 @@ class Layerwise(torch.optim.Optimizer, ABC):
     A group's ``adapt`` says whether its parameters use the norms; if not, their ratio is 1. It is usually False for
     biases and normalization layers.
 
-    The gain from ``parallel`` depends on the norms taking longer than a small all-gather: on CPUs, from some millions
-    of parameters on (``python/bench_pto.py``). Ranks get the same bits, even if their processors round differently.
+    ``parallel`` saves time if the norms take longer than a small all-gather: on CPUs, from some millions
+    of parameters on (``python/bench_pto.py``). All ranks get the same bits, even if their processors round differently.
 
     :param parallel: which ranks compute the norms, if every rank has all parameters. False: each rank computes all
         norms. True: each rank of a fit computes a part (:mod:`sparkdl_comm.optim.parallel`), if its strategy has every
@@ -33,7 +33,7 @@ class Layerwise(torch.optim.Optimizer, ABC):
     """
 
     #: Source of the norms, called once per step. A sharded strategy, which cuts parameters into stripes, sets it.
-    norms: Norms = LOCAL
+    norms: Norms = LOCAL_NORMS
 
     _is_parallel = False
 
@@ -44,14 +44,14 @@ class Layerwise(torch.optim.Optimizer, ABC):
         if isinstance(parallel, bool):
             self._is_parallel = parallel
         elif hasattr(parallel, "all_gather"):
-            self.norms = DealtNorms(parallel)
+            self.norms = DistributedNorms(parallel)
         else:
             raise ConfError(f"parallel={parallel!r}: must be True, False or a Communicator")
 
     def share(self, ranks: Ranks) -> None:
         """Distribute the norms over ``ranks`` if ``parallel`` is True. All ranks must have the same parameters."""
         if self._is_parallel:
-            self.norms = DealtNorms(ranks)
+            self.norms = DistributedNorms(ranks)
 
     @torch.no_grad()
     def step(self, closure: Callable[[], Any] | None = None) -> Any:
@@ -63,21 +63,21 @@ class Layerwise(torch.optim.Optimizer, ABC):
         if closure is not None:
             with torch.enable_grad():
                 loss = closure()
-        due = [(group, p) for group in self.param_groups for p in group["params"] if p.grad is not None]
-        for _, parameter in due:
+        updates = [(group, p) for group in self.param_groups for p in group["params"] if p.grad is not None]
+        for _, parameter in updates:
             if parameter.grad.is_sparse:
                 raise ModelError(
                     f"{type(self).__name__} takes no sparse gradients, and a parameter of shape {list(parameter.shape)} has"
                     " one. Set sparse=False in its nn.Embedding, or use torch.optim.SparseAdam."
                 )
-        directions = [self.direction(parameter, group) for group, parameter in due]
-        adapted = [number for number, (group, _) in enumerate(due) if group["adapt"]]
-        norms = self.norms([due[number][1] for number in adapted], [directions[number] for number in adapted])
-        ratios = [1.0] * len(due)
+        directions = [self.direction(parameter, group) for group, parameter in updates]
+        adapted = [number for number, (group, _) in enumerate(updates) if group["adapt"]]
+        norms = self.norms([updates[number][1] for number in adapted], [directions[number] for number in adapted])
+        ratios = [1.0] * len(updates)
         for number, (weights, direction) in zip(adapted, norms, strict=True):
             if weights and direction:  # a ratio of zero norms is meaningless
-                ratios[number] = self.ratio(weights, direction, due[number][0])
-        for (group, parameter), along, ratio in zip(due, directions, ratios, strict=True):
+                ratios[number] = self.ratio(weights, direction, updates[number][0])
+        for (group, parameter), along, ratio in zip(updates, directions, ratios, strict=True):
             self.move(parameter, along, ratio, group)
         return loss
 

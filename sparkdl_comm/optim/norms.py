@@ -7,10 +7,10 @@ from collections.abc import Mapping, Sequence
 
 import torch
 
-from sparkdl_comm.optim.parallel import Alone, Ranks, parallel
+from sparkdl_comm.optim.parallel import Ranks, SingleRank, parallel
 
 #: Elements per partial norm. A longer float32 sum loses digits, and torch splits it between its threads.
-_ROW = 1 << 14
+_CHUNK = 1 << 14
 
 
 def norm(tensor: torch.Tensor) -> torch.Tensor:
@@ -20,9 +20,9 @@ def norm(tensor: torch.Tensor) -> torch.Tensor:
     torch's norm, a single sum on the CPU, has 4e-5.
     """
     flat, dtype = tensor.reshape(-1), torch.promote_types(tensor.dtype, torch.float32)
-    if flat.numel() <= _ROW:
+    if flat.numel() <= _CHUNK:
         return torch.linalg.vector_norm(flat, dtype=dtype)
-    rows = flat[: flat.numel() // _ROW * _ROW].view(-1, _ROW)
+    rows = flat[: flat.numel() // _CHUNK * _CHUNK].view(-1, _CHUNK)
     rest = torch.linalg.vector_norm(flat[rows.numel() :], dtype=dtype)
     parts = torch.cat([torch.linalg.vector_norm(rows, dim=1, dtype=dtype), rest.view(1)])
     return torch.linalg.vector_norm(parts, dtype=torch.float64)
@@ -42,7 +42,7 @@ class Norms(ABC):
         """
 
 
-class DealtNorms(Norms):
+class DistributedNorms(Norms):
     """Norms for ranks that all have whole parameters: each rank computes a part of them (:func:`~.parallel.parallel`)."""
 
     def __init__(self, ranks: Ranks) -> None:
@@ -54,7 +54,7 @@ class DealtNorms(Norms):
 
 
 #: Norms that a rank computes by itself.
-LOCAL: Norms = DealtNorms(Alone())
+LOCAL_NORMS: Norms = DistributedNorms(SingleRank())
 
 
 class StripedNorms(Norms):

@@ -39,6 +39,6 @@ class Optimization:
     precision: str = "fp32"
 
     @property
-    def judges_gradients(self) -> bool:
+    def needs_all_gradients(self) -> bool:
         """True if the update of any parameter depends on the gradients of all parameters."""
         return self.max_grad_norm is not None or self.precision == "fp16"

@@ -28,7 +28,7 @@ class OptimizerMaker:
         #: The user's optimizer factory.
         self.factory = optimization.optimizer
         #: True if the optimizer may step only when all gradients are complete.
-        self.judges_gradients = optimization.judges_gradients
+        self.needs_all_gradients = optimization.needs_all_gradients
         self._sparse = {id(model.parameters[number]) for number in model.sparse}
         self._groups: list[tuple[dict[str, Any], set[int]]] | None = None
         if optimization.param_groups is not None:
@@ -39,10 +39,10 @@ class OptimizerMaker:
         a stripe.
         """
         if self._groups is None:
-            params: list[Any] = _some([tensor for _, tensor in tensors])
+            params: list[Any] = _at_least_one([tensor for _, tensor in tensors])
         else:
             params = [
-                {**options, "params": _some([tensor for owner, tensor in tensors if id(owner) in members])}
+                {**options, "params": _at_least_one([tensor for owner, tensor in tensors if id(owner) in members])}
                 for options, members in self._groups
             ]
         optimizer = self.factory(params)
@@ -53,7 +53,7 @@ class OptimizerMaker:
         check_steps(optimizer)
         return optimizer
 
-    def wants_sparse(self, optimizer: torch.optim.Optimizer) -> bool:
+    def needs_sparse(self, optimizer: torch.optim.Optimizer) -> bool:
         """Return whether parameters with sparse gradients must keep them sparse.
 
         False for torch's SGD and Adagrad, which do the same with dense gradients.
@@ -96,7 +96,7 @@ def check_steps(optimizer: torch.optim.Optimizer) -> None:
         ) from None
 
 
-def _some(tensors: list[nn.Parameter]) -> list[nn.Parameter]:
+def _at_least_one(tensors: list[nn.Parameter]) -> list[nn.Parameter]:
     """Return ``tensors``, or an empty parameter if there are none: torch refuses an optimizer without parameters."""
     if tensors:
         return tensors
@@ -117,15 +117,15 @@ def _groups(model: FlatModel, given: Any) -> list[tuple[dict[str, Any], set[int]
         strangers = len(members - names.keys())
         if strangers:
             raise ModelError(f"param_groups: {strangers} tensors are no parameters of the module that was passed")
-        twice = sorted(names[key] for key in members & seen)
-        if twice:
-            raise ModelError(f"param_groups: parameters in more than one group: {', '.join(twice)}")
+        duplicates = sorted(names[key] for key in members & seen)
+        if duplicates:
+            raise ModelError(f"param_groups: parameters in more than one group: {', '.join(duplicates)}")
         seen |= members
         groups.append(({key: value for key, value in group.items() if key != "params"}, members))
-    left_out = sorted(names[key] for key in trainable - seen)
-    if left_out:
+    missing = sorted(names[key] for key in trainable - seen)
+    if missing:
         raise ModelError(
-            f"param_groups leaves out trainable parameters: {', '.join(left_out)}. Put them into a group, or freeze them"
+            f"param_groups leaves out trainable parameters: {', '.join(missing)}. Put them into a group, or freeze them"
             " (requires_grad_(False))."
         )
     return groups

@@ -30,7 +30,7 @@ class Ranks(Protocol):
         """Return a new tensor ``[world, *tensor.shape]`` with the ranks' tensors, which have equal shapes and dtypes."""
 
 
-class Alone:
+class SingleRank:
     """Group of one rank."""
 
     rank, world = 0, 1
@@ -80,17 +80,17 @@ def parallel(
     """
     if not tensors:
         return torch.empty((0, *shape), dtype=dtype)
-    owners, most, places = _layout(tuple(tensor.numel() for tensor in tensors), ranks.world)
-    mine = torch.zeros((most, *shape), dtype=dtype, device=tensors[0].device)
+    owners, most_items, places = _layout(tuple(tensor.numel() for tensor in tensors), ranks.world)
+    own_results = torch.zeros((most_items, *shape), dtype=dtype, device=tensors[0].device)
     results = [op(tensor) for tensor, owner in zip(tensors, owners, strict=True) if owner == ranks.rank]
     for result in results:
-        if result.shape != mine.shape[1:]:
+        if result.shape != own_results.shape[1:]:
             raise InputError(
                 f"parallel: op returned a tensor of shape {list(result.shape)}, but the call says shape={list(shape)}"
             )
     if results:
-        mine[: len(results)] = torch.stack(results)
-    return ranks.all_gather(mine).flatten(0, 1)[places.to(mine.device)]
+        own_results[: len(results)] = torch.stack(results)
+    return ranks.all_gather(own_results).flatten(0, 1)[places.to(own_results.device)]
 
 
 def deal(loads: Sequence[int], world: int) -> list[int]:
@@ -112,6 +112,6 @@ def deal(loads: Sequence[int], world: int) -> list[int]:
 def _layout(loads: tuple[int, ...], world: int) -> tuple[list[int], int, torch.Tensor]:
     """Return the owner of each item, the most items of any rank, and each item's row in the gathered results."""
     owners = deal(loads, world)
-    most = max(Counter(owners).values())
-    free = [itertools.count(rank * most) for rank in range(world)]
-    return owners, most, torch.tensor([next(free[owner]) for owner in owners])
+    most_items = max(Counter(owners).values())
+    free = [itertools.count(rank * most_items) for rank in range(world)]
+    return owners, most_items, torch.tensor([next(free[owner]) for owner in owners])

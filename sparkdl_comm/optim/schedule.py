@@ -13,13 +13,13 @@ from sparkdl_comm.errors import ConfError, ModelError
 from sparkdl_comm.optim.optimization import Optimization
 
 #: Advice if validation rows are missing.
-VALIDATE = "set validationIndicatorCol or validationFraction"
+VALIDATION_ADVICE = "set validationIndicatorCol or validationFraction"
 
 #: Schedulers made for steps: per epoch they would change next to nothing.
 _PER_STEP = (OneCycleLR, CyclicLR)
 
 
-def watches(factory: Any) -> bool:
+def is_plateau_scheduler(factory: Any) -> bool:
     """Return whether ``factory`` is ReduceLROnPlateau, perhaps with arguments. It returns False for a function that
     creates one.
     """
@@ -85,13 +85,13 @@ class Schedule:
             callable(getattr(self._scheduler, name, None)) for name in ("step", "state_dict", "load_state_dict")
         ):
             raise ModelError(f"lr_scheduler made a {type(self._scheduler).__name__}, not a scheduler of torch.optim")
-        if self.watches and self._per_step:
+        if self.needs_value and self._per_step:
             raise ConfError(
                 "lrSchedulerInterval='step': ReduceLROnPlateau needs 'epoch', since its value is known only then"
             )
 
     @property
-    def watches(self) -> bool:
+    def needs_value(self) -> bool:
         """True if :meth:`after_epoch` needs the monitored value."""
         return isinstance(self._scheduler, ReduceLROnPlateau)
 
@@ -114,7 +114,7 @@ class Schedule:
         """
         if self._scheduler is None or self._per_step:
             return
-        if self.watches:
+        if self.needs_value:
             self._scheduler.step(value)
         else:
             self._scheduler.step()

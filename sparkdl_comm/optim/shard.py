@@ -32,7 +32,7 @@ class Shard:
     An optimizer that needs norms of whole parameters gets them by an all-gather in each step.
 
     ``owned``: (first element, exact values, float32 ``[n]``). ``gradients``: gradients of the same ranges.
-    ``in_parts``: True if :meth:`step_stretch` may be used. It is for torch's optimizers, which keep all state per
+    ``can_step_in_parts``: True if :meth:`step_range` may be used. It is for torch's optimizers, which keep all state per
     parameter; others may count their steps.
 
     :raises ModelError: the optimizer is neither elementwise nor layer-wise.
@@ -67,12 +67,12 @@ class Shard:
         if isinstance(self.optimizer, Layerwise):
             numbers = {id(stripe.values): stripe.owner for stripe in self._stripes}
             self.optimizer.norms = StripedNorms(numbers, len(model.parameters), ranks)
-        if make_optimizer.wants_sparse(self.optimizer):
+        if make_optimizer.needs_sparse(self.optimizer):
             raise ModelError(
                 f"optimizer {type(self.optimizer).__name__} updates single rows of an Embedding with sparse=True, but ranks"
                 f" update stripes that cut through rows. Set sparse=False. {elementwise.HINT}"
             )
-        self.in_parts = type(self.optimizer).__module__.startswith("torch.optim.")
+        self.can_step_in_parts = type(self.optimizer).__module__.startswith("torch.optim.")
 
     @property
     def stripes(self) -> list[tuple[int, torch.nn.Parameter]]:
@@ -81,15 +81,15 @@ class Shard:
 
     def step(self) -> None:
         """Run the optimizer's step on all stripes."""
-        self.step_stretch(slice(0, self._model.count))
+        self.step_range(slice(0, self._model.count))
 
-    def step_stretch(self, stretch: slice) -> None:
+    def step_range(self, elements: slice) -> None:
         """Run the optimizer's step on a range of the flat vector, whose gradients are summed already.
 
         The range ends at the end of a parameter. Ranges that cover the whole vector make up a whole step.
         """
         for stripe in self._stripes:
-            here = stretch.start <= stripe.start < stretch.stop
-            due = here and not self._model.is_unused(stripe.owner, stripe.gradient)
-            stripe.values.grad = stripe.gradient if due else None
+            is_in_range = elements.start <= stripe.start < elements.stop
+            is_due = is_in_range and not self._model.is_unused(stripe.owner, stripe.gradient)
+            stripe.values.grad = stripe.gradient if is_due else None
         self.optimizer.step()

@@ -21,7 +21,7 @@ from sparkdl_comm.space.flat import FlatModel
 #: Parameters of an optimizer: (first element in the flat vector, whole parameter or flat stripe of one).
 Stripes = Sequence[tuple[int, torch.nn.Parameter]]
 #: All-reduces (sums) a float32 vector of the model's length over all ranks, in place.
-Add = Callable[[torch.Tensor], None]
+AllReduce = Callable[[torch.Tensor], None]
 
 
 @dataclass(frozen=True)
@@ -58,7 +58,7 @@ class WholeState:
             numbers = {name: _number(optimizer, name, state[name]) for name in state if name in single}
             for name in state.keys() - single:
                 if state[name].dtype != torch.float32:
-                    raise _other(optimizer, name, state[name])
+                    raise _unsupported(optimizer, name, state[name])
                 if name not in vectors:
                     vectors[name] = model.values.new_full((model.count,), -0.0)
                 vectors[name][start : start + stripe.numel()] = state[name].reshape(-1)
@@ -66,17 +66,17 @@ class WholeState:
         return cls(options_of(optimizer), vectors, parameters)
 
     @classmethod
-    def from_stored(cls, model: FlatModel, stored: dict[str, Any]) -> WholeState:
-        """Return the state from what :meth:`stored` returned, on a rank with the same or other stripes."""
+    def from_checkpoint(cls, model: FlatModel, stored: dict[str, Any]) -> WholeState:
+        """Return the state from what :meth:`to_checkpoint` returned, on a rank with the same or other stripes."""
         vectors = {}
         for name, packed in stored["vectors"].items():
-            vectors[name], at = model.values.new_full((model.count,), -0.0), 0
+            vectors[name], offset = model.values.new_full((model.count,), -0.0), 0
             for start, count in stored["stripes"]:
-                vectors[name][start : start + count] = packed[at : at + count]
-                at += count
+                vectors[name][start : start + count] = packed[offset : offset + count]
+                offset += count
         return cls(stored["options"], vectors, {int(number): kept for number, kept in stored["parameters"].items()})
 
-    def stored(self, stripes: Stripes) -> dict[str, Any]:
+    def to_checkpoint(self, stripes: Stripes) -> dict[str, Any]:
         """Return the state for a checkpoint: numbers, strings, tensors, and lists and dicts of these."""
         ranges = [(start, stripe.numel()) for start, stripe in stripes]
         empty = torch.empty(0)
@@ -87,29 +87,29 @@ class WholeState:
         parameters = {str(number): kept for number, kept in self.parameters.items()}
         return {"options": self.options, "stripes": ranges, "vectors": vectors, "parameters": parameters}
 
-    def gathered(self, gang: Gang, model: FlatModel, add: Add, timeout: float) -> WholeState:
+    def gather(self, gang: Gang, model: FlatModel, all_reduce: AllReduce, timeout: float) -> WholeState:
         """Return the combined state of all ranks, which have different stripes. All ranks call it.
 
         It takes an all-gather of a few numbers per parameter, and an all-reduce per vector, in which -0.0 changes no
         bit.
         """
         parameters: dict[int, dict[str, Any]] = {}
-        for told in gather_json(gang, {str(number): kept for number, kept in self.parameters.items()}, timeout):
-            parameters |= {int(number): kept for number, kept in told.items()}
+        for entry in gather_json(gang, {str(number): kept for number, kept in self.parameters.items()}, timeout):
+            parameters |= {int(number): kept for number, kept in entry.items()}
         vectors = {}
         for name in sorted({name for kept in parameters.values() for name in kept["vectors"]}):
             vectors[name] = self.vectors.get(name, model.values.new_full((model.count,), -0.0))
-            add(vectors[name])
+            all_reduce(vectors[name])
         return WholeState(self.options, vectors, parameters)
 
-    def give(self, model: FlatModel, stripes: Stripes, optimizer: torch.optim.Optimizer) -> None:
+    def load_into(self, model: FlatModel, stripes: Stripes, optimizer: torch.optim.Optimizer) -> None:
         """Load this state into ``optimizer``, which has made no step, for these stripes."""
         set_options(optimizer, self.options)
         for start, stripe in stripes:
             kept = self.parameters.get(_owner(model, start))
             if kept is None:
                 continue
-            state = {name: _value(told, stripe) for name, told in kept["numbers"].items()}
+            state = {name: _value(entry, stripe) for name, entry in kept["numbers"].items()}
             for name in kept["vectors"]:
                 part = self.vectors[name][start : start + stripe.numel()]
                 state[name] = torch.empty_like(stripe.detach()).copy_(part.view(stripe.shape))
@@ -138,19 +138,19 @@ def _number(optimizer: torch.optim.Optimizer, name: str, value: Any) -> dict[str
         return {"value": value.item(), "dtype": dtype, "shape": list(value.shape), "near": value.device.type != "cpu"}
     if value is None or isinstance(value, (bool, int, float, str)):
         return {"value": value}
-    raise _other(optimizer, name, value)
+    raise _unsupported(optimizer, name, value)
 
 
-def _value(told: dict[str, Any], stripe: torch.Tensor) -> Any:
-    if "dtype" not in told:
-        return told["value"]
-    device = stripe.device if told["near"] else "cpu"
-    return torch.full(told["shape"], told["value"], dtype=getattr(torch, told["dtype"]), device=device)
+def _value(entry: dict[str, Any], stripe: torch.Tensor) -> Any:
+    if "dtype" not in entry:
+        return entry["value"]
+    device = stripe.device if entry["near"] else "cpu"
+    return torch.full(entry["shape"], entry["value"], dtype=getattr(torch, entry["dtype"]), device=device)
 
 
-def _other(optimizer: torch.optim.Optimizer, name: str, value: Any) -> ModelError:
-    what = f"{value.dtype} {list(value.shape)}" if isinstance(value, torch.Tensor) else type(value).__name__
+def _unsupported(optimizer: torch.optim.Optimizer, name: str, value: Any) -> ModelError:
+    description = f"{value.dtype} {list(value.shape)}" if isinstance(value, torch.Tensor) else type(value).__name__
     return ModelError(
-        f"optimizer {type(optimizer).__name__} keeps {name!r} of a parameter, {what}. It must be a number, or float32 of the"
-        " parameter's shape."
+        f"optimizer {type(optimizer).__name__} keeps {name!r} of a parameter, {description}. It must be a number, or"
+        " float32 of the parameter's shape."
     )

@@ -45,8 +45,8 @@ def add_parser(commands: Any) -> None:
 
 def _predict(options: argparse.Namespace) -> int:
     from sparkdl_comm.report.trace_file import read_trace
-    from sparkdl_comm.sim.forecast import SERVER, STRATEGIES, forecast, unfit
-    from sparkdl_comm.sim.traced import traced
+    from sparkdl_comm.sim.forecast import SERVER, STRATEGIES, forecast, why_ineligible
+    from sparkdl_comm.sim.traced_timings import timings_from_spans
     from sparkdl_comm.topology import Topology
     from sparkdl_comm.units import parse_size
 
@@ -57,11 +57,11 @@ def _predict(options: argparse.Namespace) -> int:
         raise ConfError(f"--world {options.world}: {topology} has {topology.world} ranks")
     if options.rate is not None:
         topology = topology.with_rates(*options.rate.split("/"))
-    computed = traced(spans, parameter_bytes, None if options.bytes is None else parse_size(options.bytes))
+    computed = timings_from_spans(spans, parameter_bytes, None if options.bytes is None else parse_size(options.bytes))
     strategies = options.strategy or [SERVER if computed.pulls else "ring"]
     left_out: dict[str, str] = {}
     if _ALL in strategies:
-        left_out = {name: reason for name in STRATEGIES if (reason := unfit(name, topology))}
+        left_out = {name: reason for name in STRATEGIES if (reason := why_ineligible(name, topology))}
         strategies = [name for name in STRATEGIES if name not in left_out]
     settings = [_setting(name, topology, options) for name in dict.fromkeys(strategies)]
     unsorted = [(name, forecast(computed, setting)) for name, setting in settings]

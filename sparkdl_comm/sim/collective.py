@@ -14,12 +14,12 @@ from sparkdl_comm.errors import PlanError
 from sparkdl_comm.sim.engine import Engine
 from sparkdl_comm.sim.network import QUEUE, Network
 from sparkdl_comm.sim.plan_run import PlanRun
-from sparkdl_comm.sim.script import Script, script
+from sparkdl_comm.sim.script import Script, make_script
 from sparkdl_comm.topology import Topology
 
 
 @dataclass(frozen=True)
-class Simulated:
+class CollectiveResult:
     """Result of a simulated collective.
 
     :param ends: seconds from the beginning at which each rank has finished.
@@ -51,7 +51,7 @@ def simulate(
     calls: int = 1,
     starts: Sequence[float] = (),
     coalesce: bool = True,
-) -> Simulated:
+) -> CollectiveResult:
     """Run a plan ``calls`` times. A rank begins a call when its previous call is complete.
 
     :param itemsize: bytes per element.
@@ -66,25 +66,26 @@ def simulate(
     engine = Engine()
     network = Network(engine, topology, cost, latency, queue)
     marks: Sequence[float] = begins if coalesce and network.can_be_alike else range(topology.world)
-    followed = script(plan, marks)
+    followed = make_script(plan, marks)
     ends: dict[int, float] = {}
     runs: list[PlanRun] = []
 
-    def done(call: int, part: int) -> None:
+    def on_done(call: int, part: int) -> None:
         if call + 1 < calls:
             runs[call + 1].begin(part)
         else:
             ends[part] = engine.now
 
     runs += [
-        PlanRun(network, followed, range(topology.world), itemsize, call, partial(done, call)) for call in range(calls)
+        PlanRun(network, followed, range(topology.world), itemsize, call, partial(on_done, call))
+        for call in range(calls)
     ]
     for number, part in enumerate(followed.parts):
         engine.at(begins[part.rank], partial(runs[0].begin, number))
     engine.run(math.inf)
     if len(ends) < len(followed.parts):
         raise PlanError(f"{plan}: {len(followed.parts) - len(ends)} of {len(followed.parts)} ranks wait for each other")
-    return Simulated(
+    return CollectiveResult(
         ends=tuple(ends[part] for part in followed.part_of),
         sent=calls * _sent(followed, itemsize),
         simulated=len(followed.parts),
@@ -93,7 +94,7 @@ def simulate(
     )
 
 
-def even_count(topology: Topology, count: int) -> int:
+def round_up_count(topology: Topology, count: int) -> int:
     """Return the next number of elements that divides equally among all ranks and rails.
 
     With it, the ranks of a ring, or of BML, are equivalent to the last byte.

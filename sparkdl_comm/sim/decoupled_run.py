@@ -18,19 +18,19 @@ from sparkdl_comm.sim.engine import Action, Engine
 from sparkdl_comm.sim.network import Network
 from sparkdl_comm.sim.plan_run import PlanRun
 from sparkdl_comm.sim.script import Script
-from sparkdl_comm.sim.step_run import ITEMSIZE, Computing, scripts
-from sparkdl_comm.space.layer_buckets import ahead_of
+from sparkdl_comm.sim.step_run import ITEMSIZE, ComputeTimings, make_scripts
+from sparkdl_comm.space.layer_buckets import count_early_buckets
 from sparkdl_comm.topology import Topology
 
 #: Steps to simulate, and how many of the last ones to average, when step times have settled.
-_RUN, _TOLD = 6, 4
+_RUN, _AVERAGED = 6, 4
 _HALVES: tuple[Operation, ...] = ("reduce_scatter", "all_gather")
 
 
 def decoupled_seconds(
     algorithm: str,
     topology: Topology,
-    computing: Computing,
+    computing: ComputeTimings,
     cost: Cost,
     *,
     latency: float = 0.0,
@@ -48,7 +48,7 @@ def decoupled_seconds(
     marks: Sequence[Hashable] = range(topology.world)
     if coalesce and network.can_be_alike:
         marks = [0] * topology.world
-    reducing, gathering = scripts(algorithm, _HALVES, computing.buckets, topology, cost, marks)
+    reducing, gathering = make_scripts(algorithm, _HALVES, computing.buckets, topology, cost, marks)
     sizes = [bucket.elements for bucket in computing.buckets]
 
     def runs(lane: int, followed: dict[int, Script], order: Sequence[int]) -> list[dict[int, _Exchange]]:
@@ -59,28 +59,28 @@ def decoupled_seconds(
             for _ in range(_RUN)
         ]
 
-    backward, ahead = range(len(sizes)), ahead_of(sizes)
+    backward, early_count = range(len(sizes)), count_early_buckets(sizes)
     reduced = runs(0, reducing, backward)
-    gathered = runs(1, gathering, [*reversed(backward[:ahead]), *reversed(backward[ahead:])])
-    begun: list[list[float]] = [[] for _ in range(_RUN)]
+    gathered = runs(1, gathering, [*reversed(backward[:early_count]), *reversed(backward[early_count:])])
+    begin_times: list[list[float]] = [[] for _ in range(_RUN)]
 
     def note(step: int) -> None:
-        begun[step].append(engine.now)
+        begin_times[step].append(engine.now)
 
     for part in range(len(reducing[sizes[0]].parts)):
-        _go_on(engine, part, _rank(part, topology.world, computing, reduced, gathered, ahead, note))
+        _advance(engine, part, _rank_actions(part, topology.world, computing, reduced, gathered, early_count, note))
     engine.run(math.inf)
-    return (max(begun[-1]) - max(begun[-1 - _TOLD])) / _TOLD
+    return (max(begin_times[-1]) - max(begin_times[-1 - _AVERAGED])) / _AVERAGED
 
 
-def _rank(
+def _rank_actions(
     part: int,
     world: int,
-    computing: Computing,
+    computing: ComputeTimings,
     reduced: Sequence[Mapping[int, _Exchange]],
     gathered: Sequence[Mapping[int, _Exchange]],
-    ahead: int,
-    begins: Callable[[int], None],
+    early_count: int,
+    on_begin: Callable[[int], None],
 ) -> Iterator[float | _Exchange]:
     """Yield the actions of a rank: seconds of computing, or an exchange to wait for."""
     buckets = computing.buckets
@@ -88,17 +88,17 @@ def _rank(
     spans = [later - sooner for sooner, later in zip([0.0, *ready], [*ready, computing.backward], strict=True)]
     total = sum(spans[: len(buckets)]) or 1.0
     for step in range(_RUN):
-        begins(step)
+        on_begin(step)
         for number in reversed(range(len(buckets))):
             if step:
                 yield gathered[step - 1][number]
             yield computing.forward * spans[number] / total
-        early = [reduced[step][number] for number in range(ahead)]
+        early = [reduced[step][number] for number in range(early_count)]
         for number, exchange in reduced[step].items():
             yield spans[number]
             exchange.begin(part)
             if all(one.is_over(part) for one in early):
-                for one in itertools.islice(gathered[step].values(), ahead):
+                for one in itertools.islice(gathered[step].values(), early_count):
                     one.begin(part)
         yield spans[-1]
         yield from reduced[step].values()
@@ -113,35 +113,35 @@ class _Exchange:
     def __init__(self, network: Network, followed: Script, number: int, lane: int) -> None:
         ranks = range(network.topology.world)
         self._run = PlanRun(network, followed, ranks, ITEMSIZE, number, self._ended, lane)
-        self._begun: set[int] = set()
-        self._over: set[int] = set()
+        self._started: set[int] = set()
+        self._finished: set[int] = set()
         self._waiting: dict[int, Action] = {}
 
     def begin(self, part: int) -> None:
         """Begin the exchange, unless it has begun."""
-        if part not in self._begun:
-            self._begun.add(part)
+        if part not in self._started:
+            self._started.add(part)
             self._run.begin(part)
 
     def is_over(self, part: int) -> bool:
-        return part in self._over
+        return part in self._finished
 
-    def then(self, part: int, act: Action) -> None:
+    def call_when_over(self, part: int, act: Action) -> None:
         """Call ``act`` when the exchange is over, or at once if it is over already."""
-        if part in self._over:
+        if part in self._finished:
             act()
         else:
             self._waiting[part] = act
 
     def _ended(self, part: int) -> None:
-        self._over.add(part)
+        self._finished.add(part)
         self._waiting.pop(part, lambda: None)()
 
 
-def _go_on(engine: Engine, part: int, does: Iterator[float | _Exchange]) -> None:
+def _advance(engine: Engine, part: int, actions: Iterator[float | _Exchange]) -> None:
     """Run a rank's actions until it waits for something that has not happened yet."""
-    following = next(does, None)
+    following = next(actions, None)
     if isinstance(following, _Exchange):
-        following.then(part, lambda: _go_on(engine, part, does))
+        following.call_when_over(part, lambda: _advance(engine, part, actions))
     elif following is not None:
-        engine.after(following, lambda: _go_on(engine, part, does))
+        engine.after(following, lambda: _advance(engine, part, actions))

@@ -10,9 +10,9 @@ from sparkdl_comm.conf.strategy import DECOUPLED, SERVER
 from sparkdl_comm.errors import ConfError, nearest
 from sparkdl_comm.sim.decoupled_run import decoupled_seconds
 from sparkdl_comm.sim.network import ethernet_cost
-from sparkdl_comm.sim.server_run import UNPLANNED, Batch, ServedLayer, ServerCost, iteration_seconds
-from sparkdl_comm.sim.step_run import Computing, cut, step_seconds
-from sparkdl_comm.sim.traced import Traced
+from sparkdl_comm.sim.server_run import SIMPLE_BATCHINGS, Batch, ServedLayer, ServerCost, iteration_seconds
+from sparkdl_comm.sim.step_run import ComputeTimings, cut, step_seconds
+from sparkdl_comm.sim.traced_timings import TracedTimings
 from sparkdl_comm.topology import Topology
 
 STRATEGIES = (
@@ -20,7 +20,7 @@ STRATEGIES = (
     *ALGORITHMS,
     *(f"{one.name}{DECOUPLED}" for one in ALGORITHMS.values() if "reduce_scatter" in one.operations),
 )
-BATCHINGS = ("traced", *UNPLANNED)
+BATCHINGS = ("traced", *SIMPLE_BATCHINGS)
 
 
 @dataclass(frozen=True)
@@ -52,11 +52,11 @@ class Setting:
             )
         if not self.topology.rates:
             raise ConfError(f"{self.topology} has no rates: add one, such as 10gbit")
-        if reason := unfit(self.strategy, self.topology):
+        if reason := why_ineligible(self.strategy, self.topology):
             raise ConfError(f"strategy {self.strategy} on {self.topology}: {reason}")
 
 
-def unfit(strategy: str, topology: Topology) -> str:
+def why_ineligible(strategy: str, topology: Topology) -> str:
     """Return why a strategy of STRATEGIES cannot be simulated on the topology; empty if it can."""
     if strategy == SERVER:
         alone = topology.rails == topology.ranks_per_host == 1
@@ -88,7 +88,7 @@ class Forecast:
         return "computing" if self.faster <= self.doubled[best] else f"rail {best}"
 
 
-def forecast(traced: Traced, setting: Setting) -> Forecast:
+def forecast(traced: TracedTimings, setting: Setting) -> Forecast:
     """Return the forecast of an iteration whose ranks compute as in ``traced``."""
     topology = setting.topology
     doubled = [
@@ -100,19 +100,19 @@ def forecast(traced: Traced, setting: Setting) -> Forecast:
     ]
     return Forecast(
         seconds=_seconds(traced, setting),
-        computing=_alone(traced, setting),
+        computing=_computing_alone(traced, setting),
         communication=_seconds(_computing_times(traced, 0.0), setting),
         doubled=tuple(_seconds(traced, each) for each in doubled),
         faster=_seconds(_computing_times(traced, 0.5), setting),
     )
 
 
-def _computing_times(traced: Traced, factor: float) -> Traced:
+def _computing_times(traced: TracedTimings, factor: float) -> TracedTimings:
     layers = tuple(replace(one, forward=one.forward * factor, backward=one.backward * factor) for one in traced.layers)
     return replace(traced, layers=layers, update=traced.update * factor, handling=traced.handling * factor)
 
 
-def _alone(traced: Traced, setting: Setting) -> float:
+def _computing_alone(traced: TracedTimings, setting: Setting) -> float:
     """Return the seconds that a rank computes."""
     if setting.strategy.endswith(DECOUPLED):
         return traced.passes + (traced.update + traced.handling) / setting.topology.world
@@ -122,7 +122,7 @@ def _alone(traced: Traced, setting: Setting) -> float:
     return traced.passes + traced.update / setting.topology.world + traced.handling * batches
 
 
-def _seconds(traced: Traced, setting: Setting) -> float:
+def _seconds(traced: TracedTimings, setting: Setting) -> float:
     cost = ethernet_cost(setting.topology)
     if setting.strategy.endswith(DECOUPLED):
         algorithm = setting.strategy.removesuffix(DECOUPLED)
@@ -140,20 +140,22 @@ def _seconds(traced: Traced, setting: Setting) -> float:
     return iteration_seconds(layers, pulls, pushes, server)
 
 
-def _computing(traced: Traced, bucket: int) -> Computing:
+def _computing(traced: TracedTimings, bucket: int) -> ComputeTimings:
     """Return the compute times of a rank, with buckets that end where layers end."""
 
-    def made() -> Iterator[tuple[float, float]]:
+    def gradients() -> Iterator[tuple[float, float]]:
         seconds = 0.0
         for layer in reversed(traced.layers):
             seconds += layer.backward
             yield layer.nbytes, seconds
 
-    forward, backward = (sum(getattr(layer, way) for layer in traced.layers) for way in ("forward", "backward"))
-    return Computing(forward, backward, cut(made(), bucket), traced.update + traced.handling)
+    forward, backward = (
+        sum(getattr(layer, direction) for layer in traced.layers) for direction in ("forward", "backward")
+    )
+    return ComputeTimings(forward, backward, cut(gradients(), bucket), traced.update + traced.handling)
 
 
 def _batches(found: Sequence[Batch], batching: str, layers: int) -> Sequence[Batch]:
-    if batching in UNPLANNED:
-        return UNPLANNED[batching](layers)
-    return found or UNPLANNED["whole"](layers)
+    if batching in SIMPLE_BATCHINGS:
+        return SIMPLE_BATCHINGS[batching](layers)
+    return found or SIMPLE_BATCHINGS["whole"](layers)

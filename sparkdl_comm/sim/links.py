@@ -19,10 +19,10 @@ ROUNDING = 1e-3
 class Flow:
     """Transfer of ``size`` bytes over the links of ``path``. ``rate``: its current rate, bytes per second."""
 
-    __slots__ = ("done", "generation", "left", "limit", "path", "rate", "since", "size")
+    __slots__ = ("generation", "left", "limit", "on_done", "path", "rate", "since", "size")
 
-    def __init__(self, path: tuple[int, ...], size: float, limit: float, done: Action) -> None:
-        self.path, self.size, self.limit, self.done = path, size, limit, done
+    def __init__(self, path: tuple[int, ...], size: float, limit: float, on_done: Action) -> None:
+        self.path, self.size, self.limit, self.on_done = path, size, limit, on_done
         #: Unsent bytes at the time ``since``, when the rate last changed.
         self.left, self.since = size, 0.0
         self.rate = 0.0
@@ -42,12 +42,12 @@ class Links:
         #: Bytes over each link, of flows that have ended.
         self.carried = [0.0] * len(self._capacities)
 
-    def start(self, path: tuple[int, ...], size: float, done: Action, limit: float = math.inf) -> Flow:
-        """Start a flow. ``done`` is called when it is complete: in the next event if it uses no link."""
-        flow = Flow(path, size, limit, done)
+    def start(self, path: tuple[int, ...], size: float, on_done: Action, limit: float = math.inf) -> Flow:
+        """Start a flow. ``on_done`` is called when it is complete: in the next event if it uses no link."""
+        flow = Flow(path, size, limit, on_done)
         if not path or size <= ROUNDING:
             flow.left = 0.0
-            self._engine.after(0.0, done)
+            self._engine.after(0.0, on_done)
             return flow
         for link in path:
             self._users[link][flow] = None
@@ -109,7 +109,7 @@ class Links:
     def _complete(self, flow: Flow, generation: int) -> None:
         if generation == flow.generation:
             self._end(flow, 0.0)
-            flow.done()
+            flow.on_done()
 
 
 def share(flows: Sequence[Flow], capacities: Sequence[float]) -> None:

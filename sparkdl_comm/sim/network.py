@@ -106,13 +106,13 @@ class Network:
 
         :raises PlanError: the rail does not connect the ranks.
         """
-        here, there = (self.topology.host_of(rank) for rank in (source, target))
-        if here is there:
+        source_host, target_host = (self.topology.host_of(rank) for rank in (source, target))
+        if source_host is target_host:
             return self._first_local + 2 * source, self._first_local + 2 * target + 1
-        between = self._between(here.nics[rail].switch, there.nics[rail].switch)
+        between = self._between(source_host.nics[rail].switch, target_host.nics[rail].switch)
         if between is None:
             raise PlanError(f"rank {source} does not reach rank {target} over rail {rail} of {self.topology}")
-        return self.nic(here.index, rail), *between, self.nic(there.index, rail) + 1
+        return self.nic(source_host.index, rail), *between, self.nic(target_host.index, rail) + 1
 
     def nic(self, host: int, rail: int) -> int:
         """Return the number of the link out of the host. The next number is the link into it."""
@@ -131,19 +131,19 @@ class Network:
         """
         first, beyond = message.path[:1], message.path[1:]
         queued = min(message.nbytes, self._queue * min(self.capacities[link] for link in beyond))
-        sent = _Both(partial(self._sent, sender, message))
-        arrived = _Both(partial(self.engine.after, self.latency, message.arrived))
+        sent = _Join(partial(self._sent, sender, message))
+        arrived = _Join(partial(self.engine.after, self.latency, message.arrived))
 
         def left() -> None:
-            arrived.one()
-            sent.one()
+            arrived.arrive()
+            sent.arrive()
 
-        def fits_the_queue() -> None:
-            sent.one()
-            self.links.start(beyond, queued, arrived.one)
+        def on_queue_fit() -> None:
+            sent.arrive()
+            self.links.start(beyond, queued, arrived.arrive)
 
         self.links.start(first, message.nbytes, left)
-        self.links.start(beyond, message.nbytes - queued, fits_the_queue)
+        self.links.start(beyond, message.nbytes - queued, on_queue_fit)
 
     def _sent(self, sender: _Sender, message: _Message) -> None:
         message.sent()
@@ -202,17 +202,17 @@ class _Message(NamedTuple):
     arrived: Action
 
 
-class _Both:
-    """Callback after two events: it calls ``done`` when both have happened."""
+class _Join:
+    """Callback after two events: it calls ``on_done`` when both have happened."""
 
-    def __init__(self, done: Action) -> None:
-        self._done = done
+    def __init__(self, on_done: Action) -> None:
+        self._on_done = on_done
         self._left = 2
 
-    def one(self) -> None:
+    def arrive(self) -> None:
         self._left -= 1
         if not self._left:
-            self._done()
+            self._on_done()
 
 
 class _Sender:

@@ -11,7 +11,7 @@ from functools import partial
 
 from sparkdl_comm.collectives.plan import Step, StepKind
 from sparkdl_comm.sim.network import Network, Path
-from sparkdl_comm.sim.script import Part, Script
+from sparkdl_comm.sim.script import RankProgram, Script
 
 
 class PlanRun:
@@ -20,7 +20,7 @@ class PlanRun:
     :param ranks: ``ranks[rank]`` is the network rank of the plan's ``rank``.
     :param itemsize: bytes per element.
     :param number: number of the collective. Messages of lower numbers are sent first.
-    :param done: called with the number of a part when all of its steps are complete.
+    :param on_done: called with the number of a part when all of its steps are complete.
     :param lane: lane of its messages; see :meth:`Network.send`.
     """
 
@@ -31,36 +31,36 @@ class PlanRun:
         ranks: Sequence[int],
         itemsize: int,
         number: int,
-        done: Callable[[int], None],
+        on_done: Callable[[int], None],
         lane: int = 0,
     ) -> None:
         self._network, self._number, self._itemsize, self._lane = network, number, itemsize, lane
-        self._parts = [_Progress(part, ranks[part.rank]) for part in script.parts]
+        self._parts = [_ProgramState(part, ranks[part.rank]) for part in script.parts]
         self._ranks, self._part_of = ranks, script.part_of
         self._paths: dict[tuple[int, int, int], Path] = {}
-        self._done = done
+        self._on_done = on_done
 
     def begin(self, part: int) -> None:
         """Start the steps of script part ``part`` that wait for no other step."""
         progress = self._parts[part]
         for index, waits in enumerate(progress.part.waits):
             if not waits:
-                self._possible(part, index)
+                self._start_step(part, index)
         if not progress.part.steps:
-            self._network.engine.after(0.0, partial(self._done, part))
+            self._network.engine.after(0.0, partial(self._on_done, part))
 
-    def _possible(self, number: int, index: int) -> None:
+    def _start_step(self, number: int, index: int) -> None:
         """Start step ``index`` of part ``number``. All steps that it waits for must be complete."""
         progress = self._parts[number]
         step = progress.part.steps[index]
         if step.kind is not StepKind.SEND:
-            progress.possible.add(index)
+            progress.startable.add(index)
             if index in progress.arrived:
-                self._take(number, index)
+                self._receive(number, index)
             return
-        to, met = progress.part.mates[index]
+        to, peer_step = progress.part.mates[index]
         nbytes = (step.stop - step.start) * self._itemsize
-        sent, arrived = partial(self._complete, number, index), partial(self._arrived, to, met)
+        sent, arrived = partial(self._complete, number, index), partial(self._on_arrival, to, peer_step)
         path = self._path(number, step)
         self._network.send(progress.rank, step.rail, path, nbytes, (self._number, index), sent, arrived, self._lane)
 
@@ -75,13 +75,13 @@ class PlanRun:
             self._paths[key] = path
         return self._paths[key]
 
-    def _arrived(self, number: int, index: int) -> None:
+    def _on_arrival(self, number: int, index: int) -> None:
         progress = self._parts[number]
         progress.arrived.add(index)
-        if index in progress.possible:
-            self._take(number, index)
+        if index in progress.startable:
+            self._receive(number, index)
 
-    def _take(self, number: int, index: int) -> None:
+    def _receive(self, number: int, index: int) -> None:
         step = self._parts[number].part.steps[index]
         if step.kind is StepKind.COMBINE:
             seconds = self._network.cost.gamma * (step.stop - step.start) * self._itemsize
@@ -95,20 +95,20 @@ class PlanRun:
         for follower in progress.part.followers[index]:
             progress.waits[follower] -= 1
             if not progress.waits[follower]:
-                self._possible(number, follower)
+                self._start_step(number, follower)
         if not progress.left:
-            self._done(number)
+            self._on_done(number)
 
 
-class _Progress:
+class _ProgramState:
     """Progress of a part.
 
-    ``possible``: receive steps that may begin. ``arrived``: receive steps whose messages have arrived.
+    ``startable``: receive steps that may begin. ``arrived``: receive steps whose messages have arrived.
     """
 
-    def __init__(self, part: Part, rank: int) -> None:
+    def __init__(self, part: RankProgram, rank: int) -> None:
         self.part, self.rank = part, rank
         self.waits = list(part.waits)
         self.left = len(part.steps)
-        self.possible: set[int] = set()
+        self.startable: set[int] = set()
         self.arrived: set[int] = set()

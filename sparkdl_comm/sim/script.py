@@ -2,7 +2,7 @@
 
 Ranks that do the same at the same times are *alike*, and one of them is run for all: one for a thousand in a ring or
 BML. Ranks are alike if their steps have the same kinds, rails and lengths, wait for the same steps, and meet the same
-steps of ranks that are alike. :func:`script` finds the classes by refining them until none is split further.
+steps of ranks that are alike. :func:`make_script` finds the classes by refining them until none is split further.
 
 The times are alike, too, if ranks share no NIC and no trunk, and begin at once. Otherwise every rank is run. So it is
 in a chain, which has ends.
@@ -22,7 +22,7 @@ _Channel = tuple[int, int, bool]
 
 
 @dataclass(frozen=True)
-class Part:
+class RankProgram:
     """Program of a class of ranks, as its member ``rank`` runs it.
 
     :param waits: number of steps that each step waits for, including the previous one on its connection.
@@ -45,11 +45,11 @@ class Part:
 class Script:
     """Plan for the simulator. ``parts``: one per class of ranks. ``part_of``: the part of each rank."""
 
-    parts: tuple[Part, ...]
+    parts: tuple[RankProgram, ...]
     part_of: tuple[int, ...]
 
 
-def script(plan: Plan, marks: Sequence[Hashable]) -> Script:
+def make_script(plan: Plan, marks: Sequence[Hashable]) -> Script:
     """Return the script of a plan.
 
     :param marks: one per rank. Ranks with different marks are not alike.
@@ -94,15 +94,17 @@ def _channel(step: Step) -> _Channel:
 
 def _mates(plan: Plan, outlines: Sequence[_Outline], rank: int) -> array[int]:
     """Return for each step the number of the peer's step that it meets."""
-    found = array("i", bytes(4 * len(outlines[rank].peers)))
-    for (peer, rail, sends), here in outlines[rank].channels.items():
-        there = outlines[peer].channels.get((rank, rail, not sends), array("i"))
-        if len(here) != len(there):
-            told = f"rank {rank} has {len(here)} steps with rank {peer} over rail {rail}, which has {len(there)}"
-            raise PlanError(f"{plan}: {told}")
-        for mine, theirs in zip(here, there, strict=True):
-            found[mine] = theirs
-    return found
+    mates = array("i", bytes(4 * len(outlines[rank].peers)))
+    for (peer, rail, sends), own_steps in outlines[rank].channels.items():
+        peer_steps = outlines[peer].channels.get((rank, rail, not sends), array("i"))
+        if len(own_steps) != len(peer_steps):
+            problem = (
+                f"rank {rank} has {len(own_steps)} steps with rank {peer} over rail {rail}, which has {len(peer_steps)}"
+            )
+            raise PlanError(f"{plan}: {problem}")
+        for own_index, peer_index in zip(own_steps, peer_steps, strict=True):
+            mates[own_index] = peer_index
+    return mates
 
 
 def _numbered(values: Iterable[Hashable]) -> list[int]:
@@ -113,7 +115,7 @@ def _numbered(values: Iterable[Hashable]) -> list[int]:
 
 def _part(
     plan: Plan, rank: int, outlines: Sequence[_Outline], mates: Sequence[array[int]], classes: Sequence[int]
-) -> Part:
+) -> RankProgram:
     program = plan.program(rank)
     waits: list[int] = []
     followers: list[list[int]] = [[] for _ in program.steps]
@@ -125,5 +127,5 @@ def _part(
         waits.append(len(others))
         for other in sorted(others):
             followers[other].append(index)
-    met = zip(map(classes.__getitem__, outlines[rank].peers), mates[rank], strict=True)
-    return Part(rank, program.steps, tuple(waits), tuple(map(tuple, followers)), tuple(met))
+    mate_pairs = zip(map(classes.__getitem__, outlines[rank].peers), mates[rank], strict=True)
+    return RankProgram(rank, program.steps, tuple(waits), tuple(map(tuple, followers)), tuple(mate_pairs))

@@ -25,12 +25,12 @@ from sparkdl_comm.sim.links import Flow, Links
 #: First and last layer of a batch, from 0.
 Batch = tuple[int, int]
 #: Batchings that need no plan: number of layers -> batches.
-UNPLANNED: Mapping[str, Callable[[int], list[Batch]]] = {
+SIMPLE_BATCHINGS: Mapping[str, Callable[[int], list[Batch]]] = {
     "whole": lambda layers: [(0, layers - 1)],
     "layerwise": lambda layers: [(layer, layer) for layer in range(layers)],
 }
 #: Iterations to simulate, and how many of the last ones to average.
-_RUN, _TOLD = 8, 4
+_RUN, _AVERAGED = 8, 4
 
 
 @dataclass(frozen=True)
@@ -103,7 +103,7 @@ def iteration_seconds(
             raise InputError(
                 f"batches {list(batches)}: must be layers 0 to {len(layers) - 1}, each in one, in their order"
             )
-    return _Run(layers, pulls, pushes, cost).seconds()
+    return _IterationRun(layers, pulls, pushes, cost).seconds()
 
 
 def equal_cuts(nbytes: Sequence[float]) -> Iterator[list[Batch]]:
@@ -120,19 +120,19 @@ def equal_cuts(nbytes: Sequence[float]) -> Iterator[list[Batch]]:
         batches *= 2
 
 
-class _Run:
+class _IterationRun:
     def __init__(
         self, layers: Sequence[ServedLayer], pulls: Sequence[Batch], pushes: Sequence[Batch], cost: ServerCost
     ) -> None:
         self._layers, self._pulls, self._pushes, self._cost = layers, pulls, pushes, cost
         self._engine = Engine()
         self._nic = _UrgentLink(self._engine, 1 / cost.beta)
-        self._ahead = len(pulls) > 1 and len(pushes) > 1
-        self._asked = 0.0  # time at which the gap of the last start-up is over
+        self._overlaps_backward = len(pulls) > 1 and len(pushes) > 1
+        self._gap_end = 0.0  # time at which the gap of the last start-up is over
         self._begins: list[float] = []
         self._step = 0  # forward computes layers in steps 0 to L - 1, backward in the next L, the last layer first
         self._is_busy = False
-        self._here: set[int] = set()  # pulls whose parameters have arrived
+        self._arrived_pulls: set[int] = set()  # pulls whose parameters have arrived
         self._summed: list[int] = []  # pushes whose gradients of all ranks are summed
         self._to_push: list[int] = []  # number of layers of each push whose backward is not done yet
         self._to_update: list[int] = []  # number of layers of each pull that are not updated yet
@@ -143,7 +143,7 @@ class _Run:
             self._pull(number)
         self._begin()
         self._engine.run(math.inf)
-        return (self._begins[-1] - self._begins[-1 - _TOLD]) / _TOLD
+        return (self._begins[-1] - self._begins[-1 - _AVERAGED]) / _AVERAGED
 
     def _begin(self) -> None:
         self._begins.append(self._engine.now)
@@ -158,21 +158,21 @@ class _Run:
         depth = len(self._layers)
         if self._is_busy:
             return
-        if self._summed and (self._step == 2 * depth or self._ahead and self._step > depth):
+        if self._summed and (self._step == 2 * depth or self._overlaps_backward and self._step > depth):
             number = self._summed.pop(0)
             seconds = self._bytes(self._pushes[number]) * self._cost.updating + self._cost.handling
             self._take(seconds, partial(self._updated, number))
-        elif self._step < depth and _holding(self._pulls, self._step) in self._here:
+        elif self._step < depth and _batch_of(self._pulls, self._step) in self._arrived_pulls:
             self._take(self._layers[self._step].forward, self._stepped)
         elif depth <= self._step < 2 * depth:
             self._take(self._layers[2 * depth - 1 - self._step].backward, self._stepped)
 
-    def _take(self, seconds: float, done: Action) -> None:
+    def _take(self, seconds: float, on_done: Action) -> None:
         self._is_busy = True
 
         def end() -> None:
             self._is_busy = False
-            done()
+            on_done()
             self._work()
 
         self._engine.after(seconds, end)
@@ -181,9 +181,9 @@ class _Run:
         layer = 2 * len(self._layers) - 1 - self._step
         self._step += 1
         if self._step == len(self._layers):
-            self._here.clear()
+            self._arrived_pulls.clear()
         if self._step > len(self._layers):
-            number = _holding(self._pushes, layer)
+            number = _batch_of(self._pushes, layer)
             self._to_push[number] -= 1
             if not self._to_push[number]:
                 self._ask((0, -self._pushes[number][0]), self._pushes[number], partial(self._pushed, number))
@@ -198,7 +198,7 @@ class _Run:
     def _updated(self, number: int) -> None:
         first, last = self._pushes[number]
         for layer in range(first, last + 1):
-            whole = _holding(self._pulls, layer)
+            whole = _batch_of(self._pulls, layer)
             self._to_update[whole] -= 1
             if not self._to_update[whole]:
                 self._pull(whole)
@@ -207,17 +207,17 @@ class _Run:
             self._begin()
 
     def _pull(self, number: int) -> None:
-        def came() -> None:
-            self._here.add(number)
+        def on_arrival() -> None:
+            self._arrived_pulls.add(number)
             self._work()
 
-        self._ask((1, self._pulls[number][0]), self._pulls[number], came)
+        self._ask((1, self._pulls[number][0]), self._pulls[number], on_arrival)
 
-    def _ask(self, urgency: tuple[int, int], batch: Batch, done: Action) -> None:
+    def _ask(self, urgency: tuple[int, int], batch: Batch, on_done: Action) -> None:
         cost = self._cost
-        self._asked = max(self._engine.now, self._asked) + cost.gap
+        self._gap_end = max(self._engine.now, self._gap_end) + cost.gap
         self._engine.at(
-            self._asked + cost.startup - cost.gap, partial(self._nic.send, urgency, self._bytes(batch), done)
+            self._gap_end + cost.startup - cost.gap, partial(self._nic.send, urgency, self._bytes(batch), on_done)
         )
 
     def _bytes(self, batch: Batch) -> float:
@@ -225,7 +225,7 @@ class _Run:
         return math.fsum(layer.nbytes for layer in self._layers[first : last + 1])
 
 
-def _holding(batches: Sequence[Batch], layer: int) -> int:
+def _batch_of(batches: Sequence[Batch], layer: int) -> int:
     """Return the number of the batch that contains the layer."""
     return next(number for number, (_, last) in enumerate(batches) if layer <= last)
 
@@ -239,24 +239,24 @@ class _UrgentLink:
         self._waiting: list[tuple[tuple[int, int], int, float, Action]] = []
         self._moving: tuple[tuple[int, int], int, Action, Flow] | None = None
 
-    def send(self, urgency: tuple[int, int], nbytes: float, done: Action) -> None:
-        heapq.heappush(self._waiting, (urgency, next(self._numbers), nbytes, done))
+    def send(self, urgency: tuple[int, int], nbytes: float, on_done: Action) -> None:
+        heapq.heappush(self._waiting, (urgency, next(self._numbers), nbytes, on_done))
         if self._moving is not None and urgency < self._moving[0]:
-            held_urgency, number, held_done, flow = self._moving
+            stopped_urgency, number, stopped_done, flow = self._moving
             left = self._links.stop(flow)
             if not left:
                 return  # it is complete at this very moment
-            heapq.heappush(self._waiting, (held_urgency, number, left, held_done))
+            heapq.heappush(self._waiting, (stopped_urgency, number, left, stopped_done))
             self._moving = None
-        self._go_on()
+        self._start_next()
 
-    def _go_on(self) -> None:
+    def _start_next(self) -> None:
         if self._moving is None and self._waiting:
-            urgency, number, nbytes, done = heapq.heappop(self._waiting)
-            flow = self._links.start((0,), nbytes, partial(self._arrived, done))
-            self._moving = urgency, number, done, flow
+            urgency, number, nbytes, on_done = heapq.heappop(self._waiting)
+            flow = self._links.start((0,), nbytes, partial(self._arrived, on_done))
+            self._moving = urgency, number, on_done, flow
 
-    def _arrived(self, done: Action) -> None:
+    def _arrived(self, on_done: Action) -> None:
         self._moving = None
-        done()
-        self._go_on()
+        on_done()
+        self._start_next()

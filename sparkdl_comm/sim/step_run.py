@@ -17,13 +17,13 @@ from sparkdl_comm.collectives.algorithms import make_plan
 from sparkdl_comm.collectives.cost import Cost
 from sparkdl_comm.collectives.plan import Operation
 from sparkdl_comm.collectives.select import make_collective
-from sparkdl_comm.sim.collective import even_count
+from sparkdl_comm.sim.collective import round_up_count
 from sparkdl_comm.sim.engine import Engine
 from sparkdl_comm.sim.network import Network
 from sparkdl_comm.sim.plan_run import PlanRun
 from sparkdl_comm.sim.profile import Profile
-from sparkdl_comm.sim.script import Script, script
-from sparkdl_comm.space.layer_buckets import in_buckets
+from sparkdl_comm.sim.script import Script, make_script
+from sparkdl_comm.space.layer_buckets import group_into_buckets
 from sparkdl_comm.topology import Topology
 
 #: Bytes per element: parameters and gradients are float32.
@@ -39,7 +39,7 @@ class Bucket:
 
 
 @dataclass(frozen=True)
-class Computing:
+class ComputeTimings:
     """Compute times of one rank in a step.
 
     :param forward: seconds of forward.
@@ -56,7 +56,7 @@ class Computing:
     @classmethod
     def of(
         cls, profile: Profile, scale: float, bucket_bytes: int, update: float = 0.0, first_bytes: int | None = None
-    ) -> Computing:
+    ) -> ComputeTimings:
         """Return the compute times of a network with float32 parameters.
 
         :param scale: factor of the profile's seconds.
@@ -66,7 +66,7 @@ class Computing:
         :param first_bytes: least bytes of the first bucket. None: ``bucket_bytes``.
         """
 
-        def made() -> Iterator[tuple[float, float]]:
+        def gradients() -> Iterator[tuple[float, float]]:
             seconds = 0.0
             for layer in reversed(profile.layers):
                 seconds += layer.backward * scale
@@ -74,31 +74,34 @@ class Computing:
                     yield ITEMSIZE * math.prod(shape), seconds
 
         forward, backward = (
-            math.fsum(getattr(layer, way) for layer in profile.layers) * scale for way in ("forward", "backward")
+            math.fsum(getattr(layer, direction) for layer in profile.layers) * scale
+            for direction in ("forward", "backward")
         )
-        return cls(forward, backward, cut(made(), bucket_bytes, first_bytes), update)
+        return cls(forward, backward, cut(gradients(), bucket_bytes, first_bytes), update)
 
 
-def cut(made: Iterable[tuple[float, float]], bucket_bytes: int, first_bytes: int | None = None) -> tuple[Bucket, ...]:
+def cut(
+    gradients: Iterable[tuple[float, float]], bucket_bytes: int, first_bytes: int | None = None
+) -> tuple[Bucket, ...]:
     """Group gradients into buckets.
 
-    :param made: bytes of each gradient, and the seconds after the beginning of backward when it is complete, in this
+    :param gradients: bytes of each gradient, and the seconds after the beginning of backward when it is complete, in this
         order.
     :param bucket_bytes: least bytes of a bucket. Only the last may be smaller.
     :param first_bytes: least bytes of the first bucket. None: ``bucket_bytes``.
     """
-    items = list(made)
+    items = list(gradients)
     sizes = [nbytes for nbytes, _ in items]
     return tuple(
         Bucket(round(sum(sizes[part.start : part.stop]) / ITEMSIZE), items[part[-1]][1])
-        for part in in_buckets(sizes, bucket_bytes, first_bytes)
+        for part in group_into_buckets(sizes, bucket_bytes, first_bytes)
     )
 
 
 def step_seconds(
     algorithm: str,
     topology: Topology,
-    computing: Computing,
+    computing: ComputeTimings,
     cost: Cost,
     *,
     latency: float = 0.0,
@@ -121,7 +124,7 @@ def step_seconds(
         ends.append(engine.now)
 
     marks: Sequence[Hashable] = slow if coalesce and network.can_be_alike else every
-    [followed] = scripts(algorithm, ["all_reduce"], computing.buckets, topology, cost, marks)
+    [followed] = make_scripts(algorithm, ["all_reduce"], computing.buckets, topology, cost, marks)
     for number, bucket in enumerate(computing.buckets):
         parts = followed[bucket.elements]
         run = PlanRun(network, parts, every, ITEMSIZE, number, reduced)
@@ -131,7 +134,7 @@ def step_seconds(
     return max(ends) + computing.update
 
 
-def scripts(
+def make_scripts(
     algorithm: str,
     operations: Sequence[Operation],
     buckets: Sequence[Bucket],
@@ -145,11 +148,13 @@ def scripts(
     """
     plans = {}
     for operation, elements in itertools.product(operations, {bucket.elements for bucket in buckets}):
-        collective = make_collective(algorithm, operation, topology, even_count(topology, elements), ITEMSIZE, cost)
+        collective = make_collective(algorithm, operation, topology, round_up_count(topology, elements), ITEMSIZE, cost)
         plans[operation, elements] = make_plan(algorithm, collective)
     while True:
-        found = {key: script(plan, marks) for key, plan in plans.items()}
-        together = list(zip(*(one.part_of for one in found.values()), strict=True))
-        if all(len(one.parts) == len(set(together)) for one in found.values()):
-            return [{size: one for (of, size), one in found.items() if of == operation} for operation in operations]
-        marks = together
+        scripts_by_key = {key: make_script(plan, marks) for key, plan in plans.items()}
+        combined = list(zip(*(one.part_of for one in scripts_by_key.values()), strict=True))
+        if all(len(one.parts) == len(set(combined)) for one in scripts_by_key.values()):
+            return [
+                {size: one for (of, size), one in scripts_by_key.items() if of == operation} for operation in operations
+            ]
+        marks = combined

@@ -14,23 +14,25 @@ from torch.nn.parameter import is_lazy
 from sparkdl_comm.errors import ModelError
 
 
-def check_apart(module: nn.Module, trained: Mapping[str, torch.Tensor]) -> None:
+def check_no_aliases(module: nn.Module, trained: Mapping[str, torch.Tensor]) -> None:
     """Check that no trained parameter shares an element with another tensor of the module, or with itself.
 
     Parameters next to each other in one storage are allowed, and so is one Parameter in several places.
 
     :raises ModelError: a trained parameter shares an element; names both tensors.
     """
-    ours = {id(tensor): name for name, tensor in trained.items()}
+    trained_names = {id(tensor): name for name, tensor in trained.items()}
     others: dict[str, torch.Tensor] = {
-        f"parameter {name}": parameter for name, parameter in module.named_parameters() if id(parameter) not in ours
+        f"parameter {name}": parameter
+        for name, parameter in module.named_parameters()
+        if id(parameter) not in trained_names
     }
     others |= {f"buffer {name}": buffer for name, buffer in module.named_buffers()}
     owners: dict[int, list[tuple[str, torch.Tensor]]] = {}
     for name, tensor in trained.items():
         if not _is_plain(tensor):
             continue
-        if repeats(tensor):
+        if has_repeated_elements(tensor):
             raise ModelError(
                 f"elements of parameter {name} share memory with each other (made by expand?). Copy it with .contiguous()."
             )
@@ -82,7 +84,7 @@ def _overlap(one: torch.Tensor, other: torch.Tensor) -> bool:
     return bool(torch.isin(_elements(one), _elements(other)).any())
 
 
-def repeats(tensor: torch.Tensor) -> bool:
+def has_repeated_elements(tensor: torch.Tensor) -> bool:
     """Return whether several elements of the tensor are the same element of its storage."""
     if any(size > 1 and stride == 0 for size, stride in zip(tensor.shape, tensor.stride(), strict=True)):
         return True

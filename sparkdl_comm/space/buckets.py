@@ -18,17 +18,17 @@ class _Bucket:
 
     :param owners: parameters in the bucket.
     :param missing: parameters whose gradients backward has not made yet.
-    :param repeats: backward makes the gradient of an owner several times, so the bucket is complete only at its end.
+    :param has_repeats: backward makes the gradient of an owner several times, so the bucket is complete only at its end.
     """
 
     start: int
     stop: int
     owners: list[nn.Parameter]
     missing: set[nn.Parameter] = field(default_factory=set)
-    repeats: bool = False
+    has_repeats: bool = False
 
 
-class Buckets:
+class GradientBuckets:
     """Sender of the gradient's buckets: it calls ``send(start, stop)`` as soon as backward has completed a bucket.
 
     Buckets are sent in the given order on all ranks, even if gradients are missing on some. So give them from the end
@@ -48,12 +48,12 @@ class Buckets:
         self._buckets: list[_Bucket] = []
         self._sent = 0
         self._last_backward = self._seen_backward = False
-        of: dict[nn.Parameter, _Bucket] = {}
+        bucket_of: dict[nn.Parameter, _Bucket] = {}
         for start, stop in parts:
             owners = [model.parameters[piece.number] for piece in model.cut(start, stop - start)]
             self._buckets.append(_Bucket(start, stop, owners))
-            of |= dict.fromkeys(owners, self._buckets[-1])
-        self._collectors = [on_accumulated(owner, self._collector(bucket)) for owner, bucket in of.items()]
+            bucket_of |= dict.fromkeys(owners, self._buckets[-1])
+        self._collectors = [on_accumulated(owner, self._collector(bucket)) for owner, bucket in bucket_of.items()]
         self._begin()
 
     @property
@@ -97,19 +97,19 @@ class Buckets:
             if not self._last_backward:
                 return
             if parameter not in bucket.missing:
-                self._came_again(bucket)
+                self._on_repeated_gradient(bucket)
             bucket.missing.discard(parameter)
             while self._seen_backward and self._sent < len(self._buckets):
                 first = self._buckets[self._sent]
-                if first.missing or first.repeats:
+                if first.missing or first.has_repeats:
                     break
                 self._sent += 1
                 self._send(first.start, first.stop)
 
         return collect
 
-    def _came_again(self, bucket: _Bucket) -> None:
-        bucket.repeats = True
+    def _on_repeated_gradient(self, bucket: _Bucket) -> None:
+        bucket.has_repeats = True
         if bucket in self._buckets[: self._sent]:
             raise ModelError(
                 "backward made a gradient a second time after it was sent. It did not do so in the first step (re-entrant"

@@ -16,7 +16,7 @@ from torch import nn
 from torch.utils.hooks import RemovableHandle
 
 from sparkdl_comm.errors import ModelError
-from sparkdl_comm.space.aliases import check_apart
+from sparkdl_comm.space.aliases import check_no_aliases
 from sparkdl_comm.space.parameter_space import ParameterSpace
 
 _ZERO = torch.zeros(())
@@ -42,14 +42,14 @@ class FlatModel(ParameterSpace):
             raise ModelError(f"{type(module).__name__} has no trainable parameters (requires_grad) with elements")
         #: Trainable parameters that have elements, one for each of :attr:`entries`.
         self.parameters = [found[entry.name] for entry in self.entries]
-        check_apart(module, found)
-        self._known = {id(parameter) for parameter in found.values()}
+        check_no_aliases(module, found)
+        self._trained_ids = {id(parameter) for parameter in found.values()}
         self.values = torch.empty(0)
         self.gradients = torch.empty(0)
         #: Called in the backward pass with the number of each parameter (in :attr:`parameters`) whose gradient was made.
         self.on_gradient: Callable[[int], None] | None = None
         #: Numbers of the parameters with sparse gradients: rows that a step does not use stay unchanged.
-        self.sparse = self._of_sparse_embeddings()
+        self.sparse = self._find_sparse_embeddings()
         #: Numbers of the parameters for which this rank's last step made no gradient.
         self._missing: set[int] = set()
         self._collectors: list[RemovableHandle] = []
@@ -136,13 +136,13 @@ class FlatModel(ParameterSpace):
 
         :raises ModelError: a parameter is not, because it was frozen or missing when training began.
         """
-        ahead: list[nn.Module] = [self.module]
-        while ahead:  # this runs in each step; named_parameters would take four times as long
-            part = ahead.pop()
+        pending: list[nn.Module] = [self.module]
+        while pending:  # this runs in each step; named_parameters would take four times as long
+            part = pending.pop()
             for parameter in part._parameters.values():
-                if parameter is not None and parameter.requires_grad and id(parameter) not in self._known:
+                if parameter is not None and parameter.requires_grad and id(parameter) not in self._trained_ids:
                     self._check_empty(parameter)
-            ahead.extend(child for child in part._modules.values() if child is not None)
+            pending.extend(child for child in part._modules.values() if child is not None)
 
     def _check_empty(self, untrained: nn.Parameter) -> None:
         if not untrained.numel():
@@ -199,7 +199,7 @@ class FlatModel(ParameterSpace):
                     rows[None], total[rows], total.shape, is_coalesced=True, check_invariants=False
                 )
 
-    def _of_sparse_embeddings(self) -> set[int]:
+    def _find_sparse_embeddings(self) -> set[int]:
         weights = {
             id(part.weight)
             for part in self.module.modules()
@@ -239,9 +239,9 @@ class FlatModel(ParameterSpace):
 
 def on_accumulated(parameter: nn.Parameter, hook: Callable[[nn.Parameter], None]) -> RemovableHandle:
     """Call ``hook`` when backward has made the parameter's gradient, even if the parameter is frozen just now."""
-    trains = parameter.requires_grad
+    requires_grad = parameter.requires_grad
     handle: RemovableHandle = parameter.requires_grad_(True).register_post_accumulate_grad_hook(hook)
-    parameter.requires_grad_(trains)
+    parameter.requires_grad_(requires_grad)
     return handle
 
 

@@ -9,19 +9,19 @@ import itertools
 from collections.abc import Iterable, Sequence
 
 #: Share of a model, from its end, whose parameters may be gathered while backward is still running.
-AHEAD = 1 / 3
+EARLY_SHARE = 1 / 3
 
 
-def ahead_of(sizes: Sequence[float]) -> int:
-    """Return how many buckets lie wholly in the last :data:`AHEAD` of a model. ``sizes``: of the buckets, in the order
+def count_early_buckets(sizes: Sequence[float]) -> int:
+    """Return how many buckets lie wholly in the last :data:`EARLY_SHARE` of a model. ``sizes``: of the buckets, in the order
     of backward.
     """
-    reached = itertools.accumulate(sizes)
-    most = sum(sizes) * AHEAD
-    return sum(size <= most for size in reached)
+    cumulative = itertools.accumulate(sizes)
+    most = sum(sizes) * EARLY_SHARE
+    return sum(size <= most for size in cumulative)
 
 
-def in_buckets(sizes: Iterable[float], least: float, first: float | None = None) -> list[range]:
+def group_into_buckets(sizes: Iterable[float], least: float, first: float | None = None) -> list[range]:
     """Split consecutive items into buckets: ranges of positions, from 0.
 
     :param sizes: sizes of the items.
@@ -29,12 +29,12 @@ def in_buckets(sizes: Iterable[float], least: float, first: float | None = None)
     :param first: least size of the first bucket. None: ``least``.
     """
     buckets: list[range] = []
-    begin, end, size, wanted = 0, 0, 0.0, least if first is None else first
+    begin, end, size, least_now = 0, 0, 0.0, least if first is None else first
     for end, more in enumerate(sizes, 1):
         size += more
-        if size >= wanted:
+        if size >= least_now:
             buckets.append(range(begin, end))
-            begin, size, wanted = end, 0.0, least
+            begin, size, least_now = end, 0.0, least
     return buckets if begin == end else [*buckets, range(begin, end)]
 
 
@@ -60,12 +60,12 @@ class Countdown:
 
     def __init__(self, buckets: LayerBuckets, parts: Sequence[int]) -> None:
         self._of = buckets.of
-        self._left = [0] * len(buckets)
+        self._outstanding = [0] * len(buckets)
         for layer in parts:
-            self._left[self._of[layer]] += 1
+            self._outstanding[self._of[layer]] += 1
 
     def arrived(self, layer: int) -> int | None:
         """Count one more item of ``layer``. Return its bucket if the bucket is complete now, else None."""
         bucket = self._of[layer]
-        self._left[bucket] -= 1
-        return None if self._left[bucket] else bucket
+        self._outstanding[bucket] -= 1
+        return None if self._outstanding[bucket] else bucket

@@ -75,10 +75,10 @@ def check(module: nn.Module) -> None:
     :raises ModelError: a part of the state cannot; names it.
     """
     for name, part in _parts(module).items():
-        called = _called(name, part)
+        description = _describe(name, part)
         if type(part).set_extra_state is nn.Module.set_extra_state:
-            raise ModelError(f"{called} has get_extra_state, but no set_extra_state to restore its state")
-        _pack(name, part.get_extra_state(), called)
+            raise ModelError(f"{description} has get_extra_state, but no set_extra_state to restore its state")
+        _pack(name, part.get_extra_state(), description)
     known = {id(tensor) for tensor in (*module.parameters(), *module.buffers())}
     names = tensors_of(module)
     for name, tensor in names.items():
@@ -95,25 +95,25 @@ def check(module: nn.Module) -> None:
             )
 
 
-def prove(module: nn.Module) -> None:
+def check_round_trip(module: nn.Module) -> None:
     """Let each part load its own extra state as it would arrive, so that an error shows before training, not after it.
 
     :raises ModelError: a part does not accept its state.
     """
     for name, part in _parts(module).items():
-        called = _called(name, part)
-        arrived = values.unpack(_pack(name, part.get_extra_state(), called))[name]
+        description = _describe(name, part)
+        arrived = values.unpack(_pack(name, part.get_extra_state(), description))[name]
         try:
             part.set_extra_state(arrived)
         except Exception as error:  # whatever a user's module raises
             raise ModelError(
-                f"{called} does not take back what its get_extra_state returns. Instances of subclasses arrive as the base"
-                f" class, such as a namedtuple as a tuple. set_extra_state raised {type(error).__name__}: {error}"
+                f"{description} does not take back what its get_extra_state returns. Instances of subclasses arrive as the"
+                f" base class, such as a namedtuple as a tuple. set_extra_state raised {type(error).__name__}: {error}"
             ) from error
 
 
-def packed(module: nn.Module, warn: Callable[[str], object]) -> dict[str, torch.Tensor]:
-    """Return all of the state as tensors, for :func:`unpacked`.
+def pack_state(module: nn.Module, warn: Callable[[str], object]) -> dict[str, torch.Tensor]:
+    """Return all of the state as tensors, for :func:`unpack_state`.
 
     Extra state that is no longer available is left out, as the end of training must not fail for it. ``warn`` is called
     with a message about it.
@@ -122,10 +122,10 @@ def packed(module: nn.Module, warn: Callable[[str], object]) -> dict[str, torch.
     for name, part in _parts(module).items():
         try:
             state[name] = part.get_extra_state()
-            _pack(name, state[name], _called(name, part))
+            _pack(name, state[name], _describe(name, part))
         except Exception as error:  # noqa: BLE001 - whatever a user's module raises, at the end of a long fit
             state.pop(name, None)
-            warn(f"the trained model lacks the extra state of {_called(name, part)}: {error!r}")
+            warn(f"the trained model lacks the extra state of {_describe(name, part)}: {error!r}")
     extra = values.pack(state) if state else {}
     transient = _buffers(module, persistent=False)
     return {
@@ -135,19 +135,19 @@ def packed(module: nn.Module, warn: Callable[[str], object]) -> dict[str, torch.
     }
 
 
-def unpacked(tensors: dict[str, torch.Tensor]) -> tuple[dict[str, torch.Tensor], dict[str, Any]]:
-    """Return the tensors by name, and the extra state by part, from what :func:`packed` returned."""
+def unpack_state(tensors: dict[str, torch.Tensor]) -> tuple[dict[str, torch.Tensor], dict[str, Any]]:
+    """Return the tensors by name, and the extra state by part, from what :func:`pack_state` returned."""
     extra = {name.removeprefix(_PREFIX): tensor for name, tensor in tensors.items() if name.startswith(_PREFIX)}
     return state_dict_of(tensors), values.unpack(extra) if extra else {}
 
 
 def state_dict_of(tensors: dict[str, torch.Tensor]) -> dict[str, torch.Tensor]:
-    """Return the parameters and persistent buffers, by name, from what :func:`packed` returned."""
+    """Return the parameters and persistent buffers, by name, from what :func:`pack_state` returned."""
     return {name: tensor for name, tensor in tensors.items() if not name.startswith((_PREFIX, _TRANSIENT))}
 
 
-def transient(tensors: dict[str, torch.Tensor]) -> dict[str, torch.Tensor]:
-    """Return the buffers that are not in the state_dict, by name, from what :func:`packed` returned."""
+def transient_buffers(tensors: dict[str, torch.Tensor]) -> dict[str, torch.Tensor]:
+    """Return the buffers that are not in the state_dict, by name, from what :func:`pack_state` returned."""
     names = (name for name in tensors if name.startswith(_TRANSIENT))
     return {name.removeprefix(_TRANSIENT): tensors[name] for name in names}
 
@@ -161,16 +161,16 @@ def _parts(module: nn.Module) -> dict[str, nn.Module]:
     }
 
 
-def _pack(name: str, extra: Any, called: str) -> dict[str, torch.Tensor]:
+def _pack(name: str, extra: Any, description: str) -> dict[str, torch.Tensor]:
     try:
         return values.pack({name: extra})
     except InputError as error:
         raise ModelError(
-            f"get_extra_state of {called} returns something that cannot be sent with the trained model:"
+            f"get_extra_state of {description} returns something that cannot be sent with the trained model:"
             f" {error.message.partition(';')[0]}"
         ) from error
 
 
-def _called(name: str, part: nn.Module) -> str:
+def _describe(name: str, part: nn.Module) -> str:
     kind = type(part).__qualname__
     return f"the model's part {name} ({kind})" if name else f"the model ({kind})"

@@ -11,7 +11,7 @@ from dataclasses import dataclass
 
 import torch
 
-from sparkdl_comm.space.layer_buckets import in_buckets
+from sparkdl_comm.space.layer_buckets import group_into_buckets
 
 
 @dataclass(frozen=True)
@@ -106,7 +106,10 @@ class ParameterSpace:
         :param least: least number of elements. Only the last bucket may be smaller.
         """
         backwards = self.entries[::-1]
-        parts = (backwards[part.start : part.stop] for part in in_buckets((entry.count for entry in backwards), least))
+        parts = (
+            backwards[part.start : part.stop]
+            for part in group_into_buckets((entry.count for entry in backwards), least)
+        )
         return [(part[-1].start, part[0].start + part[0].count) for part in parts]
 
     def not_finite(self, start: int, values: torch.Tensor) -> set[str]:

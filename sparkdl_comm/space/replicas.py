@@ -15,7 +15,7 @@ from sparkdl_comm.space.flat import FlatModel
 from sparkdl_comm.space.untrained_state import UntrainedState, digests
 
 
-def begin_alike(model: FlatModel, gang: Gang, timeout: float) -> None:
+def broadcast_initial_state(model: FlatModel, gang: Gang, timeout: float) -> None:
     """Copy rank 0's parameters, buffers and extra state to all ranks, as DistributedDataParallel does.
 
     All ranks call it before ``model`` is bound. Their models must have the same trainable parameters.
@@ -25,18 +25,18 @@ def begin_alike(model: FlatModel, gang: Gang, timeout: float) -> None:
         entry.name: parameter for entry, parameter in zip(model.entries, model.parameters, strict=True)
     }
     untrained, extra = state.tensors(), values.pack(state.extra())
-    ours = [digests(tensors) for tensors in (trained, untrained, extra)]
-    first, *others = gather_json(gang, ours, timeout)
-    gone = [
+    own_digests = [digests(tensors) for tensors in (trained, untrained, extra)]
+    first, *others = gather_json(gang, own_digests, timeout)
+    differing = [
         [name for name in theirs if any(other[kind].get(name) != theirs[name] for other in others)]
         for kind, theirs in enumerate(first)
     ]
     with torch.no_grad():
-        for name in gone[0]:
-            trained[name].copy_(_from_first(trained, name, gang, timeout))
-    state.load({name: _from_first(untrained, name, gang, timeout) for name in gone[1]})
-    if gone[2]:
-        state.load_extra(values.unpack({name: _from_first(extra, name, gang, timeout) for name in first[2]}))
+        for name in differing[0]:
+            trained[name].copy_(_fetch_from_rank_0(trained, name, gang, timeout))
+    state.load({name: _fetch_from_rank_0(untrained, name, gang, timeout) for name in differing[1]})
+    if differing[2]:
+        state.load_extra(values.unpack({name: _fetch_from_rank_0(extra, name, gang, timeout) for name in first[2]}))
 
 
 def average(state: UntrainedState, rows: int, gang: Gang, timeout: float) -> None:
@@ -48,21 +48,25 @@ def average(state: UntrainedState, rows: int, gang: Gang, timeout: float) -> Non
     :param rows: number of rows that this rank computed with its tensors.
     """
     tensors = state.tensors()
-    told = gather_json(gang, {"rows": rows, "digests": digests(tensors)}, timeout)
-    names = {name: None for rank in told for name in rank["digests"]}  # a set that keeps the order
-    differ = [name for name in names if len({rank["digests"].get(name) for rank in told}) > 1]
-    if not differ:
+    reports = gather_json(gang, {"rows": rows, "digests": digests(tensors)}, timeout)
+    names = {name: None for rank in reports for name in rank["digests"]}  # a set that keeps the order
+    differing = [name for name in names if len({rank["digests"].get(name) for rank in reports}) > 1]
+    if not differing:
         return
-    gathered = gather_tensors(gang, [tensors[name] for name in differ if name in tensors], timeout)
-    had = [
-        dict(zip([name for name in differ if name in rank["digests"]], theirs, strict=True))
-        for rank, theirs in zip(told, gathered, strict=True)
+    gathered = gather_tensors(gang, [tensors[name] for name in differing if name in tensors], timeout)
+    tensors_by_rank = [
+        dict(zip([name for name in differing if name in rank["digests"]], theirs, strict=True))
+        for rank, theirs in zip(reports, gathered, strict=True)
     ]
-    settled = {}
-    for name in differ:
-        shares = [(rank["rows"], theirs[name]) for rank, theirs in zip(told, had, strict=True) if name in theirs]
-        settled[name] = _mean([(share, tensor) for share, tensor in shares if share] or shares)
-    state.load(settled)
+    averaged = {}
+    for name in differing:
+        shares = [
+            (rank["rows"], theirs[name])
+            for rank, theirs in zip(reports, tensors_by_rank, strict=True)
+            if name in theirs
+        ]
+        averaged[name] = _mean([(share, tensor) for share, tensor in shares if share] or shares)
+    state.load(averaged)
 
 
 def _mean(shares: list[tuple[int, torch.Tensor]]) -> torch.Tensor:
@@ -76,6 +80,6 @@ def _mean(shares: list[tuple[int, torch.Tensor]]) -> torch.Tensor:
     return mean.to(first.dtype)
 
 
-def _from_first(tensors: dict[str, torch.Tensor], name: str, gang: Gang, timeout: float) -> torch.Tensor:
+def _fetch_from_rank_0(tensors: dict[str, torch.Tensor], name: str, gang: Gang, timeout: float) -> torch.Tensor:
     """Return rank 0's tensor. Tensors are sent one at a time, so that no rank holds the model twice."""
     return gather_tensors(gang, [tensors[name]] if gang.rank == 0 else [], timeout)[0][0]

@@ -27,7 +27,7 @@ from sparkdl_comm.errors import DeadlineError, GangError, ModelError
 from sparkdl_comm.gang.frames import TIMEOUT_KEY
 from sparkdl_comm.gang.gang import Gang
 from sparkdl_comm.gang.process_group import BACKENDS, bind_to_nic
-from sparkdl_comm.gang.torch_errors import peer_late
+from sparkdl_comm.gang.torch_errors import is_peer_late
 
 
 def synchronize(module: nn.Module, device: torch.device, gang: Gang, timeout: float, stack: ExitStack) -> bool:
@@ -69,14 +69,14 @@ def _forward(layer: nn.SyncBatchNorm, rows: torch.Tensor) -> torch.Tensor:
     mean = sums[:-1] / total
     centred = values - mean.view(channels)
     variance = _Sum.apply(centred.square().sum(others)) / total
-    _keep(layer, mean.detach(), variance.detach() * (total / (total - 1)))
+    _update_statistics(layer, mean.detach(), variance.detach() * (total / (total - 1)))
     normal = centred * torch.rsqrt(variance + layer.eps).view(channels)
     if layer.affine:
         normal = normal * layer.weight.view(channels) + layer.bias.view(channels)
     return normal.to(rows.dtype)
 
 
-def _keep(layer: nn.SyncBatchNorm, mean: torch.Tensor, variance: torch.Tensor) -> None:
+def _update_statistics(layer: nn.SyncBatchNorm, mean: torch.Tensor, variance: torch.Tensor) -> None:
     """Update the running statistics like torch."""
     if layer.running_mean is None or layer.running_var is None or layer.num_batches_tracked is None:
         return  # track_running_stats=False
@@ -108,7 +108,7 @@ def _all_reduce(vector: torch.Tensor) -> torch.Tensor:
     try:
         dist.all_reduce(total)
     except RuntimeError as exc:
-        if peer_late(exc):
+        if is_peer_late(exc):
             raise DeadlineError(f"SyncBatchNorm waited too long for another rank. Raise {TIMEOUT_KEY}.") from exc
         raise GangError(f"SyncBatchNorm lost another rank: {exc}") from exc
     return total

@@ -19,7 +19,7 @@ from torch.nn.parameter import is_lazy
 from sparkdl_comm.errors import ModelError
 from sparkdl_comm.gang.tensors import raw
 from sparkdl_comm.space import module_state
-from sparkdl_comm.space.aliases import repeats
+from sparkdl_comm.space.aliases import has_repeated_elements
 from sparkdl_comm.space.flat import FlatModel
 
 _PARAMETER, _BUFFER, _TRANSIENT = "parameter", "buffer", "transient"
@@ -60,13 +60,15 @@ class UntrainedState:
 
         :raises ModelError: a name belongs to no module.
         """
-        here = self.tensors()
+        current = self.tensors()
         with torch.no_grad():
             for name, values in tensors.items():
-                tensor = here.get(name)
+                tensor = current.get(name)
                 if tensor is None:
                     self._register(name, values.to(self._model.parameters[0].device, copy=True))
-                elif tensor.shape == values.shape and tensor.dtype == values.dtype and not repeats(tensor):
+                elif (
+                    tensor.shape == values.shape and tensor.dtype == values.dtype and not has_repeated_elements(tensor)
+                ):
                     tensor.copy_(values)
                 else:
                     tensor.data = values.to(tensor.device, copy=True)

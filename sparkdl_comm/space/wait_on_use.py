@@ -32,24 +32,24 @@ class WaitOnUse(TorchFunctionMode):
     - Pre-forward hooks see every call of a module that owns parameters. The module may pass them to code that torch
       does not see, such as an extension's functions.
 
-    ``need`` may be called many times for a layer. While ``done()`` is true nothing is checked, which costs next to
+    ``need`` may be called many times for a layer. While ``is_done()`` is true nothing is checked, which costs next to
     nothing.
     """
 
-    def __init__(self, model: FlatModel, need: Callable[[int], None], done: Callable[[], bool]) -> None:
+    def __init__(self, model: FlatModel, need: Callable[[int], None], is_done: Callable[[], bool]) -> None:
         super().__init__()
         self._layer_of = {
             id(parameter): layer for parameter, layer in zip(model.parameters, model.layer_of_each, strict=True)
         }
-        self._need, self._done = need, done
+        self._need, self._is_done = need, is_done
         for module in model.module.modules():
             layers = [self._layer_of[id(p)] for p in module.parameters(recurse=False) if id(p) in self._layer_of]
             if layers:
-                module.register_forward_pre_hook(self._before(max(layers)))
+                module.register_forward_pre_hook(self._make_hook(max(layers)))
 
-    def _before(self, layer: int) -> Callable[[torch.nn.Module, Any], None]:
+    def _make_hook(self, layer: int) -> Callable[[torch.nn.Module, Any], None]:
         def hook(module: torch.nn.Module, inputs: Any) -> None:
-            if not self._done():
+            if not self._is_done():
                 self._need(layer)
 
         return hook
@@ -58,18 +58,18 @@ class WaitOnUse(TorchFunctionMode):
         self, func: Any, types: Any, args: tuple[Any, ...] = (), kwargs: dict[str, Any] | None = None
     ) -> Any:
         kwargs = kwargs or {}
-        if not self._done() and func not in _WITHOUT_VALUES:
-            self._look(args)
-            self._look(kwargs.values())
+        if not self._is_done() and func not in _WITHOUT_VALUES:
+            self._check(args)
+            self._check(kwargs.values())
         return func(*args, **kwargs)
 
-    def _look(self, values: Iterable[Any]) -> None:
+    def _check(self, values: Iterable[Any]) -> None:
         for value in values:
             layer = self._layer_of.get(id(value))
             if layer is not None:
                 self._need(layer)
             elif isinstance(value, (list, tuple)):
-                self._look(value)
+                self._check(value)
 
 
 def can_wait_on_use(module: torch.nn.Module) -> bool:

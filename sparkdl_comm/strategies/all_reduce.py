@@ -9,7 +9,7 @@ import torch.distributed as dist
 from sparkdl_comm.errors import ConfError, DeadlineError
 from sparkdl_comm.gang.gang import Gang
 from sparkdl_comm.gang.process_group import default_group
-from sparkdl_comm.gang.torch_errors import peer_late
+from sparkdl_comm.gang.torch_errors import is_peer_late
 from sparkdl_comm.optim.optimizer import OptimizerMaker
 from sparkdl_comm.space.flat import FlatModel
 from sparkdl_comm.strategies.replicated import Replicated
@@ -47,7 +47,7 @@ class AllReduce(Replicated):
         try:
             run()
         except RuntimeError as exc:
-            if not peer_late(exc):
+            if not is_peer_late(exc):
                 raise
             raise DeadlineError(
                 f"a {self.backend} {what} waited {self.conf.timeout:g} s for another rank. If a step can take longer, set a"

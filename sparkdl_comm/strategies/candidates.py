@@ -25,7 +25,7 @@ from sparkdl_comm.conf import PREFIX, CommConf
 from sparkdl_comm.conf.strategy import CHEAPEST, DECOUPLED_IBATCH, HITOPK, IBATCH, SERVER, loop_name
 from sparkdl_comm.errors import ConfError
 from sparkdl_comm.sim.server_run import (
-    UNPLANNED,
+    SIMPLE_BATCHINGS,
     Batch,
     Overhead,
     ServedLayer,
@@ -33,7 +33,7 @@ from sparkdl_comm.sim.server_run import (
     equal_cuts,
     iteration_seconds,
 )
-from sparkdl_comm.space.layer_buckets import ahead_of
+from sparkdl_comm.space.layer_buckets import count_early_buckets
 from sparkdl_comm.space.parameter_space import ParameterSpace
 from sparkdl_comm.strategies.choice import MARGIN
 from sparkdl_comm.strategies.registry import load_strategy
@@ -110,10 +110,10 @@ def able(
     found = [Candidate(name, "all-reduce", replace(conf, strategy=name)) for name in [CHEAPEST, *names]]
     found += [Candidate.decoupled(name, conf) for name in names]
     found += [Candidate(HITOPK, HITOPK, replace(conf, strategy=HITOPK))] * single
-    tried = (*UNPLANNED, IBATCH)
+    tried = (*SIMPLE_BATCHINGS, IBATCH)
     for batching in tried if conf.ps_batching in ("whole", IBATCH) else (conf.ps_batching,):
         of_server = replace(conf, strategy=SERVER, ps_batching=batching)
-        profiled = batching not in UNPLANNED and not batching.startswith("fixed")
+        profiled = batching not in SIMPLE_BATCHINGS and not batching.startswith("fixed")
         if profiled:
             of_server = replace(of_server, ps_profile_iterations=min(conf.ps_profile_iterations, _PROFILED))
         settling = _PLANNING if profiled else _COMPILING
@@ -260,9 +260,9 @@ class Predictor:
         def taken(batches: Sequence[Batch]) -> float:
             return iteration_seconds(layers, batches, batches, cost)
 
-        if conf.ps_batching in UNPLANNED:
-            return taken(UNPLANNED[conf.ps_batching](len(layers)))
-        plain = min(taken(cut(len(layers))) for cut in UNPLANNED.values())
+        if conf.ps_batching in SIMPLE_BATCHINGS:
+            return taken(SIMPLE_BATCHINGS[conf.ps_batching](len(layers)))
+        plain = min(taken(cut(len(layers))) for cut in SIMPLE_BATCHINGS.values())
         planned = min(map(taken, equal_cuts([layer.nbytes for layer in layers])), default=plain)
         return planned if planned < (1 - MARGIN) * plain else plain
 
@@ -286,7 +286,7 @@ def step_seconds(
     spans = [later - sooner for sooner, later in zip([0.0, *ready], [*ready, computing.backward], strict=False)]
     total = sum(spans) or 1.0
     forward = [computing.forward * span / total for span in spans]
-    ahead = 0 if second is None else ahead_of([stop - start for start, stop in buckets])
+    ahead = 0 if second is None else count_early_buckets([stop - start for start, stop in buckets])
     here = [0.0] * len(buckets)
     now = free = 0.0
     begun = []

@@ -32,7 +32,7 @@ from sparkdl_comm.errors import ConfError, ModelError
 from sparkdl_comm.gang.gang import Gang
 from sparkdl_comm.gang.process_group import default_group
 from sparkdl_comm.optim.optimizer import OptimizerMaker
-from sparkdl_comm.space.buckets import Buckets
+from sparkdl_comm.space.buckets import GradientBuckets
 from sparkdl_comm.space.flat import FlatModel
 from sparkdl_comm.strategies.base import Strategy
 from sparkdl_comm.strategies.compressed import CompressedExchange
@@ -52,7 +52,7 @@ class CollectiveStrategy(Strategy):
 
     def __init__(self, conf: CommConf) -> None:
         super().__init__(conf)
-        self._opened: list[CollectiveGroup | BucketExchange | Buckets] = []
+        self._opened: list[CollectiveGroup | BucketExchange | GradientBuckets] = []
 
     @classmethod
     def full_name(cls, conf: CommConf) -> str:
@@ -95,7 +95,7 @@ class CollectiveStrategy(Strategy):
         self._opened.append(self._group)
         self._under_way: list[Pending] = []
         parts = self.parts or model.buckets(self.conf.bucket / model.gradients.element_size())
-        self._buckets = Buckets(model, parts, self._send)
+        self._buckets = GradientBuckets(model, parts, self._send)
         self._opened.append(self._buckets)
         self._exchange = self._exchange_of(model.gradients, operation)
         self._opened.append(self._exchange)

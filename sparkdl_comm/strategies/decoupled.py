@@ -47,7 +47,7 @@ from sparkdl_comm.optim.optimizer import OptimizerMaker
 from sparkdl_comm.optim.parallel import GangRanks, deal
 from sparkdl_comm.optim.shard import Shard
 from sparkdl_comm.space.flat import FlatModel
-from sparkdl_comm.space.layer_buckets import ahead_of
+from sparkdl_comm.space.layer_buckets import count_early_buckets
 from sparkdl_comm.strategies.arrivals import Arrivals, ArrivingParameters
 from sparkdl_comm.strategies.exchange import BucketExchange, CollectiveExchange
 
@@ -92,8 +92,8 @@ class CollectiveDecoupled(ArrivingParameters):
         self._arrivals = Arrivals(model, self.watch, overlap=True)
         #: Number of buckets that are gathered during backward, and whether this step has already started to gather them.
         self._ahead, self._gathered_ahead = 0, False
-        if device.type == "cpu" and self._shard.in_parts and not make_optimizer.judges_gradients:
-            self._ahead = ahead_of([stop - start for start, stop in self._buckets.ranges])
+        if device.type == "cpu" and self._shard.can_step_in_parts and not make_optimizer.needs_all_gradients:
+            self._ahead = count_early_buckets([stop - start for start, stop in self._buckets.ranges])
         #: Memory of the current parameters and, if buckets are gathered ahead, of the next ones.
         self._memories = [model.values, model.values.clone()] if self._ahead else [model.values]
         group = self._group
@@ -115,7 +115,7 @@ class CollectiveDecoupled(ArrivingParameters):
         ranges = self._buckets.ranges
         ahead, rest = ranges[: self._ahead], ranges[self._ahead :]
         with self.watch.phase("update"):
-            self._shard.step_stretch(slice(0, ahead[-1][0] if self._gathered_ahead else self._model.count))
+            self._shard.step_range(slice(0, ahead[-1][0] if self._gathered_ahead else self._model.count))
         for start, stop in reversed(rest) if self._gathered_ahead else [*reversed(ahead), *reversed(rest)]:
             self._gather(start, stop)
         self._gathered_ahead = False
@@ -180,7 +180,7 @@ class CollectiveDecoupled(ArrivingParameters):
         for reduced in reversed(ahead):
             reduced.wait()
             with self.watch.phase("update"):
-                self._shard.step_stretch(slice(reduced.start, reduced.stop))
+                self._shard.step_range(slice(reduced.start, reduced.stop))
             self._gather(reduced.start, reduced.stop)
         self._gathered_ahead = True
 

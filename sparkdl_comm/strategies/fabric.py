@@ -80,7 +80,7 @@ class FabricWorker(Asynchronous):
         self._values = model.values.numpy()
         self._before = np.empty_like(self._values)
         self.optimizer = make_optimizer([(parameter, parameter) for parameter in model.parameters])
-        self._sparse = make_optimizer.wants_sparse(self.optimizer)
+        self._sparse = make_optimizer.needs_sparse(self.optimizer)
         self._gang = gang
         # An epoch ends for all ranks together, so none of them can be missed.
         self._fabric = Fabric(gang, SchedulerOptions.of(self.conf), self.conf.ports, tolerates_loss=False)

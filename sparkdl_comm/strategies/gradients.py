@@ -26,7 +26,7 @@ class GradientRule:
     """
 
     def __init__(self, optimization: Optimization, gang: Gang, strategy: Strategy, timeout: float) -> None:
-        self._idle = not optimization.judges_gradients
+        self._idle = not optimization.needs_all_gradients
         self._limit = optimization.max_grad_norm
         #: True if a step with a non-finite gradient is skipped and the scale of the loss is halved (fp16).
         self.skips = optimization.precision == "fp16"

@@ -25,7 +25,7 @@ class Replicated(Strategy):
         self.optimizer = make_optimizer([(parameter, parameter) for parameter in model.parameters])
         if isinstance(self.optimizer, Layerwise):
             self.optimizer.share(GangRanks(gang, self.conf.timeout))
-        self._sparse = make_optimizer.wants_sparse(self.optimizer)
+        self._sparse = make_optimizer.needs_sparse(self.optimizer)
 
     def before_forward(self) -> None:
         """Do nothing: the parameters are already in place."""

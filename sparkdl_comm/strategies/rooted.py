@@ -37,7 +37,7 @@ class CollectiveAtRoot(ArrivingParameters):
         self._parameters = self._exchange_of(model.values, "broadcast")
         self._is_root = gang.rank == 0
         self.optimizer = make_optimizer([(p, p) for p in model.parameters] if self._is_root else [])
-        self._sparse = make_optimizer.wants_sparse(self.optimizer)
+        self._sparse = make_optimizer.needs_sparse(self.optimizer)
         self._arrivals = Arrivals(model, self.watch, overlap=self.conf.loop == "root-overlap")
 
     def gradients(self) -> list[torch.Tensor]:

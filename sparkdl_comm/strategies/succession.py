@@ -25,7 +25,7 @@ from sparkdl_comm.gang.exchange import gather_json
 from sparkdl_comm.gang.gang import Gang
 from sparkdl_comm.optim import elementwise
 from sparkdl_comm.optim.optimizer import OptimizerMaker
-from sparkdl_comm.optim.stand_in import StandIn
+from sparkdl_comm.optim.optimizer_proxy import OptimizerProxy
 from sparkdl_comm.optim.whole_state import WholeState
 from sparkdl_comm.space.flat import FlatModel
 from sparkdl_comm.strategies.base import Stopwatch, Strategy
@@ -55,7 +55,7 @@ class Succession:
         """:param group: collectives over all ranks, which move optimizer state from one strategy to the next."""
         self._attempt, self._gang, self._model, self._make_optimizer = attempt, gang, model, make_optimizer
         self._group, self._timeout = group, timeout
-        self.optimizer = StandIn()
+        self.optimizer = OptimizerProxy()
         self.unstriped = _unstriped(model, make_optimizer)
         self._current: Strategy | None = None
         self._number = 0
@@ -75,7 +75,7 @@ class Succession:
         """
         kept = None if self._current is None else self._end(self._current)
         self._join(conf, watch, trace, parts, self._model, self._make_optimizer)
-        self.optimizer.stand_for(self.current.optimizer)
+        self.optimizer.follow(self.current.optimizer)
         if kept is not None:
             self._give(kept)
 
@@ -95,7 +95,7 @@ class Succession:
             return {"whole": strategy.optimizer.state_dict()}
         stripes = strategy.stripes()
         part = WholeState.of(self._model, stripes, strategy.optimizer)
-        return {"sharded": strategy.sharded, "part": part.stored(stripes)}
+        return {"sharded": strategy.sharded, "part": part.to_checkpoint(stripes)}
 
     def load(self, stored: dict[str, Any]) -> None:
         """Load what :meth:`stored` returned, before the first step. All ranks call it. The strategy may be another one now.
@@ -110,7 +110,7 @@ class Succession:
         if self.unstriped is not None:
             self._give(stored["whole"])
             return
-        part = WholeState.from_stored(self._model, stored["part"])
+        part = WholeState.from_checkpoint(self._model, stored["part"])
         self._give(self._gathered(part) if stored["sharded"] else part)
 
     def abort(self) -> None:
@@ -172,13 +172,13 @@ class Succession:
         """Give the current strategy's optimizer the state ``kept``."""
         strategy = self.current
         if isinstance(kept, WholeState):
-            kept.give(self._model, strategy.stripes(), strategy.optimizer)
+            kept.load_into(self._model, strategy.stripes(), strategy.optimizer)
         else:
             strategy.optimizer.load_state_dict(kept)
-        self.optimizer.stand_for(strategy.optimizer)
+        self.optimizer.follow(strategy.optimizer)
 
     def _gathered(self, part: WholeState) -> WholeState:
-        return part.gathered(self._gang, self._model, self._add, self._timeout)
+        return part.gather(self._gang, self._model, self._add, self._timeout)
 
     def _add(self, vector: torch.Tensor) -> None:
         self._group.start("all_reduce", vector).wait()
@@ -190,4 +190,4 @@ def _unstriped(model: FlatModel, make_optimizer: OptimizerMaker) -> str | None:
     except ModelError as error:
         return error.message
     optimizer = make_optimizer([(parameter, parameter) for parameter in model.parameters])
-    return "the model has an Embedding with sparse=True" if make_optimizer.wants_sparse(optimizer) else None
+    return "the model has an Embedding with sparse=True" if make_optimizer.needs_sparse(optimizer) else None

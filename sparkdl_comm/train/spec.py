@@ -79,12 +79,12 @@ class RowSet:
     """Rows cached on the executors' disks, one part per rank.
 
     :param name: 16 hexadecimal digits.
-    :param there: True: ranks read the rows from disk, and get none from Spark. False: ranks get the rows from Spark and
+    :param is_cached: True: ranks read the rows from disk, and get none from Spark. False: ranks get the rows from Spark and
         cache them under this name.
     """
 
     name: str
-    there: bool
+    is_cached: bool
 
 
 @dataclass(frozen=True)

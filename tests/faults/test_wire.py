@@ -84,7 +84,7 @@ def work(gang: Gang, algorithm: str) -> list[Any]:
             vector = torch.full((1000,), float(gang.rank + number))
             group.start("all_reduce", vector).wait()
             results.append(vector.tolist())
-        gang.outlast(TIMEOUT)
+        gang.wait_until_alone(TIMEOUT)
     finally:
         group.close()
     return results

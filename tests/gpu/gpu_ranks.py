@@ -108,12 +108,12 @@ def fit(case: Case, gang: Gang) -> Fitted:
         stack.callback(model.release)
         rng.seed(spec.seed, gang.rank)
         device = next(model.module.parameters()).device
-        together = synchronize(model.module, device, gang, TIMEOUT, stack)
+        has_collectives = synchronize(model.module, device, gang, TIMEOUT, stack)
         sampler = BatchSampler.of([part.rows for part in case.parts], case.rows)
         rows = case.parts[gang.rank].cache
         seen = case.validation[gang.rank].cache if case.validation else None
         progress = Progress()
-        loop = loop_for(strategy)(spec, gang, rows, sampler, model, strategy, progress, seen, together)
+        loop = loop_for(strategy)(spec, gang, rows, sampler, model, strategy, progress, seen, has_collectives)
         begun = 0
         if spec.checkpoints is not None and restorer is not None:
             begun = restorer.step

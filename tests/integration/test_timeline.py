@@ -15,7 +15,7 @@ from sparkdl_comm.cli import main
 from sparkdl_comm.errors import InputError
 from sparkdl_comm.report.timeline import Timeline
 from sparkdl_comm.report.trace_file import read_trace
-from sparkdl_comm.sim.traced import traced as what_was_traced
+from sparkdl_comm.sim.traced_timings import timings_from_spans
 
 WORLD, STEPS, TRACED, LAYERS = 3, 6, 2, 4
 
@@ -96,7 +96,7 @@ def test_a_saved_timeline_tells_what_predictions_need(timeline: Timeline, tmp_pa
     spans, parameter_bytes = read_trace(path)
     found, saved = (sorted((s["rank"], s["iteration"], s["name"]) for s in each) for each in (spans, timeline.spans))
     assert found == saved
-    told = what_was_traced(spans, parameter_bytes)
+    told = timings_from_spans(spans, parameter_bytes)
     assert (told.pulls, told.pushes) == (((0, 0), (1, 1), (2, 2), (3, 3)), ((0, 0), (1, 1), (2, 3)))
     parameters = sum(parameter.numel() for parameter in Deep().parameters())
     assert sum(layer.nbytes for layer in told.layers) == pytest.approx(4 * parameters)

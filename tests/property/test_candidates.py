@@ -14,8 +14,7 @@ from sparkdl_comm.collectives.cost import Cost
 from sparkdl_comm.conf import CommConf
 from sparkdl_comm.sim.decoupled_run import decoupled_seconds
 from sparkdl_comm.sim.server_run import Overhead
-from sparkdl_comm.sim.step_run import Bucket
-from sparkdl_comm.sim.step_run import Computing as Simulated
+from sparkdl_comm.sim.step_run import Bucket, ComputeTimings
 from sparkdl_comm.sim.step_run import step_seconds as simulated_seconds
 from sparkdl_comm.space.parameter_space import ParameterSpace
 from sparkdl_comm.strategies.bucket_planner import planned
@@ -71,7 +70,7 @@ def test_steps_as_the_simulator_has_them(loop: str, sizes: list[int], seconds: f
     found = Predictor(space, topology, cost).seconds(candidate, computing)
     arrivals = {entry.start: arrival for entry, arrival in zip(space.entries, computing.arrivals, strict=True)}
     buckets = tuple(Bucket(stop - start, arrivals[start]) for start, stop in space.buckets((1 << 20) / 4))
-    simulated = Simulated(computing.forward, computing.backward, buckets, computing.update)
+    simulated = ComputeTimings(computing.forward, computing.backward, buckets, computing.update)
     taken = decoupled_seconds if loop == "decoupled" else simulated_seconds
     assert found == pytest.approx(taken(name, topology, simulated, cost), rel=0.1)
 

@@ -23,7 +23,7 @@ from sparkdl_comm.fabric.pacing import Pacing, Slice
 from sparkdl_comm.fabric.protocol import Expect
 from sparkdl_comm.fabric.receiver import Arrival, Receiver
 from sparkdl_comm.fabric.sender import CHUNK_BYTES, OutgoingTransfer, Sender
-from sparkdl_comm.gang.frames import unacknowledged
+from sparkdl_comm.gang.frames import count_unacknowledged_bytes
 
 SECONDS = 20.0
 counts = st.integers(0, 2**32 - 1)
@@ -229,8 +229,8 @@ def test_a_sender_is_closed_while_it_waits_for_a_receiver_that_takes_nothing() -
     sending = threading.Thread(target=send, daemon=True)
     sending.start()
     held, until = 0, time.monotonic() + SECONDS
-    while (held == 0 or held != unacknowledged(ours)) and time.monotonic() < until:
-        held = unacknowledged(ours)
+    while (held == 0 or held != count_unacknowledged_bytes(ours)) and time.monotonic() < until:
+        held = count_unacknowledged_bytes(ours)
         time.sleep(0.2)
     sender.close()
     sending.join(SECONDS)

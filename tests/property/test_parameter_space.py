@@ -6,7 +6,7 @@ from hypothesis import strategies as st
 from torch import nn
 
 from sparkdl_comm.space.flat import FlatModel
-from sparkdl_comm.space.layer_buckets import AHEAD, ahead_of, in_buckets
+from sparkdl_comm.space.layer_buckets import EARLY_SHARE, count_early_buckets, group_into_buckets
 from sparkdl_comm.space.parameter_space import ParameterSpace
 
 SHAPES = st.dictionaries(
@@ -71,7 +71,7 @@ def test_buckets_are_the_shortest_runs_of_parameters_that_have_enough_from_the_e
 
 @given(st.lists(st.integers(0, 9), max_size=20), st.integers(1, 30), st.none() | st.integers(1, 30))
 def test_items_are_in_one_bucket_each_in_their_order(sizes, least, first):
-    buckets = in_buckets(sizes, least, first)
+    buckets = group_into_buckets(sizes, least, first)
     assert [item for bucket in buckets for item in bucket] == [*range(len(sizes))]
     for number, bucket in enumerate(buckets):
         wanted = first if number == 0 and first is not None else least
@@ -81,9 +81,9 @@ def test_items_are_in_one_bucket_each_in_their_order(sizes, least, first):
 
 @given(st.lists(st.integers(1, 9), max_size=20))
 def test_what_travels_ahead_is_of_the_last_part_and_no_bucket_more_would_be(sizes):
-    ahead = ahead_of(sizes)
-    assert sum(sizes[:ahead]) <= AHEAD * sum(sizes)
-    assert ahead == len(sizes) or sum(sizes[: ahead + 1]) > AHEAD * sum(sizes)
+    ahead = count_early_buckets(sizes)
+    assert sum(sizes[:ahead]) <= EARLY_SHARE * sum(sizes)
+    assert ahead == len(sizes) or sum(sizes[: ahead + 1]) > EARLY_SHARE * sum(sizes)
 
 
 def test_a_modules_space_is_that_of_its_names_and_shapes():

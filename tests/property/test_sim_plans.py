@@ -13,7 +13,7 @@ from sparkdl_comm.collectives.cost import Cost
 from sparkdl_comm.collectives.plan import OPERATIONS, Collective, Plan, Program, Step, StepKind
 from sparkdl_comm.collectives.transfers import order_transfers
 from sparkdl_comm.errors import PlanError
-from sparkdl_comm.sim.collective import even_count, simulate
+from sparkdl_comm.sim.collective import round_up_count, simulate
 from sparkdl_comm.sim.engine import Engine
 from sparkdl_comm.sim.links import Flow, share
 from sparkdl_comm.sim.network import Network
@@ -106,7 +106,7 @@ def test_one_rank_stands_for_those_that_are_like_it(text, operation, count, call
     topology = Topology.parse(text)
     names = [a.name for a in ALGORITHMS.values() if operation in a.operations and not a.why_ineligible(topology)]
     name = data.draw(st.sampled_from(names))
-    plan = make_plan(name, Collective(operation, topology, even_count(topology, count), block=7))
+    plan = make_plan(name, Collective(operation, topology, round_up_count(topology, count), block=7))
     cost = Cost((1.0,) * topology.rails, alpha=0.3, gamma=0.1)
     alike, all_of_them = (simulate(plan, cost, 4, latency=0.2, calls=calls, coalesce=way) for way in (True, False))
     assert all_of_them.simulated == topology.world

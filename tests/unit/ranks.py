@@ -18,10 +18,10 @@ from sparkdl_comm.gang.failure import Failure
 from sparkdl_comm.gang.gang import Gang
 from sparkdl_comm.optim.optimization import Optimization
 from sparkdl_comm.optim.optimizer import OptimizerMaker
-from sparkdl_comm.optim.parallel import Alone, GangRanks
+from sparkdl_comm.optim.parallel import GangRanks, SingleRank
 from sparkdl_comm.optim.shard import Shard
 from sparkdl_comm.space.flat import FlatModel
-from sparkdl_comm.space.replicas import begin_alike
+from sparkdl_comm.space.replicas import broadcast_initial_state
 from sparkdl_comm.strategies.base import Strategy
 from sparkdl_comm.train.loop.asynchronous_loop import loop_for
 from sparkdl_comm.train.loop.progress import Progress
@@ -72,7 +72,7 @@ class Gathered(Strategy):
             self._mine = slice(self._cuts[gang.rank], self._cuts[gang.rank + 1])
         else:
             self._mine = slice(0, model.count)
-        ranks = GangRanks(gang, SECONDS) if self.sharded else Alone()
+        ranks = GangRanks(gang, SECONDS) if self.sharded else SingleRank()
         self._shard = Shard(model, self.owned(), model.gradients, make_optimizer, ranks)
         self.optimizer = self._shard.optimizer
         self._stale = False
@@ -162,7 +162,7 @@ def train(
     def one(gang: Gang) -> None:
         joined = strategy(spec.conf)
         try:
-            begin_alike(models[gang.rank], gang, SECONDS)
+            broadcast_initial_state(models[gang.rank], gang, SECONDS)
             arrive(spec, gang, models[gang.rank])
             joined.join(gang, models[gang.rank], OptimizerMaker(models[gang.rank], spec.optimization))
             own, *seen = (_cache(each[gang.rank]) for each in (parts, validation) if each)

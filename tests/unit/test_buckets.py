@@ -7,7 +7,7 @@ import pytest
 import torch
 from torch import nn
 
-from sparkdl_comm.space.buckets import Buckets
+from sparkdl_comm.space.buckets import GradientBuckets
 from sparkdl_comm.space.flat import FlatModel
 
 
@@ -29,20 +29,25 @@ def model() -> FlatModel:
     return made
 
 
-def backward(model: FlatModel, buckets: Buckets, *, last: bool) -> None:
+def backward(model: FlatModel, buckets: GradientBuckets, *, last: bool) -> None:
     with buckets.backward(last):
         model.module(torch.ones(3, 4)).sum().backward()
 
 
 def test_parts_cover_the_vector_from_its_end(model):
-    assert Buckets(model, model.buckets(2), lambda start, stop: None).ranges == [(52, 54), (36, 52), (32, 36), (0, 32)]
-    assert Buckets(model, model.buckets(18), lambda start, stop: None).ranges == [(36, 54), (0, 36)]
-    assert Buckets(model, model.buckets(10**6), lambda start, stop: None).ranges == [(0, 54)]
+    assert GradientBuckets(model, model.buckets(2), lambda start, stop: None).ranges == [
+        (52, 54),
+        (36, 52),
+        (32, 36),
+        (0, 32),
+    ]
+    assert GradientBuckets(model, model.buckets(18), lambda start, stop: None).ranges == [(36, 54), (0, 36)]
+    assert GradientBuckets(model, model.buckets(10**6), lambda start, stop: None).ranges == [(0, 54)]
 
 
 def test_a_part_is_sent_when_it_is_complete_and_all_before_it(model):
     sent = []
-    buckets = Buckets(model, model.buckets(2), lambda start, stop: sent.append((start, stop)))
+    buckets = GradientBuckets(model, model.buckets(2), lambda start, stop: sent.append((start, stop)))
     for seen in (False, True, True):
         sent.clear()
         model.clear_gradients()
@@ -56,7 +61,9 @@ def test_a_part_is_sent_when_it_is_complete_and_all_before_it(model):
 
 def test_only_the_last_backward_of_a_step_sends(model):
     sent = []
-    buckets = Buckets(model, model.buckets(18), lambda start, stop: sent.append(model.gradients[start:stop].clone()))
+    buckets = GradientBuckets(
+        model, model.buckets(18), lambda start, stop: sent.append(model.gradients[start:stop].clone())
+    )
     backward(model, buckets, last=True)
     buckets.flush()
     sent.clear()
@@ -73,7 +80,7 @@ def test_only_the_last_backward_of_a_step_sends(model):
 
 def test_a_rank_without_rows_sends_all_at_the_end(model):
     sent = []
-    buckets = Buckets(model, model.buckets(2), lambda start, stop: sent.append((start, stop)))
+    buckets = GradientBuckets(model, model.buckets(2), lambda start, stop: sent.append((start, stop)))
     model.complete_gradients()
     buckets.flush()
     assert sent == buckets.ranges
@@ -84,7 +91,7 @@ def test_what_is_closed_goes_with_whoever_sends():
         def __init__(self) -> None:
             self.model = FlatModel(Net())
             self.model.bind(torch.empty(self.model.count), torch.zeros(self.model.count))
-            self.buckets = Buckets(self.model, self.model.buckets(2), self.send)
+            self.buckets = GradientBuckets(self.model, self.model.buckets(2), self.send)
 
         def send(self, start: int, stop: int) -> None:
             pass

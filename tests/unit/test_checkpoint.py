@@ -42,7 +42,7 @@ def test_what_is_written_comes_back(tmp_path: Path) -> None:
     assert there.steps() == [12]
     manifest, fault = there.manifest(12)
     assert (manifest["run"], fault) == (RUN, None)
-    assert there.damage(12, manifest, ["rank-0", "rank-1"]) is None
+    assert there.find_damage(12, manifest, ["rank-0", "rank-1"]) is None
     for part, given in parts(12).items():
         back = there.read(12, part)
         assert set(back) == set(given)
@@ -64,8 +64,8 @@ def test_a_damaged_file_is_named(tmp_path: Path, damage: str) -> None:
     hurt(tmp_path / "step-00000005" / "rank-1.safetensors", damage)
     manifest, fault = there.manifest(5)
     assert fault is None
-    assert "step-00000005/rank-1.safetensors" in (there.damage(5, manifest, ["rank-0", "rank-1"]) or "")
-    assert there.damage(5, manifest, ["rank-0"]) is None
+    assert "step-00000005/rank-1.safetensors" in (there.find_damage(5, manifest, ["rank-0", "rank-1"]) or "")
+    assert there.find_damage(5, manifest, ["rank-0"]) is None
 
 
 @pytest.mark.parametrize("damage", ["flip", "cut", "delete"])
@@ -150,4 +150,4 @@ def test_killed_while_it_writes(tmp_path: Path, delay: float) -> None:
     for step in steps[:2]:
         manifest, fault = there.manifest(step)
         assert fault is None
-        assert there.damage(step, manifest, parts(step)) is None
+        assert there.find_damage(step, manifest, parts(step)) is None

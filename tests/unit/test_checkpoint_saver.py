@@ -97,7 +97,7 @@ def test_cadence(steps: int | None, seconds: float | None, expected: list[int]) 
             cadence = Cadence(steps, seconds, gang, SECONDS, clock)
             for step in range(1, 16 if steps != 3 else 13):
                 clock.now += 1.0 if gang.rank == 0 else 77.0  # only rank 0's counts
-                if cadence.due(step):
+                if cadence.is_due(step):
                     found[gang.rank].append(step)
 
         threads = [threading.Thread(target=one, args=(gang,)) for gang in gangs]
@@ -113,8 +113,8 @@ def test_cadence(steps: int | None, seconds: float | None, expected: list[int]) 
 def test_steps_that_are_looked_at_now_and_then() -> None:
     """As at the ends of epochs of so many updates: the first after each multiple."""
     with gang_of(1) as (gang,):
-        cadence = Cadence(10, None, gang, SECONDS, Clock(), begun=20)
-        assert [step for step in (22, 29, 31, 38, 52, 59, 60) if cadence.due(step)] == [31, 52, 60]
+        cadence = Cadence(10, None, gang, SECONDS, Clock(), start_step=20)
+        assert [step for step in (22, 29, 31, 38, 52, 59, 60) if cadence.is_due(step)] == [31, 52, 60]
 
 
 def test_rarely_asked() -> None:
@@ -133,7 +133,7 @@ def test_rarely_asked() -> None:
         due = []
         for step in range(1, 1100):
             clock.now += 0.001
-            if cadence.due(step):
+            if cadence.is_due(step):
                 due.append(step)
     assert due in ([1000], [1001])
     assert looks < 30

@@ -16,7 +16,7 @@ from sparkdl_comm.errors import InputError, ModelError
 from sparkdl_comm.ml.components import class_labels
 from sparkdl_comm.ml.prediction import Predictor
 from sparkdl_comm.ml.scoring import Scoring
-from sparkdl_comm.train.loop.diagnosis import ClassLabels, misfit, problem_of
+from sparkdl_comm.train.loop.diagnosis import ClassLabels, explain_error, explain_shape
 from sparkdl_comm.train.loop.objective import Objective
 
 LABEL, IMAGE = Field("labelCol", "y", "int64", ()), Field("featuresCol", "x")
@@ -78,15 +78,17 @@ def test_other_losses() -> None:
 
 def test_first_layer() -> None:
     dense, pictures = nn.Sequential(nn.Linear(784, 10)), nn.Sequential(nn.Conv2d(1, 6, 5), nn.Flatten())
-    assert misfit(dense, [torch.zeros(2, 784)], [IMAGE]) is None
-    assert misfit(pictures, [torch.zeros(2, 1, 28, 28)], [IMAGE]) is None
-    assert misfit(dense, [torch.zeros(2, 28), torch.zeros(2, 1)], [IMAGE, IMAGE]) is None, "which of them is unknown"
-    found = misfit(dense, [torch.zeros(2, 28)], [IMAGE])
+    assert explain_shape(dense, [torch.zeros(2, 784)], [IMAGE]) is None
+    assert explain_shape(pictures, [torch.zeros(2, 1, 28, 28)], [IMAGE]) is None
+    assert explain_shape(dense, [torch.zeros(2, 28), torch.zeros(2, 1)], [IMAGE, IMAGE]) is None, (
+        "which of them is unknown"
+    )
+    found = explain_shape(dense, [torch.zeros(2, 28)], [IMAGE])
     assert found is not None
     assert r"a row of featuresCol 'x' is [28], and the model's first layer, 0 (Linear(in_features=784" in found
     assert "takes […, 784]" in found
     for shape in ([2, 784], [2, 3, 28, 28]):
-        found = misfit(pictures, [torch.zeros(shape)], [IMAGE])
+        found = explain_shape(pictures, [torch.zeros(shape)], [IMAGE])
         assert found is not None
         assert "takes [1, height, width]: change the layer, or set inputShapes" in found
 
@@ -142,4 +144,4 @@ def test_other_errors_of_a_model_stay_as_they_are() -> None:
     module = nn.Embedding(5, 3)
     with pytest.raises(IndexError) as raised:
         module(torch.tensor([7]))
-    assert problem_of(raised.value, module, [torch.tensor([7])], FIELDS[:1]) is None
+    assert explain_error(raised.value, module, [torch.tensor([7])], FIELDS[:1]) is None

@@ -13,7 +13,7 @@ from sparkdl_comm.errors import ModelError
 from sparkdl_comm.optim import LAMB, LARS, elementwise
 from sparkdl_comm.optim.optimization import Optimization
 from sparkdl_comm.optim.optimizer import OptimizerMaker
-from sparkdl_comm.optim.parallel import Alone
+from sparkdl_comm.optim.parallel import SingleRank
 from sparkdl_comm.optim.shard import Shard
 from sparkdl_comm.space.flat import FlatModel
 from sparkdl_comm.strategies.registry import strategy_class
@@ -32,7 +32,7 @@ def shard(optimizer: Any, make: Any = Net, groups: Any = None) -> Shard:
     model = FlatModel(make())
     model.bind(torch.empty(model.count), torch.zeros(model.count))
     owned = [(0, model.values[: model.count // 2])]
-    return Shard(model, owned, model.gradients, OptimizerMaker(model, Optimization(optimizer, groups)), Alone())
+    return Shard(model, owned, model.gradients, OptimizerMaker(model, Optimization(optimizer, groups)), SingleRank())
 
 
 def ndim_decay(params: Any) -> torch.optim.Optimizer:
@@ -145,7 +145,7 @@ def test_those_that_are_given_norms(kind: Any) -> None:
     ):
         elementwise.check_on_driver(Net(), Optimization(optimizer))
         made = shard(optimizer)
-        assert not made.in_parts, "norms of all layers are gathered at once"
+        assert not made.can_step_in_parts, "norms of all layers are gathered at once"
     flagged = lambda module: [  # noqa: E731
         {"params": module[0].parameters(), "adapt": False},
         {"params": module[2].parameters()},

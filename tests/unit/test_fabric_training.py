@@ -14,7 +14,7 @@ import torch
 from sparkdl_comm.conf import CommConf
 from sparkdl_comm.errors import ConfError, InputError, ModelError, NonFiniteLossError
 from sparkdl_comm.strategies.fabric import FabricWorker
-from sparkdl_comm.train.loop.asynchronous_loop import check
+from sparkdl_comm.train.loop.asynchronous_loop import check_settings
 from sparkdl_comm.train.spec import Observation, Stopping
 from tests.unit.ranks import Rows, train
 from tests.unit.test_resume import Fit
@@ -238,11 +238,11 @@ def test_what_needs_common_steps_is_refused() -> None:
 
     conf = CommConf.from_mapping({}, strategy="fabric")
     with pytest.raises(ConfError, match="precision='fp16' needs steps common to all ranks"):
-        check(conf, make(precision="fp16"))
+        check_settings(conf, make(precision="fp16"))
     with pytest.raises(ConfError, match="lrSchedulerInterval='step'"):
-        check(conf, make(scheduler_interval="step"))
+        check_settings(conf, make(scheduler_interval="step"))
     with pytest.raises(ConfError, match="data.shuffle=global needs steps common to all ranks"):
-        check(CommConf.from_mapping({}, strategy="fabric", data_shuffle="global"), make())
+        check_settings(CommConf.from_mapping({}, strategy="fabric", data_shuffle="global"), make())
     with pytest.raises(ConfError, match="lr_scheduler steps after each step"):
         fit(lr_scheduler=lambda optimizer: torch.optim.lr_scheduler.OneCycleLR(optimizer, 0.1, total_steps=10**6))
     with pytest.raises(InputError, match="rank 1 got no rows"):

@@ -63,12 +63,12 @@ def test_rank_0_outlasts_the_others():
         gone = threading.Event()
 
         def leave_last() -> None:
-            gangs[0].outlast(SECONDS)
+            gangs[0].wait_until_alone(SECONDS)
             gone.set()
 
         waiting = threading.Thread(target=leave_last, daemon=True)
         waiting.start()
-        gangs[2].outlast(SECONDS)
+        gangs[2].wait_until_alone(SECONDS)
         gangs[2].close()
         assert not gone.wait(0.3), "rank 1 may still need the store"
         gangs[1].close()
@@ -79,4 +79,4 @@ def test_who_outlasts_learns_of_a_failure():
     with gang_of(2) as gangs:
         gangs[1].announce_failure(primary(1))
         with pytest.raises(GangError):
-            gangs[0].outlast(SECONDS)
+            gangs[0].wait_until_alone(SECONDS)

@@ -62,7 +62,7 @@ def test_primary_failure_wins_over_an_earlier_secondary_one(reporter):
     with gang_of(3) as gangs:
         early = threading.Thread(target=gangs[reporter].announce_failure, args=(secondary(reporter),))
         early.start()
-        assert wait_for(lambda: gangs[0]._control._held is not None)  # it is there, and held
+        assert wait_for(lambda: gangs[0]._control._deferred is not None)  # it is there, and held
         gangs[2].announce_failure(primary(2))
         early.join(SECONDS)
         for gang in gangs:
@@ -207,7 +207,7 @@ def test_a_lost_rank_does_not_keep_rank_0():
         gangs[0].tolerate(lost.append)
         gangs[1]._control.stop(leave=False)
         gangs[2].close()
-        assert gangs[0].outlast(SECONDS)
+        assert gangs[0].wait_until_alone(SECONDS)
         assert wait_for(lambda: lost) == [1]
 
 

@@ -91,7 +91,7 @@ def test_a_host_whose_own_name_is_the_loopback(nics, monkeypatch):
 )
 def test_where_the_driver_listens_and_what_executors_are_told(nics, monkeypatch, host, bound, expected):
     resolves(monkeypatch, box="127.0.1.1")
-    monkeypatch.setattr(listen, "_is_ours", lambda ip: any(ip in found for found in NICS.values()))
+    monkeypatch.setattr(listen, "_is_local", lambda ip: any(ip in found for found in NICS.values()))
     assert driver_addresses(host, bound) == expected
 
 

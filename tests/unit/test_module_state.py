@@ -70,7 +70,7 @@ class Hidden(nn.Linear):
 def arrived(module: nn.Module, made: Any) -> nn.Module:
     """The trained module on the driver, when ``module`` was trained on rank 0."""
     warnings: list[str] = []
-    tensors = module_state.packed(module, warnings.append)
+    tensors = module_state.pack_state(module, warnings.append)
     describe(tensors)  # they can be sent
     assert not warnings
     return trained_module(spec(made), {name: tensor.clone() for name, tensor in tensors.items()})
@@ -114,7 +114,7 @@ def test_a_part_that_does_not_take_back_what_arrives() -> None:
     module = Holder(pair(1, 2), takes=lambda state: state.left)
     check_model(module)
     with pytest.raises(ModelError, match=r"inner \(Stateful\) does not take back .*AttributeError"):
-        module_state.prove(module)
+        module_state.check_round_trip(module)
 
 
 @pytest.mark.parametrize("state", [{1, 2}, RuntimeError("mine")])
@@ -123,7 +123,7 @@ def test_nothing_else_is_lost_at_the_end(state: Any) -> None:
     module = Holder(1)
     module.inner.state = state
     told: list[str] = []
-    back = trained_module(spec(Holder(5)), dict(module_state.packed(module, told.append)))
+    back = trained_module(spec(Holder(5)), dict(module_state.pack_state(module, told.append)))
     assert "lacks the extra state of the model's part inner" in told[0]
     assert torch.equal(back.layer.weight, module.layer.weight)
     assert back.inner.state == 5
@@ -132,7 +132,7 @@ def test_nothing_else_is_lost_at_the_end(state: Any) -> None:
 def test_a_driver_that_does_not_take_it() -> None:
     with pytest.warns(UserWarning, match="lacks extra state: KeyError"):
         back = trained_module(
-            spec(Holder(5, takes=lambda state: {}[state])), dict(module_state.packed(Holder(1), lambda text: None))
+            spec(Holder(5, takes=lambda state: {}[state])), dict(module_state.pack_state(Holder(1), lambda text: None))
         )
     assert back.inner.state == 5
 

@@ -8,8 +8,8 @@ import pytest
 import torch
 
 from sparkdl_comm.gang.gang import Gang
-from sparkdl_comm.optim.norms import DealtNorms, StripedNorms, norm
-from sparkdl_comm.optim.parallel import Alone, GangRanks
+from sparkdl_comm.optim.norms import DistributedNorms, StripedNorms, norm
+from sparkdl_comm.optim.parallel import GangRanks, SingleRank
 
 from .collective_helpers import in_gang
 from .gang_helpers import SECONDS
@@ -42,7 +42,7 @@ def test_norms_of_stripes_are_those_of_the_whole() -> None:
     random = torch.Generator().manual_seed(1)
     whole = [torch.randn(shape, generator=random, dtype=torch.float64) for shape in ((3, 4), (5,), (2, 3, 2))]
     cuts = [[(0, 0, 7), (1, 0, 2)], [(0, 7, 9), (0, 9, 12), (2, 0, 12), (1, 2, 5)], []]
-    expected = DealtNorms(Alone())(whole, [value * 2 for value in whole])
+    expected = DistributedNorms(SingleRank())(whole, [value * 2 for value in whole])
 
     def one(gang: Gang) -> list[tuple[float, float]]:
         numbers = [number for number, _, _ in cuts[gang.rank]]

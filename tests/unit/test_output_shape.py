@@ -13,7 +13,7 @@ from sparkdl_comm.data.arguments import call
 from sparkdl_comm.data.fields import Field
 from sparkdl_comm.ml.prediction import Predictor
 from sparkdl_comm.ml.scoring import PREDICTION, Scoring, kind_of, members_of
-from sparkdl_comm.train.loop.objective import _nothing
+from sparkdl_comm.train.loop.objective import _zero_loss
 from sparkdl_comm.train.loop.output_shape import shape_in_eval, shape_of
 from sparkdl_comm.train.loop.training_loop import TrainingLoop
 
@@ -55,7 +55,7 @@ def test_the_output_in_eval_mode(strategy: Any, conf: Any) -> None:
         conf=conf,
         loss=of_first,
         epochs=1,
-        finish=TrainingLoop.see_output,
+        finish=TrainingLoop.record_eval_output_shape,
     )
     assert [loop.progress.output_shape for loop in loops] == [[], None, []], "rank 1 has no rows"
 
@@ -94,4 +94,4 @@ def test_logits_are_the_output() -> None:
 
 
 def test_nothing_of_an_output_without_rows() -> None:
-    assert _nothing((torch.ones(0, 3), None, {"loss": torch.zeros(())})).item() == 0.0
+    assert _zero_loss((torch.ones(0, 3), None, {"loss": torch.zeros(())})).item() == 0.0

@@ -10,7 +10,7 @@ import torch
 from sparkdl_comm.collectives.communicator import Communicator
 from sparkdl_comm.errors import InputError
 from sparkdl_comm.gang.gang import Gang
-from sparkdl_comm.optim.parallel import Alone, GangRanks, Ranks, parallel
+from sparkdl_comm.optim.parallel import GangRanks, Ranks, SingleRank, parallel
 
 from .collective_helpers import conf, in_gang
 from .gang_helpers import SECONDS
@@ -64,9 +64,9 @@ def test_who_computes_it_decides() -> None:
 
 
 def test_nothing_to_do() -> None:
-    assert parallel(ends, [], Alone(), shape=(2,)).shape == (0, 2)
+    assert parallel(ends, [], SingleRank(), shape=(2,)).shape == (0, 2)
 
 
 def test_results_of_another_shape_are_refused() -> None:
     with pytest.raises(InputError, match=r"op returned a tensor of shape \[2\], but the call says shape=\[\]"):
-        parallel(ends, TENSORS, Alone())
+        parallel(ends, TENSORS, SingleRank())

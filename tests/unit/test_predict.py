@@ -21,8 +21,8 @@ from sparkdl_comm.sim.collective import simulate
 from sparkdl_comm.sim.forecast import STRATEGIES, Setting, forecast
 from sparkdl_comm.sim.network import HEADERS, ethernet_cost
 from sparkdl_comm.sim.server_run import Overhead
-from sparkdl_comm.sim.traced import Traced, TracedLayer, traced
 from sparkdl_comm.sim.traced_overhead import traced_overhead
+from sparkdl_comm.sim.traced_timings import TracedLayer, TracedTimings, timings_from_spans
 from sparkdl_comm.topology import Topology
 
 README = Path(__file__).parents[2] / "README.md"
@@ -60,7 +60,7 @@ def saved(folder: Path, *, ranks: int = 4, batches: bool = True, parameter_bytes
 
 
 def test_computing_is_what_the_timeline_tells_without_waits(tmp_path):
-    found = traced(read_trace(saved(tmp_path)).spans, 1)
+    found = timings_from_spans(read_trace(saved(tmp_path)).spans, 1)
     for layer, wanted in zip(found.layers, LAYERS, strict=True):
         assert asdict(layer) == pytest.approx(asdict(wanted))
     assert found.update == pytest.approx(4.0), "each of four has updated its part"
@@ -98,8 +98,8 @@ def test_the_server_is_not_ranked_first_where_its_way_through_the_jvm_takes_long
     layers = tuple(TracedLayer(2e-4, 3e-4, 96_000) for _ in range(3))
     setting = {strategy: Setting(Topology.parse("star:2,10gbit"), strategy) for strategy in ("ps", "ring")}
     for found in (
-        Traced(layers, 1e-4, ((0, 2),), ((0, 2),), 0.0, Overhead(0.003, 0.001)),
-        Traced(layers, 1e-4, (), ()),
+        TracedTimings(layers, 1e-4, ((0, 2),), ((0, 2),), 0.0, Overhead(0.003, 0.001)),
+        TracedTimings(layers, 1e-4, (), ()),
     ):
         seconds = {strategy: forecast(found, each).seconds for strategy, each in setting.items()}
         assert seconds["ring"] < seconds["ps"]
@@ -116,7 +116,7 @@ def test_what_grows_with_bytes_is_told_from_what_a_batch_takes(tmp_path):
             span = {"rank": rank, "iteration": iteration, "begin": 9.0, "batch": 0, "layers": [first, last]}
             spans.append({**span, "name": "update batch", "end": 9.0 + seconds})
             spans.append({**span, "name": "push batch", "end": 9.5, "bytes": 0})
-    found = traced(spans, 1600)
+    found = timings_from_spans(spans, 1600)
     # Of a second in each iteration 0.16 are what 1600 bytes take; the rest is for two batches.
     assert (found.update, found.handling) == (pytest.approx(4 * 0.16), pytest.approx((1 - 0.16) / 2))
     topology = Topology.parse("star:8,8gbit")
@@ -129,7 +129,7 @@ def test_what_grows_with_bytes_is_told_from_what_a_batch_takes(tmp_path):
 
 def test_without_batches_gradients_come_evenly(tmp_path):
     spans = read_trace(saved(tmp_path, batches=False)).spans
-    found = traced(spans, 6400)
+    found = timings_from_spans(spans, 6400)
     assert {layer.nbytes for layer in found.layers} == {100}
     assert found.passes + found.update == pytest.approx(7.0)
     assert not found.pulls
@@ -147,7 +147,7 @@ def test_a_timeline_of_a_collective_tells_the_bytes_of_the_model(tmp_path, capsy
 
 
 def test_a_faster_link_gains_what_shows_of_communication():
-    found = Traced((TracedLayer(1.0, 2.0, 40e6),), 0.5, (), ())
+    found = TracedTimings((TracedLayer(1.0, 2.0, 40e6),), 0.5, (), ())
     topology = Topology.parse("star:2,100mbit")
     result = forecast(found, Setting(topology, "ring"))
     plan = make_plan("ring", Collective("all_reduce", topology, 10_000_000))
@@ -161,7 +161,7 @@ def test_a_faster_link_gains_what_shows_of_communication():
 
 
 def test_the_server_overlaps_what_its_batches_allow():
-    found = Traced(LAYERS, 0.0, ((0, 0), (1, 2)), ((0, 2),))
+    found = TracedTimings(LAYERS, 0.0, ((0, 0), (1, 2)), ((0, 2),))
     topology = Topology.parse("star:2,8kbit")
     whole = forecast(found, Setting(topology, "ps", "whole"))
     assert whole.seconds == pytest.approx(6 + whole.communication)
@@ -170,7 +170,7 @@ def test_the_server_overlaps_what_its_batches_allow():
 
 def test_decoupled_collectives_hide_what_forward_takes():
     layers = tuple(TracedLayer(1.0, 2.0, 4e3) for _ in range(12))
-    found, topology = Traced(layers, 0.3, (), ()), Topology.parse("star:3")
+    found, topology = TracedTimings(layers, 0.3, (), ()), Topology.parse("star:3")
 
     def seconds(strategy, rate):
         return forecast(found, Setting(topology.with_rates(rate), strategy, bucket=4000))
@@ -267,7 +267,7 @@ def test_what_is_no_timeline_is_refused(tmp_path, capsys, content, problem):
 def test_a_timeline_without_backward_is_refused(tmp_path):
     spans = [span for span in read_trace(saved(tmp_path)).spans if span["name"] != "backward"]
     with pytest.raises(InputError, match="no span 'backward'"):
-        traced(spans, 1600)
+        timings_from_spans(spans, 1600)
     with pytest.raises(ConfError, match="no all_reduce|there are"):
         Setting(Topology.parse("star:2,1gbit"), "hitopk")
 

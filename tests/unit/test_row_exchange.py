@@ -145,8 +145,8 @@ def test_requests_that_make_no_sense(request_: dict[str, Any]) -> None:
 
 
 def test_lengths_that_cannot_be(monkeypatch: pytest.MonkeyPatch) -> None:
-    sizes = row_exchange._sizes
-    monkeypatch.setattr(row_exchange, "_sizes", lambda rows: [(mean, min(most, 1)) for mean, most in sizes(rows)])
+    sizes = row_exchange._row_sizes
+    monkeypatch.setattr(row_exchange, "_row_sizes", lambda rows: [(mean, min(most, 1)) for mean, most in sizes(rows)])
     error, _ = exchanged(cut([2, 9], ragged=True), lambda exchange, gang: exchange.pick(torch.arange(2, 11)))
     assert isinstance(error, ProtocolError)
     assert "elements: at most 1" in str(error)

@@ -7,7 +7,14 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from sparkdl_comm.errors import InputError
-from sparkdl_comm.sim.server_run import UNPLANNED, Overhead, ServedLayer, ServerCost, equal_cuts, iteration_seconds
+from sparkdl_comm.sim.server_run import (
+    SIMPLE_BATCHINGS,
+    Overhead,
+    ServedLayer,
+    ServerCost,
+    equal_cuts,
+    iteration_seconds,
+)
 
 WHOLE = [(0, 2)]
 LAYERWISE = [(0, 0), (1, 1), (2, 2)]
@@ -77,7 +84,8 @@ def test_overhead_is_what_iterations_that_do_nothing_take():
     assert overhead == Overhead(pytest.approx(0.003), pytest.approx(0.002))
     cost = ServerCost(beta=1e-9, startup=overhead.startup, handling=overhead.handling)
     whole, layerwise = (
-        iteration_seconds(nothing, cut(8), cut(8), cost) for cut in (UNPLANNED["whole"], UNPLANNED["layerwise"])
+        iteration_seconds(nothing, cut(8), cut(8), cost)
+        for cut in (SIMPLE_BATCHINGS["whole"], SIMPLE_BATCHINGS["layerwise"])
     )
     assert (whole, layerwise) == (pytest.approx(0.008), pytest.approx(0.022))
     assert Overhead.of_iterations(whole=0.008, layerwise=0.007, layers=8) == Overhead(0.004, 0.0)

@@ -13,7 +13,7 @@ from sparkdl_comm.sim.decoupled_run import decoupled_seconds
 from sparkdl_comm.sim.engine import Engine
 from sparkdl_comm.sim.network import Network
 from sparkdl_comm.sim.profile import Layer, Profile
-from sparkdl_comm.sim.step_run import Bucket, Computing, step_seconds
+from sparkdl_comm.sim.step_run import Bucket, ComputeTimings, step_seconds
 from sparkdl_comm.topology import Topology
 
 COST = Cost((1.0,), alpha=0.5, gamma=0.0, local=0.25)
@@ -43,19 +43,23 @@ def test_hierarchical_top_k_takes_what_its_stages_take():
 def test_buckets_end_where_parameters_do_and_are_complete_when_their_layers_are():
     layers = [("first", {"weight": [4], "bias": [1]}, 1.0), ("middle", {"weight": [3]}, 2.0), ("last", {"w": [2]}, 4.0)]
     profile = Profile("three", 1, "by hand", tuple(Layer(name, shapes, 1.0, back) for name, shapes, back in layers))
-    computing = Computing.of(profile, 0.5, bucket_bytes=16)
+    computing = ComputeTimings.of(profile, 0.5, bucket_bytes=16)
     assert (computing.forward, computing.backward) == (1.5, 3.5)
     assert computing.buckets == (Bucket(5, 3.0), Bucket(5, 3.5))
-    assert Computing.of(profile, 0.5, 16, first_bytes=8).buckets == (Bucket(2, 2.0), Bucket(4, 3.5), Bucket(4, 3.5))
+    assert ComputeTimings.of(profile, 0.5, 16, first_bytes=8).buckets == (
+        Bucket(2, 2.0),
+        Bucket(4, 3.5),
+        Bucket(4, 3.5),
+    )
 
 
 def test_reductions_overlap_backward_and_the_rest_follows_it():
     topology = Topology.parse("star:2")
     one = simulate(make_plan("ring", Collective("all_reduce", topology, 10)), COST).seconds
-    computing = Computing(forward=2.0, backward=120.0, buckets=(Bucket(10, 20.0), Bucket(10, 120.0)), update=3.0)
+    computing = ComputeTimings(forward=2.0, backward=120.0, buckets=(Bucket(10, 20.0), Bucket(10, 120.0)), update=3.0)
     assert one < 80
     assert step_seconds("ring", topology, computing, COST) == pytest.approx(122 + one + 3)
-    early = Computing(2.0, 120.0, (Bucket(10, 20.0), Bucket(10, 21.0)), 3.0)
+    early = ComputeTimings(2.0, 120.0, (Bucket(10, 20.0), Bucket(10, 21.0)), 3.0)
     assert step_seconds("ring", topology, early, COST) == pytest.approx(122 + 3), "all is hidden"
     slow = step_seconds("ring", topology, computing, COST, slowdowns=[1.0, 2.0])
     assert slow == pytest.approx(244 + one + 3), "the slowest rank's bucket is waited for"
@@ -75,13 +79,13 @@ def test_reductions_overlap_backward_and_the_rest_follows_it():
 def test_ranks_that_are_alike_are_run_as_one(algorithm, text):
     topology = Topology.parse(text)
     cost = Cost((1e-3,) * topology.rails, alpha=0.01, gamma=1e-4, local=1e-4)
-    computing = Computing(1.0, 6.0, (Bucket(700, 1.0), Bucket(90, 1.5), Bucket(700, 4.0), Bucket(13, 6.0)), 0.5)
+    computing = ComputeTimings(1.0, 6.0, (Bucket(700, 1.0), Bucket(90, 1.5), Bucket(700, 4.0), Bucket(13, 6.0)), 0.5)
     together = step_seconds(algorithm, topology, computing, cost)
     each = step_seconds(algorithm, topology, computing, cost, coalesce=False)
     assert together == pytest.approx(each)
 
 
-EVEN = Computing(
+EVEN = ComputeTimings(
     forward=12.0, backward=24.0, buckets=tuple(Bucket(24, 2.0 * (one + 1)) for one in range(12)), update=6.0
 )
 
@@ -105,7 +109,7 @@ def test_decoupled_steps_take_computing_or_what_links_carry_and_not_both(algorit
 def test_ranks_that_are_alike_are_run_as_one_with_decoupled_halves(algorithm, text):
     topology = Topology.parse(text)
     cost = Cost((1e-3,) * topology.rails, alpha=0.01, gamma=1e-4, local=1e-4)
-    computing = Computing(1.0, 6.0, (Bucket(700, 1.0), Bucket(90, 1.5), Bucket(700, 4.0), Bucket(13, 6.0)), 0.5)
+    computing = ComputeTimings(1.0, 6.0, (Bucket(700, 1.0), Bucket(90, 1.5), Bucket(700, 4.0), Bucket(13, 6.0)), 0.5)
     together = decoupled_seconds(algorithm, topology, computing, cost)
     assert together == pytest.approx(decoupled_seconds(algorithm, topology, computing, cost, coalesce=False))
 

@@ -10,7 +10,7 @@ from typing import Any
 import torch
 import torch.distributed as dist
 
-from sparkdl_comm.gang.torch_errors import peer_failed, peer_late
+from sparkdl_comm.gang.torch_errors import is_peer_failure, is_peer_late
 
 
 def _rank(rank: int, store: str, answers: Any, given_up: Any) -> None:
@@ -26,7 +26,7 @@ def _rank(rank: int, store: str, answers: Any, given_up: Any) -> None:
         try:
             dist.all_reduce(torch.ones(4), group=group)
         except RuntimeError as error:
-            answers.put((peer_late(error), peer_failed(error), str(error)))
+            answers.put((is_peer_late(error), is_peer_failure(error), str(error)))
         given_up.set()
 
 
@@ -46,9 +46,9 @@ def test_a_rank_that_is_late_and_then_gone(tmp_path: Path) -> None:
 
 def test_the_models_own_errors_are_neither() -> None:
     error = RuntimeError("mat1 and mat2 shapes cannot be multiplied (4x3 and 2x1)")
-    assert not peer_late(error)
-    assert not peer_failed(error)
-    assert not peer_failed(ValueError("timed out"))
+    assert not is_peer_late(error)
+    assert not is_peer_failure(error)
+    assert not is_peer_failure(ValueError("timed out"))
 
 
 def test_the_text_is_looked_at_in_one_place() -> None:

@@ -12,7 +12,7 @@ from collections.abc import Iterable
 from sparkdl_comm.collectives.engine.job import HEADER, Channel, Job
 from sparkdl_comm.collectives.plan import StepKind
 from sparkdl_comm.errors import GangError
-from sparkdl_comm.gang.frames import unacknowledged
+from sparkdl_comm.gang.frames import count_unacknowledged_bytes
 
 #: Bytes to receive before they are combined: few enough to stay in the cache, enough to make system calls cheap.
 _CHUNK_BYTES = 256 * 1024
@@ -64,7 +64,7 @@ class Connection:
         """Return whether the peer has taken nothing for ``patience_seconds`` seconds. Call it repeatedly while the connection
         is full.
         """
-        unacknowledged_bytes = unacknowledged(self.sock)
+        unacknowledged_bytes = count_unacknowledged_bytes(self.sock)
         if unacknowledged_bytes != self._unacknowledged_bytes:
             self._unacknowledged_bytes, self._unchanged_since = unacknowledged_bytes, now
         return now - self._unchanged_since >= patience_seconds

@@ -76,7 +76,7 @@ class ParameterServer(Strategy):
             [layer.count for layer in model.layers],
             wire=self.conf.ps_wire,
             density=None if compression is None else compression.density,
-            can_pull_ahead=not self._on_gpu and not make_optimizer.judges_gradients,
+            can_pull_ahead=not self._on_gpu and not make_optimizer.needs_all_gradients,
             shared=self.conf.ps_shared_memory,
             batching=self.conf.ps_batching,
             push_batching=self.conf.ps_push_batching,
@@ -162,7 +162,7 @@ class ParameterServer(Strategy):
         if self._buckets.due(self._version + 1):
             self._replan()
         self._pulls.prefetch(self._version + 1)
-        if len(self._pushes) == 1 or not self._shard.in_parts:
+        if len(self._pushes) == 1 or not self._shard.can_step_in_parts:
             self._sums.collect_all()
 
     def gradients(self) -> list[torch.Tensor]:
@@ -235,7 +235,7 @@ class ParameterServer(Strategy):
         """Begin ``version``. ``here``: True if its parameters are in place and need no pull."""
         self._version = version
         #: True if the next version may be made and pulled during this step. It may not if its buckets may change.
-        self._early = self._ahead and self._shard.in_parts and not self._buckets.due(version + 1)
+        self._early = self._ahead and self._shard.can_step_in_parts and not self._buckets.due(version + 1)
         self._pulls.begin_version(version, early=self._early, here=here)
 
     def _replan(self) -> None:
@@ -294,6 +294,6 @@ class ParameterServer(Strategy):
         self._sums.collect()
         with self._bucket_trace.one("update batch", self._pushes, self._sums.collected - 1):
             if apply:
-                self._shard.step_stretch(self._model.stretch(layers))
+                self._shard.step_range(self._model.stretch(layers))
         complete = [self._unpublished.arrived(layer) for layer in layers]
         self._jvm.publish(self._version + 1, sorted(bucket for bucket in complete if bucket is not None))

@@ -34,7 +34,7 @@ import safetensors.torch
 import torch
 
 from sparkdl_comm.errors import ConfError, PersistenceError
-from sparkdl_comm.train.checkpoint.storage import CheckpointStorage, sums
+from sparkdl_comm.train.checkpoint.storage import CheckpointStorage, checksums
 
 FORMAT = 1
 MANIFEST = "manifest.json"
@@ -47,8 +47,8 @@ Tensors = dict[str, torch.Tensor]
 
 def complete_steps(names: Iterable[str]) -> list[int]:
     """Return the steps of the complete checkpoints among a directory's entries, newest first."""
-    found = map(_COMPLETE.fullmatch, names)
-    return sorted((int(match[1]) for match in found if match), reverse=True)
+    matches = map(_COMPLETE.fullmatch, names)
+    return sorted((int(match[1]) for match in matches if match), reverse=True)
 
 
 def writers_of(manifest: Mapping[str, Any]) -> list[int]:
@@ -113,7 +113,7 @@ class CheckpointDirectory:
         :param files: the results of :meth:`write` of all ranks.
         :raises PersistenceError: the storage fails, or another fit has written a checkpoint of this step.
         """
-        new = self._new(step)
+        new = self._unfinished_name(step)
         self._check_seen(new, files)
         if _name(step) in self._storage.names():
             # A late rank of the gang that this one replaced has completed it. The contents are the same, bit by bit.
@@ -152,23 +152,23 @@ class CheckpointDirectory:
             return {}, f"{_name(step)}/{MANIFEST} is missing"
         try:
             manifest = json.loads(path.read_text(encoding="utf-8"))
-            whole = manifest.pop("sha256") == _digest(manifest)
+            is_intact = manifest.pop("sha256") == _digest(manifest)
         except (ValueError, KeyError, TypeError, AttributeError):
-            whole = False
-        if not whole:
+            is_intact = False
+        if not is_intact:
             return {}, f"{_name(step)}/{MANIFEST} is damaged: its checksum is wrong"
         if manifest["format"] != FORMAT:
             raise PersistenceError(f"{_name(step)} has format {manifest['format']}. This sparkdl_comm reads {FORMAT}.")
         return manifest, None
 
-    def damage(self, step: int, manifest: Mapping[str, Any], parts: Iterable[str]) -> str | None:
+    def find_damage(self, step: int, manifest: Mapping[str, Any], parts: Iterable[str]) -> str | None:
         """Return what is wrong with these parts of a checkpoint, or None."""
         for part in parts:
             name = f"{_name(step)}/{_file(part)}"
             path = self._storage.local(name)
             if path is None:
                 return f"{name} is missing"
-            if sums(path) != manifest["files"].get(_file(part)):
+            if checksums(path) != manifest["files"].get(_file(part)):
                 return f"{name} is damaged: size or checksum differs from the manifest"
         return None
 
@@ -188,17 +188,17 @@ class CheckpointDirectory:
             except safetensors.SafetensorError as error:
                 raise PersistenceError(f"cannot write {path} (checkpointDir): {error}") from error
 
-        return self._storage.create(f"{self._new(step)}/{name}", write)
+        return self._storage.create(f"{self._unfinished_name(step)}/{name}", write)
 
     def _check_seen(self, directory: str, names: Iterable[str]) -> None:
-        absent = sorted(set(names) - set(self._storage.names(directory)))
-        if absent:
+        missing = sorted(set(names) - set(self._storage.names(directory)))
+        if missing:
             raise PersistenceError(
-                f"rank 0 does not see {', '.join(absent)} in {directory or 'checkpointDir'}, which other ranks wrote:"
+                f"rank 0 does not see {', '.join(missing)} in {directory or 'checkpointDir'}, which other ranks wrote:"
                 " checkpointDir must be a directory that all executors share"
             )
 
-    def _new(self, step: int) -> str:
+    def _unfinished_name(self, step: int) -> str:
         return f"{_name(step)}.tmp-{self._attempt}"
 
 

@@ -51,7 +51,7 @@ class Restorer:
         self._storage = CheckpointStorage.at(checkpoints.directory, timeout)
         self._directory = CheckpointDirectory(self._storage, gang.attempt)
         self._writers = [0]
-        self._own = f"rank-{gang.rank}"
+        self._own_part = f"rank-{gang.rank}"
         #: Step of the checkpoint to resume from. 0: start from the beginning.
         self.step = 0
         #: Run description for new checkpoints. A resumed run keeps the name of the original run.
@@ -70,7 +70,7 @@ class Restorer:
         steps = self._gather(self._directory.steps() if rank == 0 else None)[0]
         check_unused(directory, steps, self._checkpoints.resume)
         for step in steps:
-            manifest, fault = self._look(step)
+            manifest, fault = self._inspect(step)
             faults = [fault for fault in self._gather(fault) if fault]
             if not faults:
                 self._writers = writers_of(manifest)
@@ -88,20 +88,20 @@ class Restorer:
 
     def load_parameters(self, model: FlatModel) -> None:
         """Load the values into the module, before it is bound."""
-        for part in _parameters(self._writers):
+        for part in _parameter_parts(self._writers):
             for start, values in self._directory.read(self.step, part).items():
                 model.load(int(start), values)
 
     def load_state(self, loop: TrainingLoop) -> None:
         """Load the state of optimizer and loop, before the loop runs."""
-        loop.strategy.load_optimizer_state(unpack(self._directory.read(self.step, self._optimizer(self._writers))))
-        own, common = (unpack(self._directory.read(self.step, part)) for part in (self._own, "common"))
+        loop.strategy.load_optimizer_state(unpack(self._directory.read(self.step, self._optimizer_part(self._writers))))
+        own, common = (unpack(self._directory.read(self.step, part)) for part in (self._own_part, "common"))
         loop.load_state({"own": own, "common": common})
 
     def close(self) -> None:
         self._storage.close()
 
-    def _optimizer(self, writers: list[int]) -> str:
+    def _optimizer_part(self, writers: list[int]) -> str:
         return f"optimizer-{self._gang.rank if len(writers) > 1 else writers[0]}"
 
     def _try_writing(self) -> None:
@@ -109,30 +109,30 @@ class Restorer:
 
         A directory that cannot be written or is not shared raises PersistenceError now, not at the first checkpoint.
         """
-        mine = self._directory.probe(self._gang.rank)
+        probe_name = self._directory.probe(self._gang.rank)
         try:
-            names = self._gather(mine)
+            names = self._gather(probe_name)
             if self._gang.rank == 0:
                 self._directory.check_shared(names)
             self._gather(None)  # rank 0 has seen them
         finally:
-            self._directory.delete(mine)
+            self._directory.delete(probe_name)
 
     def _gather(self, value: Any) -> list[Any]:
         return gather_json(self._gang, value, self._timeout)
 
-    def _look(self, step: int) -> tuple[dict[str, Any], str | None]:
+    def _inspect(self, step: int) -> tuple[dict[str, Any], str | None]:
         """Return the manifest, and what is wrong with the files that this rank needs, or None."""
         manifest, fault = self._directory.manifest(step)
         if fault is None:
             check_same(self.run, manifest["run"], step)
             writers = writers_of(manifest)
-            parts = [*_parameters(writers), self._optimizer(writers), self._own, "common"]
-            fault = self._directory.damage(step, manifest, parts)
+            parts = [*_parameter_parts(writers), self._optimizer_part(writers), self._own_part, "common"]
+            fault = self._directory.find_damage(step, manifest, parts)
         return manifest, fault
 
 
-def _parameters(writers: list[int]) -> list[str]:
+def _parameter_parts(writers: list[int]) -> list[str]:
     return [f"parameters-{rank}" for rank in writers]
 
 
@@ -168,38 +168,41 @@ def _name(factory: Any) -> str | None:
     return None if factory is None else getattr(factory, "__qualname__", type(factory).__qualname__)
 
 
-def check_same(here: Mapping[str, Any], there: Mapping[str, Any], step: int) -> None:
-    """Check that the run ``here`` can resume from a checkpoint of the run ``there``.
+def check_same(current: Mapping[str, Any], saved: Mapping[str, Any], step: int) -> None:
+    """Check that the run ``current`` can resume from a checkpoint of the run ``saved``.
 
     :raises ConfError, ModelError, InputError: the settings, the model or the rows differ.
     """
-    at = f"the checkpoint of step {step}"
+    checkpoint = f"the checkpoint of step {step}"
     for name, param in _SETTINGS.items():
-        if here[name] != there.get(name):
+        if current[name] != saved.get(name):
             raise ConfError(
-                f"{param}={here[name]!r}: {at} was made with {there.get(name)!r}. Resume with that value, or use another"
-                " checkpointDir."
+                f"{param}={current[name]!r}: {checkpoint} was made with {saved.get(name)!r}. Resume with that"
+                " value, or use another checkpointDir."
             )
-    ours, theirs = here["model"], there["model"]
-    different = [
-        f"{name} is {ours[name]}, was {theirs[name]}" for name in ours if theirs.get(name, ours[name]) != ours[name]
+    current_model, saved_model = current["model"], saved["model"]
+    differences = [
+        f"{name} is {current_model[name]}, was {saved_model[name]}"
+        for name in current_model
+        if saved_model.get(name, current_model[name]) != current_model[name]
     ]
-    missing, unexpected = sorted(set(theirs) - set(ours)), sorted(set(ours) - set(theirs))
-    if different or missing or unexpected:
+    missing, unexpected = sorted(set(saved_model) - set(current_model)), sorted(set(current_model) - set(saved_model))
+    if differences or missing or unexpected:
         parts = (
-            ("different shape or type", different),
+            ("different shape or type", differences),
             ("not in this model", missing),
             ("only in this model", unexpected),
         )
         raise ModelError(
-            f"{at} is of another model: " + "; ".join(f"{what}: {', '.join(of)}" for what, of in parts if of)
+            f"{checkpoint} is of another model: "
+            + "; ".join(f"{label}: {', '.join(items)}" for label, items in parts if items)
         )
-    changed = [rank for rank, rows in enumerate(here["rows"]) if rows != there["rows"][rank]]
-    if changed:
+    changed_ranks = [rank for rank, rows in enumerate(current["rows"]) if rows != saved["rows"][rank]]
+    if changed_ranks:
         raise InputError(
-            f"ranks {changed} of {len(here['rows'])} have other rows than when {at} was made: the DataFrame does not give the"
-            " same rows each time. Columns may be random (rand(), uuid()) or depend on the order or partitions of rows"
-            " (monotonically_increasing_id(), first(), sums of floats). Write the DataFrame to a table once, and call fit on"
-            " that table; df.checkpoint() is enough if only ranks restart, not the application. To start over, use another"
-            " checkpointDir."
+            f"ranks {changed_ranks} of {len(current['rows'])} have other rows than when {checkpoint} was made: the"
+            " DataFrame does not give the same rows each time. Columns may be random (rand(), uuid()) or depend on the order"
+            " or partitions of rows (monotonically_increasing_id(), first(), sums of floats). Write the DataFrame to a table"
+            " once, and call fit on that table; df.checkpoint() is enough if only ranks restart, not the application. To"
+            " start over, use another checkpointDir."
         )

@@ -44,7 +44,7 @@ class Cadence:
     last checkpoint by rank 0's clock. For the time, the ranks communicate only when about half of the remaining time
     has passed, not after every step.
 
-    :param begun: the step that training starts or resumes from.
+    :param start_step: the step that training starts or resumes from.
     """
 
     def __init__(
@@ -54,33 +54,33 @@ class Cadence:
         gang: Gang,
         timeout: float,
         clock: Callable[[], float],
-        begun: int = 0,
+        start_step: int = 0,
     ) -> None:
         self._steps, self._seconds = steps, seconds
-        self._before = begun
+        self._previous_step = start_step
         self._gang, self._timeout, self._clock = gang, timeout, clock
-        self._last = clock()
-        self._seen = 0
-        self._look: int | None = None
+        self._last_time = clock()
+        self._steps_since_last = 0
+        self._next_look: int | None = None
 
-    def due(self, step: int) -> bool:
+    def is_due(self, step: int) -> bool:
         """Return whether a checkpoint is due. All ranks call it, after every step or after every few steps."""
-        self._seen += 1
-        due = self._steps is not None and step // self._steps > self._before // self._steps
-        self._before = step
-        if not due and self._seconds is not None and (self._look is None or step >= self._look):
-            away = gather_json(self._gang, self._steps_away(self._seconds), self._timeout)[0]
-            due, self._look = away == 0, step + away
+        self._steps_since_last += 1
+        due = self._steps is not None and step // self._steps > self._previous_step // self._steps
+        self._previous_step = step
+        if not due and self._seconds is not None and (self._next_look is None or step >= self._next_look):
+            steps_away = gather_json(self._gang, self._steps_away(self._seconds), self._timeout)[0]
+            due, self._next_look = steps_away == 0, step + steps_away
         if due:
-            self._last, self._seen, self._look = self._clock(), 0, None
+            self._last_time, self._steps_since_last, self._next_look = self._clock(), 0, None
         return due
 
     def _steps_away(self, seconds: float) -> int:
         """Return the number of steps until the next look at the clock. 0: a checkpoint is due."""
-        passed = self._clock() - self._last
+        passed = self._clock() - self._last_time
         if passed >= seconds:
             return 0
-        return max(1, int((seconds - passed) / 2 * self._seen / passed)) if passed > 0 else 1
+        return max(1, int((seconds - passed) / 2 * self._steps_since_last / passed)) if passed > 0 else 1
 
 
 class Saver:
@@ -90,22 +90,22 @@ class Saver:
     """
 
     def __init__(
-        self, checkpoints: Checkpoints, run: dict[str, Any], gang: Gang, timeout: float, begun: int = 0
+        self, checkpoints: Checkpoints, run: dict[str, Any], gang: Gang, timeout: float, start_step: int = 0
     ) -> None:
         """Open the storage.
 
         :param run: run description for the manifest.
-        :param begun: the step that training starts or resumes from.
+        :param start_step: the step that training starts or resumes from.
         """
         self._checkpoints, self._run, self._gang, self._timeout = checkpoints, run, gang, timeout
         self._cadence = Cadence(
-            checkpoints.every_steps, checkpoints.every_seconds, gang, timeout, time.monotonic, begun
+            checkpoints.every_steps, checkpoints.every_seconds, gang, timeout, time.monotonic, start_step
         )
         self._store = gang.store("checkpoint")
         self._store.set_timeout(datetime.timedelta(seconds=timeout))
         self._storage = CheckpointStorage.at(checkpoints.directory, timeout)
         self._thread = ThreadPoolExecutor(1, "sparkdl-checkpoint")
-        self._writing: Future[None] | None = None
+        self._pending_write: Future[None] | None = None
 
     def __call__(self, loop: TrainingLoop) -> None:
         """Write a checkpoint if one is due.
@@ -115,30 +115,30 @@ class Saver:
         :raises NonFiniteLossError: a parameter is NaN or infinite, so the checkpoint must not replace a usable one.
         :raises GangError: the gang has failed.
         """
-        if self._writing is not None and self._writing.done():
+        if self._pending_write is not None and self._pending_write.done():
             self.wait()
-        if self._cadence.due(loop.version):
+        if self._cadence.is_due(loop.version):
             self.wait()
             parts = snapshot(loop, self._gang, self._timeout)
-            self._writing = self._thread.submit(self._write, loop.version, parts)
+            self._pending_write = self._thread.submit(self._write, loop.version, parts)
 
     def wait(self) -> None:
         """Wait until this rank's work for the last checkpoint is done. Raises the errors of :meth:`__call__`."""
-        if self._writing is None:
+        if self._pending_write is None:
             return
-        if not wait_for([self._writing], self._timeout).done:
+        if not wait_for([self._pending_write], self._timeout).done:
             raise DeadlineError(
                 f"rank {self._gang.rank} did not finish writing a checkpoint to {self._checkpoints.directory} within"
                 f" {self._timeout:g} s. Write less often (checkpointInterval, checkpointSeconds), or raise {TIMEOUT_KEY}."
             )
-        written, self._writing = self._writing, None
-        written.result()
+        pending, self._pending_write = self._pending_write, None
+        pending.result()
 
     def close(self) -> None:
         """Release the storage. After a failure, abandon an unfinished write."""
-        if self._writing is not None:
+        if self._pending_write is not None:
             self._storage.abort()
-            wait_for([self._writing], _ABANDON_SECONDS)
+            wait_for([self._pending_write], _ABANDON_SECONDS)
         self._thread.shutdown(wait=False, cancel_futures=True)
         self._storage.close()
 
@@ -148,8 +148,8 @@ class Saver:
         self._store.set(f"{step}/{gang.rank}", json.dumps(directory.write(step, parts)))
         if gang.rank != 0:
             return
-        told = self._store.multi_get([f"{step}/{rank}" for rank in range(gang.world)])
-        files = {name: sums for rank in told for name, sums in json.loads(rank).items()}
+        reports = self._store.multi_get([f"{step}/{rank}" for rank in range(gang.world)])
+        files = {name: sums for rank in reports for name, sums in json.loads(rank).items()}
         directory.complete(step, self._run, files, self._checkpoints.keep)
         for rank in range(gang.world):
             self._store.delete_key(f"{step}/{rank}")
@@ -161,21 +161,23 @@ def snapshot(loop: TrainingLoop, gang: Gang, timeout: float) -> dict[str, Tensor
     loop.check_finite(owned)
     state = loop.state()
     untrained = state["own"]["untrained"]
-    ours = digests(untrained)
-    first = gather_json(gang, ours, timeout)[0]
+    own_digests = digests(untrained)
+    rank_0_digests = gather_json(gang, own_digests, timeout)[0]
     # Rank 0 writes its frozen parameters and buffers for all. Other ranks write only the tensors that differ from it.
     state["common"]["untrained"] = untrained
-    state["own"]["untrained"] = {name: tensor for name, tensor in untrained.items() if ours[name] != first.get(name)}
-    parts = {f"rank-{rank}": _packed(state["own"])}
+    state["own"]["untrained"] = {
+        name: tensor for name, tensor in untrained.items() if own_digests[name] != rank_0_digests.get(name)
+    }
+    parts = {f"rank-{rank}": _pack(state["own"])}
     if rank == 0:
-        parts["common"] = _packed(state["common"])
+        parts["common"] = _pack(state["common"])
     if rank == 0 or loop.strategy.sharded:
         parts[f"parameters-{rank}"] = {str(start): values for start, values in owned}
-        parts[f"optimizer-{rank}"] = _packed(loop.strategy.optimizer_state())
+        parts[f"optimizer-{rank}"] = _pack(loop.strategy.optimizer_state())
     return {part: {name: _copy(tensor) for name, tensor in tensors.items()} for part, tensors in parts.items()}
 
 
-def _packed(state: dict[str, Any]) -> Tensors:
+def _pack(state: dict[str, Any]) -> Tensors:
     try:
         return values.pack(state)
     except InputError as error:

@@ -42,7 +42,7 @@ class CheckpointStorage(ABC):
 
     @abstractmethod
     def create(self, name: str, write: Callable[[Path], object]) -> dict[str, Any]:
-        """Create a file: ``write`` gets a local path to write to. Return its :func:`sums` when it is on disk."""
+        """Create a file: ``write`` gets a local path to write to. Return its :func:`checksums` when it is on disk."""
 
     @abstractmethod
     def local(self, name: str) -> Path | None:
@@ -78,25 +78,25 @@ class LocalStorage(CheckpointStorage):
         self._root = root
 
     def names(self, directory: str = "") -> list[str]:
-        with self._named("list", directory):
+        with self._typed_errors("list", directory):
             path = self._root / directory
             return sorted(entry.name for entry in path.iterdir()) if path.is_dir() else []
 
     def create(self, name: str, write: Callable[[Path], object]) -> dict[str, Any]:
         path = self._root / name
-        with self._named("write", name):
+        with self._typed_errors("write", name):
             path.parent.mkdir(parents=True, exist_ok=True)
             write(path)
             _sync(path)
             _sync(path.parent)
-            return sums(path)
+            return checksums(path)
 
     def local(self, name: str) -> Path | None:
-        with self._named("read", name):
+        with self._typed_errors("read", name):
             return self._root / name if (self._root / name).is_file() else None
 
     def rename(self, source: str, target: str) -> None:
-        with self._named("rename", source):
+        with self._typed_errors("rename", source):
             # rename(2) would silently replace an empty directory.
             if (self._root / target).exists():
                 raise FileExistsError(f"{self._root / target} already exists")
@@ -105,7 +105,7 @@ class LocalStorage(CheckpointStorage):
 
     def delete(self, name: str) -> None:
         path = self._root / name
-        with self._named("delete", name):
+        with self._typed_errors("delete", name):
             shutil.rmtree(path) if path.is_dir() else path.unlink(missing_ok=True)
 
     def abort(self) -> None:
@@ -115,13 +115,13 @@ class LocalStorage(CheckpointStorage):
         """Do nothing: there are no temporary files."""
 
     @contextmanager
-    def _named(self, what: str, name: str) -> Iterator[None]:
+    def _typed_errors(self, action: str, name: str) -> Iterator[None]:
         try:
             yield
         except PersistenceError:
             raise
         except OSError as error:
-            raise PersistenceError(f"cannot {what} {self._root / name} (checkpointDir): {error}") from error
+            raise PersistenceError(f"cannot {action} {self._root / name} (checkpointDir): {error}") from error
 
 
 class HadoopStorage(CheckpointStorage):
@@ -130,23 +130,23 @@ class HadoopStorage(CheckpointStorage):
     def __init__(self, root: str, timeout: float) -> None:
         self._root = root.rstrip("/")
         self._files = ExecutorFiles(timeout)
-        spark = os.environ.get("SPARK_LOCAL_DIRS", "").split(",")[0]
-        self._scratch = Path(tempfile.mkdtemp(prefix="sparkdl-checkpoint-", dir=spark or None))
+        local_dir = os.environ.get("SPARK_LOCAL_DIRS", "").split(",")[0]
+        self._scratch = Path(tempfile.mkdtemp(prefix="sparkdl-checkpoint-", dir=local_dir or None))
 
     def names(self, directory: str = "") -> list[str]:
-        path = self._at(directory)
+        path = self._uri(directory)
         return [entry.name for entry in self._files.list(path)] if self._files.exists(path) else []
 
     def create(self, name: str, write: Callable[[Path], object]) -> dict[str, Any]:
         path = self._scratch / "new"
         try:
             write(path)
-            result = sums(path)
-            self._files.put(path, self._at(name))
+            result = checksums(path)
+            self._files.put(path, self._uri(name))
         except PersistenceError:
             raise
         except OSError as error:
-            raise PersistenceError(f"cannot write {path}, the local copy of {self._at(name)}: {error}") from error
+            raise PersistenceError(f"cannot write {path}, the local copy of {self._uri(name)}: {error}") from error
         finally:
             path.unlink(missing_ok=True)
         return result
@@ -154,17 +154,17 @@ class HadoopStorage(CheckpointStorage):
     def local(self, name: str) -> Path | None:
         path = self._scratch / "read" / name
         if not path.exists():
-            if not self._files.exists(self._at(name)):
+            if not self._files.exists(self._uri(name)):
                 return None
             path.parent.mkdir(parents=True, exist_ok=True)
-            self._files.get(self._at(name), path)
+            self._files.get(self._uri(name), path)
         return path
 
     def rename(self, source: str, target: str) -> None:
-        self._files.rename(self._at(source), self._at(target))
+        self._files.rename(self._uri(source), self._uri(target))
 
     def delete(self, name: str) -> None:
-        self._files.delete(self._at(name), recursive=True)
+        self._files.delete(self._uri(name), recursive=True)
 
     def abort(self) -> None:
         self._files.abort()
@@ -173,11 +173,11 @@ class HadoopStorage(CheckpointStorage):
         self._files.close()
         shutil.rmtree(self._scratch, ignore_errors=True)
 
-    def _at(self, name: str) -> str:
+    def _uri(self, name: str) -> str:
         return f"{self._root}/{name}" if name else self._root
 
 
-def sums(path: Path) -> dict[str, Any]:
+def checksums(path: Path) -> dict[str, Any]:
     """Return ``bytes`` and ``sha256`` of a file."""
     digest = hashlib.sha256()
     with path.open("rb") as file:

@@ -32,7 +32,7 @@ from sparkdl_comm.strategies.asynchronous import Asynchronous
 from sparkdl_comm.strategies.base import Strategy
 from sparkdl_comm.train.loop.class_mean import Shares
 from sparkdl_comm.train.loop.progress import Progress
-from sparkdl_comm.train.loop.training_loop import Tell, TrainingLoop
+from sparkdl_comm.train.loop.training_loop import ProgressReporter, TrainingLoop
 from sparkdl_comm.train.spec import TrainSpec
 
 
@@ -41,7 +41,7 @@ def loop_for(strategy: Strategy) -> type[TrainingLoop]:
     return AsynchronousLoop if isinstance(strategy, Asynchronous) else TrainingLoop
 
 
-def check(conf: CommConf, optimization: Optimization) -> None:
+def check_settings(conf: CommConf, optimization: Optimization) -> None:
     """Check that the settings do not need steps that are common to all ranks.
 
     :raises ConfError: a setting needs common steps.
@@ -74,15 +74,15 @@ class AsynchronousLoop(TrainingLoop):
         strategy: Asynchronous,
         progress: Progress,
         validation: RowCache | None = None,
-        together: bool = False,
+        has_collectives: bool = False,
     ) -> None:
         """Create the loop. The parameters are those of :class:`TrainingLoop`.
 
         :raises ConfError: a setting needs common steps.
         :raises InputError: this rank has no rows.
         """
-        check(spec.conf, spec.optimization)
-        super().__init__(spec, gang, rows, sampler, model, strategy, progress, validation, together)
+        check_settings(spec.conf, spec.optimization)
+        super().__init__(spec, gang, rows, sampler, model, strategy, progress, validation, has_collectives)
         if self._schedule.is_per_step:
             raise ConfError(
                 f"lr_scheduler steps after each step, but strategy {spec.conf.strategy} has no common steps"
@@ -91,9 +91,9 @@ class AsynchronousLoop(TrainingLoop):
             raise InputError(f"rank {gang.rank} got no rows. Reduce num_workers, or add rows.")
         self._gang, self._asynchronous = gang, strategy
         # Ranks do not step together, so a rank's share of a step cannot be relative to the other ranks' rows.
-        self._shares = Shares(None, rows, self._dealing, sampler, gang, spec.conf.timeout)
-        self._pass = 0
-        self._updates = sampler.steps * gang.world
+        self._shares = Shares(None, rows, self._row_assignment, sampler, gang, spec.conf.timeout)
+        self._pass_number = 0
+        self._updates_per_epoch = sampler.steps * gang.world
 
     @property
     def version(self) -> int:
@@ -101,32 +101,32 @@ class AsynchronousLoop(TrainingLoop):
 
     def state(self) -> dict[str, dict[str, Any]]:
         state = super().state()
-        state["own"]["pass"] = self._pass
+        state["own"]["pass"] = self._pass_number
         return state
 
     def load_state(self, state: dict[str, dict[str, Any]]) -> None:
         super().load_state(state)
-        self._pass = state["own"].get("pass", 0)
+        self._pass_number = state["own"].get("pass", 0)
 
-    def _epoch(self, tell: Tell) -> None:
-        at, strategy = self.progress, self._asynchronous
-        self._observer.callbacks.call("on_epoch_begin", epoch=at.epoch + 1)
+    def _epoch(self, report: ProgressReporter) -> None:
+        progress, strategy = self.progress, self._asynchronous
+        self._observer.callbacks.call("on_epoch_begin", epoch=progress.epoch + 1)
         begin, first = time.perf_counter(), strategy.version
         total, rows, steps = 0.0, 0, 0
-        while self._goes_on(first, steps):
+        while self._continue_epoch(first, steps):
             if steps % self._sampler.steps == 0:
                 self._begin_pass()
-            count = len(self._steps.of(at.batch))
+            count = len(self._steps.rows_of(progress.batch))
             if count or not strategy.free_running:  # other ranks may wait for this rank's update, even an empty one
-                share = self._shares.of(self._steps.of(at.batch), at.batch)
+                share = self._shares.share_of(self._steps.rows_of(progress.batch), progress.batch)
                 loss = self._step()[0] / share if share else 0.0
                 total, rows = total + loss * count, rows + count
-                at.step += 1
-                self._tell(tell, loss, strategy.version - first, begin)
-            at.batch, steps = at.batch + 1, steps + 1
-        self._end_of_epoch(total, rows, begin)
+                progress.step += 1
+                self._report(report, loss, strategy.version - first, begin)
+            progress.batch, steps = progress.batch + 1, steps + 1
+        self._finish_epoch(total, rows, begin)
 
-    def _goes_on(self, first: int, steps: int) -> bool:
+    def _continue_epoch(self, first: int, steps: int) -> bool:
         """Return whether the epoch continues for this rank. If so, fetch the model.
 
         :param first: model version at the begin of the epoch.
@@ -137,50 +137,50 @@ class AsynchronousLoop(TrainingLoop):
             return False
         self.progress.phase = "pull"
         strategy.before_forward()
-        return not strategy.free_running or strategy.version < first + self._updates
+        return not strategy.free_running or strategy.version < first + self._updates_per_epoch
 
     def _begin_pass(self) -> None:
-        order = permutation(self._rows.rows, self._spec.seed, self._pass, self._rank)
+        order = permutation(self._rows.rows, self._spec.seed, self._pass_number, self._rank)
         self._steps.begin_epoch(torch.from_numpy(order))
-        self._pass, self.progress.batch = self._pass + 1, 0
+        self._pass_number, self.progress.batch = self._pass_number + 1, 0
 
-    def _tell(self, tell: Tell, loss: float, updates: int, begin: float) -> None:
-        at = self.progress
+    def _report(self, report: ProgressReporter, loss: float, updates: int, begin: float) -> None:
+        progress = self.progress
         seconds = time.perf_counter() - begin
-        tell(
+        report(
             {
-                "epoch": at.epoch,
+                "epoch": progress.epoch,
                 "epochs": self._spec.epochs,
-                "step": min(updates, self._updates),
-                "steps": self._updates,
+                "step": min(updates, self._updates_per_epoch),
+                "steps": self._updates_per_epoch,
                 "loss": loss,
-                "samples_per_second": updates * self._sampler.total / self._updates / seconds,
+                "samples_per_second": updates * self._sampler.total / self._updates_per_epoch / seconds,
             }
         )
-        self._observer.callbacks.call("on_step_end", step=at.step, loss=loss)
+        self._observer.callbacks.call("on_step_end", step=progress.step, loss=loss)
 
-    def _end_of_epoch(self, total: float, rows: int, begin: float) -> None:
-        at, strategy, timeout = self.progress, self._asynchronous, self._spec.conf.timeout
-        at.phase = "push"
+    def _finish_epoch(self, total: float, rows: int, begin: float) -> None:
+        progress, strategy, timeout = self.progress, self._asynchronous, self._spec.conf.timeout
+        progress.phase = "push"
         strategy.settle()
-        everybody = sum(gather_json(self._gang, rows, timeout))
-        at.phase = "pull"
+        rows_of_all = sum(gather_json(self._gang, rows, timeout))
+        progress.phase = "pull"
         strategy.before_forward()
         versions = gather_json(self._gang, strategy.version, timeout)
         if len(set(versions)) > 1:
             raise GangError(f"the ranks got versions {versions} of the model, although no update was in transit")
         row: dict[str, Any] = {
-            "epoch": at.epoch + 1,
+            "epoch": progress.epoch + 1,
             "step": self.version,
-            "loss": total / everybody if everybody else math.nan,
+            "loss": total / rows_of_all if rows_of_all else math.nan,
             "lr": self._schedule.rate(),
             "seconds": time.perf_counter() - begin,
         }
-        at.phase = "end of epoch"
-        at.stopped = self._observer.epoch_end(row, self._rows.rows)
-        at.history.append(row)
-        at.epoch, at.batch = at.epoch + 1, 0
+        progress.phase = "end of epoch"
+        progress.stopped = self._observer.epoch_end(row, self._rows.rows)
+        progress.history.append(row)
+        progress.epoch, progress.batch = progress.epoch + 1, 0
         if self.after_step is not None:
-            at.phase = "after step"
+            progress.phase = "after step"
             self.after_step(self)
             gather_json(self._gang, None, timeout)  # no rank sends an update before all have copied their state

@@ -32,22 +32,22 @@ class Augmentation:
         """
         if not batch.rows:
             return batch
-        before = rng.state(self._device)
+        saved_state = rng.state(self._device)
         rng.seed(self._seed, self._rank, epoch, step, part)
         try:
-            made = self._augment(*batch.inputs)
+            result = self._augment(*batch.inputs)
         except Exception as error:  # whatever the user's function raises
             raise ModelError(f"augment raised {type(error).__name__} for {batch.rows} rows: {error}") from error
         finally:
-            rng.load_state(before, self._device)
-        return replace(batch, inputs=_checked(made, batch))
+            rng.load_state(saved_state, self._device)
+        return replace(batch, inputs=_check_inputs(result, batch))
 
 
-def _checked(made: Any, batch: Batch) -> tuple[Any, ...]:
-    inputs = (made,) if len(batch.inputs) == 1 else made
+def _check_inputs(result: Any, batch: Batch) -> tuple[Any, ...]:
+    inputs = (result,) if len(batch.inputs) == 1 else result
     if not isinstance(inputs, tuple) or len(inputs) != len(batch.inputs):
         raise ModelError(
-            f"augment returned {type(made).__name__}. With {len(batch.inputs)} feature columns it must return a tuple of as"
+            f"augment returned {type(result).__name__}. With {len(batch.inputs)} feature columns it must return a tuple of as"
             " many inputs."
         )
     for new, old in zip(inputs, batch.inputs, strict=True):

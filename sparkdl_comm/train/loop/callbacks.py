@@ -89,23 +89,23 @@ class Callbacks:
         """
         for name, value in changes.items():
             setattr(self.state, name, value)
-        for callback in self.having(hook):
+        for callback in self.find_overriding(hook):
             method: Callable[[TrainingState], None] = getattr(callback, hook)
-            called = f"callback {type(callback).__name__}.{hook}"
+            hook_name = f"callback {type(callback).__name__}.{hook}"
             # After a step the parameters may be in transit. After training the strategy has finished, and all are in place.
-            where = f"{called} on rank {self.state.rank} at step {self.state.step}"
-            with self._guard.around(where, complete=hook != "on_step_end", over=hook == "on_train_end"):
+            position = f"{hook_name} on rank {self.state.rank} at step {self.state.step}"
+            with self._guard.watch(position, is_complete=hook != "on_step_end", is_finished=hook == "on_train_end"):
                 try:
                     method(self.state)
                 except Exception as exc:
                     raise CallbackError(
-                        f"{called} raised {type(exc).__name__} on rank {self.state.rank} at step {self.state.step}: {exc}",
+                        f"{hook_name} raised {type(exc).__name__} on rank {self.state.rank} at step {self.state.step}: {exc}",
                         rank=self.state.rank,
                         step=self.state.step,
                         phase="callback",
                     ) from exc
 
-    def having(self, hook: str) -> list[Callback]:
+    def find_overriding(self, hook: str) -> list[Callback]:
         """Return the callbacks that override ``hook``."""
         nothing = getattr(Callback, hook)
         return [each for each in self._callbacks if getattr(getattr(each, hook), "__func__", None) is not nothing]

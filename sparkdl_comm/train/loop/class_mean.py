@@ -28,7 +28,7 @@ from sparkdl_comm.data.partitions import BatchSampler
 from sparkdl_comm.errors import InputError
 from sparkdl_comm.gang.exchange import gather_json, gather_tensors
 from sparkdl_comm.gang.gang import Gang
-from sparkdl_comm.train.loop.dealing import Dealing
+from sparkdl_comm.train.loop.row_assignment import RowAssignment
 from sparkdl_comm.train.spec import Loss
 
 #: ``(output, target, reduction=…)`` -> the loss with this reduction.
@@ -64,11 +64,11 @@ class ClassMean:
         if type(loss) in (torch.nn.CrossEntropyLoss, torch.nn.NLLLoss):
             module: Any = loss
             return cls(functools.partial(_reduced, module), module.weight, module.ignore_index, *names)
-        given: Any = loss if isinstance(loss, functools.partial) else functools.partial(loss)
-        if given.func not in _FUNCTIONS:
+        function: Any = loss if isinstance(loss, functools.partial) else functools.partial(loss)
+        if function.func not in _FUNCTIONS:
             return None
-        ignored = given.keywords.get("ignore_index", _FUNCTIONS[given.func])
-        return cls(given, given.keywords.get("weight"), ignored, *names)
+        ignored = function.keywords.get("ignore_index", _FUNCTIONS[function.func])
+        return cls(function, function.keywords.get("weight"), ignored, *names)
 
     def __call__(self, output: Any, target: torch.Tensor, weights: torch.Tensor | None = None) -> torch.Tensor:
         """Return the mean loss. ``weights``: row weights ``[rows]``; None: all are 1."""
@@ -91,7 +91,7 @@ class ClassMean:
         counts = _row_sums(counts)
         return counts if weights is None else counts * weights
 
-    def needed(self, parts: Sequence[RowCache], gang: Gang, timeout: float) -> bool:
+    def is_needed(self, parts: Sequence[RowCache], gang: Gang, timeout: float) -> bool:
         """Return whether the counts of rows differ on any rank. All ranks call it.
 
         With row weights: whether classes have weights, or labels are ignored.
@@ -100,27 +100,27 @@ class ClassMean:
         :raises InputError: no row of all ranks counts, for training or for validation.
         """
         counts = [self.counts(part.targets[0]) for part in parts]
-        weighed = [self.counts(part.targets[0], part.weights).sum().item() for part in parts]
+        weighted_counts = [self.counts(part.targets[0], part.weights).sum().item() for part in parts]
         span = [[part.min().item(), part.max().item()] if len(part) else [] for part in counts]
-        told = gather_json(gang, [span, weighed], timeout)
+        reports = gather_json(gang, [span, weighted_counts], timeout)
         for index, purpose in enumerate(("training", "validation")[: len(parts)]):
-            if not any(sums[index] for _, sums in told):
-                chosen = f" (by {self.validation})" if purpose == "validation" else ""
+            if not any(sums[index] for _, sums in reports):
+                selection = f" (by {self.validation})" if purpose == "validation" else ""
                 raise InputError(
-                    f"{self.column}: no label of the rows for {purpose}{chosen} counts in the loss: all are"
+                    f"{self.column}: no label of the rows for {purpose}{selection} counts in the loss: all are"
                     f" ignore_index={self.ignored}, or of classes whose weight is 0, or of rows whose weight is 0"
                 )
-        found = {count for spans, _ in told for part in spans for count in part}
+        distinct_counts = {count for spans, _ in reports for part in spans for count in part}
         if parts[0].weights is None:
-            return len(found) > 1
-        return self.weight is not None or found != {math.prod(parts[0].targets[0].shape[1:])}
+            return len(distinct_counts) > 1
+        return self.weight is not None or distinct_counts != {math.prod(parts[0].targets[0].shape[1:])}
 
 
 def _reduced(module: torch.nn.Module, output: Any, target: torch.Tensor, reduction: str) -> Any:
     """Return the module's loss with ``reduction`` instead of its own."""
-    reducing: Any = copy.copy(module)
-    reducing.reduction = reduction
-    return reducing(output, target)
+    copied: Any = copy.copy(module)
+    copied.reduction = reduction
+    return copied(output, target)
 
 
 def _row_sums(values: torch.Tensor) -> torch.Tensor:
@@ -135,7 +135,7 @@ class Shares:
         self,
         mean: ClassMean | None,
         rows: RowCache,
-        dealing: Dealing,
+        row_assignment: RowAssignment,
         sampler: BatchSampler,
         gang: Gang,
         timeout: float,
@@ -146,7 +146,9 @@ class Shares:
         :param rows: the rows of this rank.
         """
         #: Counts by row number.
-        self._counts = None if mean is None else dealing.numbered(mean.counts(rows.targets[0], rows.weights))
+        self._counts = (
+            None if mean is None else row_assignment.gather_by_number(mean.counts(rows.targets[0], rows.weights))
+        )
         self._sampler, self._gang, self._timeout = sampler, gang, timeout
         self._totals: list[float] = []
 
@@ -158,11 +160,11 @@ class Shares:
             self._counts[order],
             (self._sampler.slice(self._gang.rank, n) for n in range(self._sampler.steps)),
         )
-        own = [counts[start:stop].sum() for start, stop in slices]
-        told = gather_tensors(self._gang, [torch.stack(own)], self._timeout)
-        self._totals = torch.stack([counts for (counts,) in told]).sum(0).tolist()
+        own_counts = [counts[start:stop].sum() for start, stop in slices]
+        reports = gather_tensors(self._gang, [torch.stack(own_counts)], self._timeout)
+        self._totals = torch.stack([counts for (counts,) in reports]).sum(0).tolist()
 
-    def of(self, index: torch.Tensor, step: int) -> float:
+    def share_of(self, index: torch.Tensor, step: int) -> float:
         """Return the share of some rows in a step of the epoch; 0 if no row of the step counts.
 
         :param index: numbers of rows that this rank uses in the step.

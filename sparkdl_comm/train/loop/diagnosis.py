@@ -74,20 +74,20 @@ class ClassLabels:
                 f" {self.column}. The model's output is {given}."
             )
         classes = output.shape[1]
-        rows = bad = 0
+        rows = bad_rows = 0
         found: list[torch.Tensor] = []
         for part in parts:
             (labels,) = part.targets
-            outside = (labels < 0) | (labels >= classes)
+            is_outside = (labels < 0) | (labels >= classes)
             if self.ignored is not None:
-                outside &= labels != self.ignored
-            bad += int(outside.flatten(1).any(1).sum()) if outside.dim() > 1 else int(outside.sum())
+                is_outside &= labels != self.ignored
+            bad_rows += int(is_outside.flatten(1).any(1).sum()) if is_outside.dim() > 1 else int(is_outside.sum())
             rows += part.rows
-            found.append(labels[outside])
-        if bad:
+            found.append(labels[is_outside])
+        if bad_rows:
             raise InputError(
-                f"{bad} of {rows} rows of rank {rank} have a label outside of 0 to {classes - 1} in {self.column}, such as"
-                f" {torch.cat(found)[0]}: the model's output has {classes} classes",
+                f"{bad_rows} of {rows} rows of rank {rank} have a label outside of 0 to {classes - 1} in {self.column}, such"
+                f" as {torch.cat(found)[0]}: the model's output has {classes} classes",
                 rank=rank,
             )
 
@@ -97,7 +97,7 @@ def compares_values(loss: Any) -> bool:
     return isinstance(loss, _VALUE_LOSSES) or getattr(loss, "func", loss) in _VALUE_FUNCTIONS
 
 
-def mismatch(loss: Any, output: Any, target: Any) -> str | None:
+def explain_mismatch(loss: Any, output: Any, target: Any) -> str | None:
     """Return an error text if output and target differ in shape under an element-wise loss; otherwise None.
 
     Torch may broadcast such tensors, and so compute a wrong loss.
@@ -112,14 +112,14 @@ def mismatch(loss: Any, output: Any, target: Any) -> str | None:
     )
 
 
-def problem_of(error: Exception, module: nn.Module, inputs: Sequence[Any], fields: Sequence[Field]) -> str | None:
+def explain_error(error: Exception, module: nn.Module, inputs: Sequence[Any], fields: Sequence[Field]) -> str | None:
     """Return what is wrong with the inputs for which the model raised ``error``; None if unknown."""
-    return (misfit(module, inputs, fields) if isinstance(error, RuntimeError) else None) or mistyped(
+    return (explain_shape(module, inputs, fields) if isinstance(error, RuntimeError) else None) or explain_type(
         error, inputs, fields
     )
 
 
-def mistyped(error: Exception, inputs: Sequence[Any], fields: Sequence[Field]) -> str | None:
+def explain_type(error: Exception, inputs: Sequence[Any], fields: Sequence[Field]) -> str | None:
     """Return what is wrong with the type of an input. None: the model's ``error`` is not about types.
 
     :param inputs: the model's arguments.
@@ -128,22 +128,22 @@ def mistyped(error: Exception, inputs: Sequence[Any], fields: Sequence[Field]) -
     if _TYPES.search(str(error)) is None or len(inputs) != len(fields):
         return None
     named = [(field, rows) for field, rows in zip(fields, inputs, strict=True) if isinstance(rows, torch.Tensor)]
-    found = _used_by(error, named) or named
+    found = _find_used(error, named) or named
     if not found:
         return None
-    come = " or ".join(f"{field} as {_name(rows)}" for field, rows in found)
+    passed_types = " or ".join(f"{field} as {_name(rows)}" for field, rows in found)
     advice = "set inputTypes, which has a type for each feature column"
     if len(found) == 1:
-        wrong = found[0][1]
-        other = "int64" if wrong.is_floating_point() else "float32"
-        advice = f"set inputTypes to {[_name(rows) if rows is not wrong else other for rows in inputs]}"
+        bad_input = found[0][1]
+        other_type = "int64" if bad_input.is_floating_point() else "float32"
+        advice = f"set inputTypes to {[_name(rows) if rows is not bad_input else other_type for rows in inputs]}"
     return (
-        f"the model does not take {come}. A column is passed as float32, or as int64 if it holds integers and the model has"
-        f" an Embedding: {advice}"
+        f"the model does not take {passed_types}. A column is passed as float32, or as int64 if it holds integers"
+        f" and the model has an Embedding: {advice}"
     )
 
 
-def _used_by(error: Exception, named: Sequence[tuple[Field, torch.Tensor]]) -> list[tuple[Field, torch.Tensor]]:
+def _find_used(error: Exception, named: Sequence[tuple[Field, torch.Tensor]]) -> list[tuple[Field, torch.Tensor]]:
     """Return the inputs that the innermost function using any of them has as local variables, or views of them."""
     trace = error.__traceback__
     frames = []
@@ -167,7 +167,7 @@ def _name(rows: Any) -> str | None:
     return str(rows.dtype).removeprefix("torch.") if isinstance(rows, torch.Tensor) else None
 
 
-def misfit(module: nn.Module, inputs: Sequence[Any], fields: Sequence[Field]) -> str | None:
+def explain_shape(module: nn.Module, inputs: Sequence[Any], fields: Sequence[Field]) -> str | None:
     """Return what is wrong with the shape of the only input of a model whose first layer is linear or a convolution.
 
     None: nothing can be said without running the model.
@@ -179,19 +179,19 @@ def misfit(module: nn.Module, inputs: Sequence[Any], fields: Sequence[Field]) ->
         return None
     name, first = first_layer(module)
     if isinstance(first, nn.Linear):
-        fits, wanted = rows.shape[-1] == first.in_features, f"[…, {first.in_features}]"
+        fits, expected_shape = rows.shape[-1] == first.in_features, f"[…, {first.in_features}]"
     elif isinstance(first, (nn.Conv1d, nn.Conv2d, nn.Conv3d)):
         sizes = ["length"] if isinstance(first, nn.Conv1d) else ["height", "width"]
         sizes = ["depth", *sizes] if isinstance(first, nn.Conv3d) else sizes
         fits = rows.dim() == 2 + len(sizes) and rows.shape[1] == first.in_channels
-        wanted = f"[{first.in_channels}, {', '.join(sizes)}]"
+        expected_shape = f"[{first.in_channels}, {', '.join(sizes)}]"
     else:
         return None
     if fits:
         return None
     return (
         f"a row of {field} is {list(rows.shape[1:])}, and the model's first layer, {name or 'itself'} ({first}), takes"
-        f" {wanted}: change the layer, or set inputShapes"
+        f" {expected_shape}: change the layer, or set inputShapes"
     )
 
 

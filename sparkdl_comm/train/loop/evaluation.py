@@ -32,7 +32,7 @@ class Evaluation:
         self._metrics.reset()
         total = weight = 0.0
         module.eval()
-        with torch.no_grad(), self._objective.evaluating():
+        with torch.no_grad(), self._objective.eval_mode():
             for index in torch.arange(self._rows.rows).split(self._batch):
                 if not len(index):
                     continue
@@ -43,12 +43,12 @@ class Evaluation:
                 weight += count
                 self._metrics.update(_as_float32(output), target_of(batch), len(index))
         module.train()
-        told = gather_json(gang, [total, weight], timeout)
-        mean = sum(part[0] for part in told) / sum(part[1] for part in told)
+        sums = gather_json(gang, [total, weight], timeout)
+        mean = sum(part[0] for part in sums) / sum(part[1] for part in sums)
         return {"val_loss": mean, **self._metrics.result(gang, timeout)}
 
 
 def _as_float32(output: Any) -> Any:
     """Return a 16-bit output as float32, so that metrics do not depend on the precision of the forward pass."""
-    half = isinstance(output, torch.Tensor) and output.dtype in (torch.bfloat16, torch.float16)
-    return output.float() if half else output
+    is_half = isinstance(output, torch.Tensor) and output.dtype in (torch.bfloat16, torch.float16)
+    return output.float() if is_half else output

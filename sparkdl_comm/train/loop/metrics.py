@@ -23,16 +23,16 @@ class Metrics:
     """
 
     def __init__(self, metrics: Mapping[str, Any], device: torch.device) -> None:
-        self._states = {
-            name: copy.deepcopy(metric).to(device) for name, metric in metrics.items() if _of_torchmetrics(metric)
+        self._torchmetrics = {
+            name: copy.deepcopy(metric).to(device) for name, metric in metrics.items() if _is_torchmetric(metric)
         }
-        self._functions = {name: metric for name, metric in metrics.items() if name not in self._states}
+        self._functions = {name: metric for name, metric in metrics.items() if name not in self._torchmetrics}
         self.reset()
 
     def reset(self) -> None:
         self._rows = 0
         self._sums = dict.fromkeys(self._functions, 0.0)
-        for metric in self._states.values():
+        for metric in self._torchmetrics.values():
             metric.reset()
 
     def update(self, output: Any, target: Any, rows: int) -> None:
@@ -41,7 +41,7 @@ class Metrics:
         :raises ModelError: a callable does not return a scalar.
         """
         self._rows += rows
-        for metric in self._states.values():
+        for metric in self._torchmetrics.values():
             metric.update(output, target)
         for name, function in self._functions.items():
             value = function(output, target)
@@ -53,17 +53,17 @@ class Metrics:
         """Return the metrics by name, equal on all ranks: numbers, or lists if a torchmetrics.Metric computes a vector."""
         result: dict[str, Any] = {}
         if self._functions:
-            told = gather_json(gang, {"rows": self._rows, "sums": self._sums}, timeout)
-            rows = sum(rank["rows"] for rank in told)
-            result = {name: sum(rank["sums"][name] for rank in told) / rows for name in self._functions}
-        for name, metric in self._states.items():
+            reports = gather_json(gang, {"rows": self._rows, "sums": self._sums}, timeout)
+            rows = sum(rank["rows"] for rank in reports)
+            result = {name: sum(rank["sums"][name] for rank in reports) / rows for name in self._functions}
+        for name, metric in self._torchmetrics.items():
             result[name] = _compute(name, metric, gang, timeout)
         return result
 
 
 def _compute(name: str, metric: Any, gang: Gang, timeout: float) -> Any:
     def gather(tensor: torch.Tensor, group: Any = None) -> list[torch.Tensor]:
-        parts = [given[0].to(tensor.device) for given in gather_tensors(gang, [tensor], timeout)]
+        parts = [tensors[0].to(tensor.device) for tensors in gather_tensors(gang, [tensor], timeout)]
         # A rank without rows sends an empty float tensor, which would turn integers into floats.
         return [part for part in parts if part.numel()] or parts
 
@@ -77,7 +77,7 @@ def _compute(name: str, metric: Any, gang: Gang, timeout: float) -> Any:
     return value.item() if value.numel() == 1 else value.tolist()
 
 
-def _of_torchmetrics(metric: Any) -> bool:
+def _is_torchmetric(metric: Any) -> bool:
     """Return whether ``metric`` is a torchmetrics.Metric, without importing torchmetrics, which is optional."""
     module = sys.modules.get("torchmetrics")
     return module is not None and isinstance(metric, module.Metric)

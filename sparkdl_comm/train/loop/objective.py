@@ -13,12 +13,12 @@ from sparkdl_comm.data.cache import Batch
 from sparkdl_comm.data.fields import Field
 from sparkdl_comm.errors import ModelError
 from sparkdl_comm.train.loop.class_mean import ClassMean
-from sparkdl_comm.train.loop.diagnosis import mismatch, problem_of
+from sparkdl_comm.train.loop.diagnosis import explain_error, explain_mismatch
 from sparkdl_comm.train.loop.output_shape import members
 from sparkdl_comm.train.spec import Loss
 
 #: Advice for a loss that has parameters of its own.
-MAKE_THEM_THE_MODELS = (
+LOSS_PARAMETERS_ADVICE = (
     "Make them parameters of the model and return them with its output, one per row: `return output,"
     " self.scale.expand(len(output))`. The loss then gets `(output, scale), target`. Or freeze them"
     " (requires_grad_(False))"
@@ -34,7 +34,7 @@ class Objective:
         ``[rows]`` or ``[rows, …]``.
     :param precision: ``fp32``, ``bf16`` or ``fp16``. Forward and loss run under torch.autocast.
     :param fields: feature columns, for messages.
-    :param look_at: called once, before the loss, with the first output and its number of rows.
+    :param on_first_output: called once, before the loss, with the first output and its number of rows.
     """
 
     def __init__(
@@ -43,12 +43,12 @@ class Objective:
         precision: str,
         device: torch.device,
         fields: Sequence[Field] = (),
-        look_at: Callable[[Any, int], None] | None = None,
+        on_first_output: Callable[[Any, int], None] | None = None,
     ) -> None:
         self._loss = loss
         self._dtype = _AUTOCAST.get(precision)
-        self._fields, self._look_at = fields, look_at
-        self._looked_back = False
+        self._fields, self._on_first_output = fields, on_first_output
+        self._has_checked_parameters = False
         self.device = device
 
     def autocast(self) -> contextlib.AbstractContextManager[Any]:
@@ -67,20 +67,20 @@ class Objective:
         """
         with self.autocast():
             output = self.output(module, batch)
-            if self._look_at is not None:
-                self._look_at(output, batch.rows)
-                self._look_at = None
+            if self._on_first_output is not None:
+                self._on_first_output(output, batch.rows)
+                self._on_first_output = None
             if not batch.rows:
-                return output, _nothing(output)
-            problem = mismatch(self._loss, output, target_of(batch))
+                return output, _zero_loss(output)
+            problem = explain_mismatch(self._loss, output, target_of(batch))
             if problem is not None:
                 raise ModelError(problem)
             if isinstance(self._loss, ClassMean):
                 loss = self._loss(output, batch.targets[0], batch.weights)
             else:
                 loss = self._loss(output, target_of(batch))
-        if not self._looked_back and isinstance(loss, torch.Tensor) and loss.grad_fn is not None:
-            self._looked_back = True
+        if not self._has_checked_parameters and isinstance(loss, torch.Tensor) and loss.grad_fn is not None:
+            self._has_checked_parameters = True
             _check_parameters(loss.grad_fn, module)
         if batch.weights is None or isinstance(self._loss, ClassMean):
             _check_scalar(loss)
@@ -88,7 +88,7 @@ class Objective:
         return output, (_per_row(loss, len(batch.weights)) * batch.weights).mean()
 
     @contextlib.contextmanager
-    def evaluating(self) -> Iterator[None]:
+    def eval_mode(self) -> Iterator[None]:
         """Return a context that puts a loss module into eval mode, so that validation rows do not change its state."""
         loss = self._loss
         if not isinstance(loss, torch.nn.Module) or not loss.training:
@@ -105,7 +105,7 @@ class Objective:
 
         :raises ModelError: the rows do not match the model's first layer.
         """
-        return matched(self._forward(module, batch), batch.targets)
+        return match_target(self._forward(module, batch), batch.targets)
 
     def sizes(self, batch: Batch) -> tuple[float, float]:
         """Return the divisor of this batch's mean loss, and the batch's weight in a mean over several batches."""
@@ -119,13 +119,13 @@ class Objective:
         try:
             return call(module, batch.inputs)
         except (RuntimeError, IndexError) as exc:
-            problem = problem_of(exc, module, batch.inputs, self._fields)
+            problem = explain_error(exc, module, batch.inputs, self._fields)
             if problem is None:
                 raise
             raise ModelError(f"{problem}. torch says: {exc}") from None
 
 
-def on_device(loss: Loss, device: torch.device) -> Loss:
+def move_to_device(loss: Loss, device: torch.device) -> Loss:
     """Return the loss with its tensors, such as class weights, on ``device``."""
     return loss.to(device) if isinstance(loss, torch.nn.Module) else loss
 
@@ -135,7 +135,7 @@ def target_of(batch: Batch) -> Any:
     return batch.targets[0] if len(batch.targets) == 1 else batch.targets
 
 
-def matched(output: Any, targets: tuple[torch.Tensor, ...]) -> Any:
+def match_target(output: Any, targets: tuple[torch.Tensor, ...]) -> Any:
     """Reshape a one-column output [rows, 1] to [rows] like its float labels; torch would broadcast to [rows, rows]."""
     if len(targets) == 1 and isinstance(output, torch.Tensor) and targets[0].is_floating_point():
         (target,) = targets
@@ -144,14 +144,14 @@ def matched(output: Any, targets: tuple[torch.Tensor, ...]) -> Any:
     return output
 
 
-def _nothing(output: Any) -> torch.Tensor:
+def _zero_loss(output: Any) -> torch.Tensor:
     """Return 0, with gradient 0 for every tensor of an output without rows.
 
     Collectives in the model have a backward pass too, which must run on this rank.
     """
     if isinstance(output, torch.Tensor):
         return output.float().sum()
-    return torch.stack([torch.zeros(()), *map(_nothing, members(output).values())]).sum()
+    return torch.stack([torch.zeros(()), *map(_zero_loss, members(output).values())]).sum()
 
 
 def _check_parameters(node: Any, module: torch.nn.Module) -> None:
@@ -160,19 +160,19 @@ def _check_parameters(node: Any, module: torch.nn.Module) -> None:
     :param node: autograd node of the loss.
     :raises ModelError: the loss depends on another torch.nn.Parameter.
     """
-    known = {id(parameter) for parameter in module.parameters()}
-    seen, ahead = {node}, [node]
-    while ahead:
-        node = ahead.pop()
+    model_ids = {id(parameter) for parameter in module.parameters()}
+    visited, pending = {node}, [node]
+    while pending:
+        node = pending.pop()
         leaf = getattr(node, "variable", None)  # only nodes of leaf tensors have it
-        if isinstance(leaf, torch.nn.Parameter) and id(leaf) not in known:
+        if isinstance(leaf, torch.nn.Parameter) and id(leaf) not in model_ids:
             raise ModelError(
                 f"the loss depends on a torch.nn.Parameter of shape {list(leaf.shape)} that the model does not have, so"
-                f" nothing trains it. {MAKE_THEM_THE_MODELS}"
+                f" nothing trains it. {LOSS_PARAMETERS_ADVICE}"
             )
-        new = {before for before, _ in node.next_functions if before is not None} - seen
-        seen |= new
-        ahead.extend(new)
+        new = {before for before, _ in node.next_functions if before is not None} - visited
+        visited |= new
+        pending.extend(new)
 
 
 def _check_scalar(loss: Any) -> None:

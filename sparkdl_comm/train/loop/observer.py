@@ -20,7 +20,7 @@ from sparkdl_comm.data.cache import RowCache
 from sparkdl_comm.errors import CallbackError, ConfError
 from sparkdl_comm.gang.exchange import gather_json
 from sparkdl_comm.gang.gang import Gang
-from sparkdl_comm.optim.schedule import VALIDATE, Schedule
+from sparkdl_comm.optim.schedule import VALIDATION_ADVICE, Schedule
 from sparkdl_comm.space import replicas
 from sparkdl_comm.space.flat import FlatModel
 from sparkdl_comm.space.untrained_state import UntrainedState, digests
@@ -55,10 +55,10 @@ class Observer:
         self._model, self._strategy, self._schedule, self._untrained = model, strategy, schedule, untrained
         observed = spec.observation
         self._monitor = observed.stopping.monitor
-        if schedule.watches and validation is None and self._monitor != "loss":
+        if schedule.needs_value and validation is None and self._monitor != "loss":
             raise ConfError(
                 f"ReduceLROnPlateau watches earlyStoppingMonitor={self._monitor!r}, which needs validation rows;"
-                f" {VALIDATE}, or earlyStoppingMonitor='loss'"
+                f" {VALIDATION_ADVICE}, or earlyStoppingMonitor='loss'"
             )
         self.stopping = EarlyStopping(observed.stopping, model, untrained)
         self._evaluation = None
@@ -72,7 +72,7 @@ class Observer:
             TrainingState(gang.rank, gang.world, model.module),
             ParameterGuard(model, strict=not strategy.takes_changes),
         )
-        self._compares = strategy.takes_changes and bool(self.callbacks.having("on_step_end"))
+        self._must_compare = strategy.takes_changes and bool(self.callbacks.find_overriding("on_step_end"))
 
     def step_end(self, step: int, loss: float | None) -> None:
         """``loss``: the mean over this rank's rows in the step, if it had any. All ranks call it after each common step.
@@ -80,8 +80,8 @@ class Observer:
         :raises CallbackError: a callback raises, or ranks have other parameters after the first step's callbacks.
         """
         self.callbacks.call("on_step_end", step=step, loss=loss)
-        if self._compares:
-            self._compares = False
+        if self._must_compare:
+            self._must_compare = False
             self._compare("on_step_end")
 
     def epoch_end(self, row: dict[str, Any], rows: int) -> bool:
@@ -93,25 +93,27 @@ class Observer:
         :raises ConfError: the history has no column for the monitored value.
         """
         replicas.average(self._untrained, rows, self._gang, self._timeout)
-        if not (self._evaluation or self.stopping.active or self.callbacks or self._schedule.watches):
+        if not (self._evaluation or self.stopping.is_active or self.callbacks or self._schedule.needs_value):
             self._schedule.after_epoch()
             return False
         self._strategy.before_forward()
         if self._evaluation is not None:
             row.update(self._evaluation.run(self._model.module, self._gang, self._timeout))
-        whole = {**row, "loss": sum(gather_json(self._gang, row["loss"], self._timeout))}
-        self._schedule.after_epoch(self._watched(whole) if self._schedule.watches else None)
-        over = self.stopping.active and self.stopping.over(self._watched(whole))
+        global_row = {**row, "loss": sum(gather_json(self._gang, row["loss"], self._timeout))}
+        self._schedule.after_epoch(self._monitored_value(global_row) if self._schedule.needs_value else None)
+        should_stop = self.stopping.is_active and self.stopping.should_stop(self._monitored_value(global_row))
         if self.callbacks:
-            self.callbacks.call("on_epoch_end", epoch=row["epoch"], step=row["step"], loss=whole["loss"], metrics=whole)
+            self.callbacks.call(
+                "on_epoch_end", epoch=row["epoch"], step=row["step"], loss=global_row["loss"], metrics=global_row
+            )
             if self._strategy.takes_changes:
                 self._compare("on_epoch_end")
-            over |= any(gather_json(self._gang, self.callbacks.state.stop_requested, self._timeout))
-        return over
+            should_stop |= any(gather_json(self._gang, self.callbacks.state.stop_requested, self._timeout))
+        return should_stop
 
     def train_end(self) -> None:
         """Restore the best parameters if asked to, and call ``on_train_end``. All ranks have the final parameters."""
-        if self.stopping.active:
+        if self.stopping.is_active:
             self.stopping.restore()
         self.callbacks.call("on_train_end")
 
@@ -119,7 +121,7 @@ class Observer:
         """Check that callbacks have changed the parameters equally on all ranks."""
         hashes = gather_json(self._gang, digests({"": self._model.values})[""], self._timeout)
         if len(set(hashes)) > 1:
-            names = ", ".join(type(callback).__name__ for callback in self.callbacks.having(hook))
+            names = ", ".join(type(callback).__name__ for callback in self.callbacks.find_overriding(hook))
             raise CallbackError(
                 f"after {hook} of callbacks {names} at step {self.callbacks.state.step} some ranks have other parameters than"
                 " rank 0. A callback must change them equally on all ranks (no `if state.rank == 0`, no random numbers).",
@@ -127,7 +129,7 @@ class Observer:
                 phase="callback",
             )
 
-    def _watched(self, row: dict[str, Any]) -> float:
+    def _monitored_value(self, row: dict[str, Any]) -> float:
         name = self._monitor
         if not isinstance(row.get(name), float):
             numbers = sorted(key for key in row if key == "loss" or key == "val_loss" or isinstance(row[key], float))

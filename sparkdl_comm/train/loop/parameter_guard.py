@@ -28,67 +28,69 @@ class ParameterGuard:
         self._model, self._strict = model, strict
 
     @contextlib.contextmanager
-    def around(self, called: str, *, complete: bool, over: bool) -> Iterator[None]:
+    def watch(self, hook_name: str, *, is_complete: bool, is_finished: bool) -> Iterator[None]:
         """Watch a callback's hook, as a context.
 
-        :param called: name of the hook, for messages.
-        :param complete: all parameters are in place. The hook may change them temporarily, for example to look at
+        :param hook_name: name of the hook, for messages.
+        :param is_complete: all parameters are in place. The hook may change them temporarily, for example to look at
             averaged ones. If False, any write counts as a change.
-        :param over: there are no more steps, so all changes are kept.
+        :param is_finished: there are no more steps, so all changes are kept.
         :raises CallbackError: the hook has changed a parameter that it must not change; or a parameter's shape.
         """
-        if over or not self._strict:
+        if is_finished or not self._strict:
             yield
-            self._take_over(called)
+            self._take_over(hook_name)
             return
-        writes = _Writes(self._model, keep=complete)
+        writes = _WriteDetector(self._model, keep=is_complete)
         with writes:
             yield
         replaced = self._model.replaced()
-        changed = replaced or (writes.seen and not (complete and torch.equal(self._model.values, writes.before)))
+        changed = replaced or (
+            writes.first_written and not (is_complete and torch.equal(self._model.values, writes.original))
+        )
         if changed:
             raise CallbackError(
-                f"{called} changes trained parameters, such as {(replaced or [writes.seen])[0]}. With this strategy each rank"
-                " updates only a part of them, and the change would be lost. Set strategy='ring' or 'gloo' and"
-                " spark.sparkdl.comm.collective.loop=all-reduce, or bound weights in the model"
+                f"{hook_name} changes trained parameters, such as {(replaced or [writes.first_written])[0]}. With this"
+                " strategy each rank updates only a part of them, and the change would be lost. Set strategy='ring' or"
+                " 'gloo' and spark.sparkdl.comm.collective.loop=all-reduce, or bound weights in the model"
                 " (torch.nn.utils.parametrize)",
                 phase="callback",
             )
 
-    def _take_over(self, called: str) -> None:
+    def _take_over(self, hook_name: str) -> None:
         for name in self._model.replaced():
             if not self._model.take_back(name):
                 raise CallbackError(
-                    f"{called} changes the shape or type of the trained parameter {name}", phase="callback"
+                    f"{hook_name} changes the shape or type of the trained parameter {name}", phase="callback"
                 )
 
 
-class _Writes(TorchDispatchMode):
+class _WriteDetector(TorchDispatchMode):
     """Context that finds the first parameter written by any operation of torch, including writes through ``.data``."""
 
     def __init__(self, model: FlatModel, *, keep: bool) -> None:
         """Create the context. ``keep``: copy all values before the first write."""
         super().__init__()
         self._model, self._keep = model, keep
-        self.seen = ""
-        self.before = torch.empty(0)
+        self.first_written = ""
+        self.original = torch.empty(0)
 
     def __torch_dispatch__(
         self, func: Any, types: Any, args: tuple[Any, ...] = (), kwargs: dict[str, Any] | None = None
     ) -> Any:
         kwargs = kwargs or {}
-        if not self.seen:
+        if not self.first_written:
             for place, argument in enumerate(func._schema.arguments):
                 if argument.alias_info is not None and argument.alias_info.is_write:
-                    self._look(args[place] if place < len(args) else kwargs.get(argument.name))
+                    self._inspect(args[place] if place < len(args) else kwargs.get(argument.name))
         return func(*args, **kwargs)
 
-    def _look(self, written: Any) -> None:
+    def _inspect(self, written: Any) -> None:
         for tensor in written if isinstance(written, (list, tuple)) else [written]:
             if not isinstance(tensor, torch.Tensor) or tensor.layout is not torch.strided or not tensor.numel():
                 continue
             byte = tensor.data_ptr() - self._model.values.data_ptr()
-            if 0 <= byte < self._model.values.nbytes and not self.seen:
-                self.seen = self._model.entries[self._model.cut(byte // 4, 1)[0].number].name
+            if 0 <= byte < self._model.values.nbytes and not self.first_written:
+                self.first_written = self._model.entries[self._model.cut(byte // 4, 1)[0].number].name
                 if self._keep:
-                    self.before = self._model.values.clone()
+                    self.original = self._model.values.clone()

@@ -7,7 +7,7 @@ from typing import Any
 
 from sparkdl_comm.train.loop.output_shape import OutputShape
 
-_OF_A_STEP = ("pull", "forward", "backward", "push", "update")
+_STEP_PHASES = ("pull", "forward", "backward", "push", "update")
 
 
 @dataclass
@@ -36,6 +36,6 @@ class Progress:
     phase: str = "set-up"
 
     @property
-    def number(self) -> int | None:
+    def step_number(self) -> int | None:
         """Number of the current step, or of the last one between steps, from 1. None before the first step."""
-        return self.step + 1 if self.phase in _OF_A_STEP else self.step or None
+        return self.step + 1 if self.phase in _STEP_PHASES else self.step or None

@@ -25,22 +25,22 @@ def state(device: torch.device) -> dict[str, Any]:
     version, words, gauss = random.getstate()
     legacy: Any = np.random.get_state(legacy=True)
     kind, keys, position, has_gauss, cached = legacy
-    taken: dict[str, Any] = {
+    saved: dict[str, Any] = {
         "python": [version, list(words), gauss],
         "numpy": [kind, keys.tolist(), position, has_gauss, cached],
         "torch": torch.get_rng_state(),
     }
     if device.type == "cuda":
-        taken["cuda"] = torch.cuda.get_rng_state(device)
-    return taken
+        saved["cuda"] = torch.cuda.get_rng_state(device)
+    return saved
 
 
-def load_state(taken: dict[str, Any], device: torch.device) -> None:
+def load_state(saved: dict[str, Any], device: torch.device) -> None:
     """Restore what :func:`state` returned."""
-    version, words, gauss = taken["python"]
+    version, words, gauss = saved["python"]
     random.setstate((version, tuple(words), gauss))
-    kind, keys, *rest = taken["numpy"]
+    kind, keys, *rest = saved["numpy"]
     np.random.set_state((kind, np.asarray(keys, np.uint32), *rest))
-    torch.set_rng_state(taken["torch"])
+    torch.set_rng_state(saved["torch"])
     if device.type == "cuda":
-        torch.cuda.set_rng_state(taken["cuda"], device)
+        torch.cuda.set_rng_state(saved["cuda"], device)

@@ -36,21 +36,21 @@ class StepRows:
         self._source, self._sampler, self._rank, self._device = source, sampler, rank, device
         self._count, self._empty = count, empty
         self._order = torch.arange(0)
-        self._ahead: dict[tuple[int, int], Future[RowCache]] = {}
+        self._read_ahead: dict[tuple[int, int], Future[RowCache]] = {}
         self._pool = ThreadPoolExecutor(1, "sparkdl-read-ahead") if source.needs_read_ahead else None
 
     def begin_epoch(self, order: torch.Tensor) -> None:
         """Start an epoch. ``order``: this rank's row numbers in the order of use, int64 ``[rows]``."""
         self._order = order
-        self._ahead.clear()
+        self._read_ahead.clear()
 
-    def of(self, step: int) -> torch.Tensor:
+    def rows_of(self, step: int) -> torch.Tensor:
         """Return the row numbers of a step, int64 ``[n]``."""
         return self._order[slice(*self._sampler.slice(self._rank, step))]
 
     def parts(self, step: int) -> list[torch.Tensor]:
         """Return the row numbers of a step, split into the parts in which it is computed."""
-        return [part for part in self.of(step).tensor_split(self._count) if len(part) or self._empty]
+        return [part for part in self.rows_of(step).tensor_split(self._count) if len(part) or self._empty]
 
     def take(self, step: int, number: int) -> Batch:
         """Return the batch of part ``number`` of :meth:`parts`. The last part starts the read-ahead of the next step.
@@ -60,17 +60,17 @@ class StepRows:
         parts = self.parts(step)
         if self._pool is None:
             return self._read(parts[number]).batch()
-        ahead = self._ahead.pop((step, number), None) or self._pool.submit(self._read, parts[number])
-        rows = ahead.result()
+        future = self._read_ahead.pop((step, number), None) or self._pool.submit(self._read, parts[number])
+        rows = future.result()
         if number == len(parts) - 1 and step + 1 < self._sampler.steps:
             for each, part in enumerate(self.parts(step + 1)):
-                self._ahead[step + 1, each] = self._pool.submit(self._read, part)
+                self._read_ahead[step + 1, each] = self._pool.submit(self._read, part)
         return rows.batch()
 
     def _read(self, part: torch.Tensor) -> RowCache:
         return self._source.pick(part).to(self._device)
 
     def close(self) -> None:
-        self._ahead.clear()
+        self._read_ahead.clear()
         if self._pool is not None:
             self._pool.shutdown(cancel_futures=True)

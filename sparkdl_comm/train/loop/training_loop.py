@@ -24,15 +24,15 @@ from sparkdl_comm.strategies.gradients import GradientRule
 from sparkdl_comm.train.loop import rng
 from sparkdl_comm.train.loop.augmentation import Augmentation
 from sparkdl_comm.train.loop.class_mean import ClassMean, Shares
-from sparkdl_comm.train.loop.dealing import Dealing
-from sparkdl_comm.train.loop.objective import Objective, on_device
+from sparkdl_comm.train.loop.objective import Objective, move_to_device
 from sparkdl_comm.train.loop.observer import Observer
 from sparkdl_comm.train.loop.output_shape import shape_in_eval, shape_of
 from sparkdl_comm.train.loop.progress import Progress
+from sparkdl_comm.train.loop.row_assignment import RowAssignment
 from sparkdl_comm.train.loop.step_rows import StepRows
 from sparkdl_comm.train.spec import TrainSpec
 
-Tell = Callable[[dict[str, Any]], None]
+ProgressReporter = Callable[[dict[str, Any]], None]
 
 
 class TrainingLoop:
@@ -61,13 +61,13 @@ class TrainingLoop:
         strategy: Strategy,
         progress: Progress,
         validation: RowCache | None = None,
-        together: bool = False,
+        has_collectives: bool = False,
     ) -> None:
         """Create the loop. ``strategy`` has joined.
 
         :param sampler: divides epochs into optimizer steps.
         :param validation: this rank's validation rows. None: no rank has any.
-        :param together: the model has collectives, so ranks without rows run it too.
+        :param has_collectives: the model has collectives, so ranks without rows run it too.
         :raises ConfError: the strategy has no steps that are common to all ranks, which this loop needs.
         """
         if strategy.synchronous != self.synchronous:
@@ -78,44 +78,53 @@ class TrainingLoop:
         self.after_step: Callable[[TrainingLoop], None] | None = None
         self._spec, self._rank, self._rows, self._sampler = spec, gang.rank, rows, sampler
         self._device = next(model.module.parameters()).device
-        self._validation, self._together = validation, together
-        how, timeout = spec.optimization, spec.conf.timeout
+        self._validation, self._has_collectives = validation, has_collectives
+        optimization, timeout = spec.optimization, spec.conf.timeout
         parts = [rows] if validation is None else [rows, validation]
         # A copy for each rank, even if the process was forked or is reused.
-        loss = on_device(copy.deepcopy(spec.loss), self._device)
+        loss = move_to_device(copy.deepcopy(spec.loss), self._device)
         self._untrained = UntrainedState(model, loss)
         mean = ClassMean.of(loss, spec.rows)
-        if mean is not None and not mean.needed(parts, gang, timeout):
+        if mean is not None and not mean.is_needed(parts, gang, timeout):
             mean = None
         self._mean = mean
-        self._dealing = Dealing(spec, gang, rows, sampler.counts)
-        self._shares = Shares(mean, rows, self._dealing, sampler, gang, timeout)
-        self._steps = StepRows(self._dealing.source, sampler, gang.rank, how.accumulation_steps, self._device, together)
+        self._row_assignment = RowAssignment(spec, gang, rows, sampler.counts)
+        self._shares = Shares(mean, rows, self._row_assignment, sampler, gang, timeout)
+        self._steps = StepRows(
+            self._row_assignment.source,
+            sampler,
+            gang.rank,
+            optimization.accumulation_steps,
+            self._device,
+            has_collectives,
+        )
         self._augment = spec.augment and Augmentation(spec.augment, spec.seed, gang.rank, self._device)
-        self._objective = Objective(mean or loss, how.precision, self._device, spec.rows.inputs, self._look_at)
-        self._rule = GradientRule(how, gang, strategy, timeout)
-        self._schedule = Schedule(how, strategy.optimizer, sampler.steps, spec.epochs)
-        self._not_finite_from_the_start = model.not_finite(0, model.values)
+        self._objective = Objective(
+            mean or loss, optimization.precision, self._device, spec.rows.inputs, self._on_first_output
+        )
+        self._rule = GradientRule(optimization, gang, strategy, timeout)
+        self._schedule = Schedule(optimization, strategy.optimizer, sampler.steps, spec.epochs)
+        self._initially_not_finite = model.not_finite(0, model.values)
         self._observer = Observer(
             spec, gang, model, strategy, self._schedule, self._objective, validation, self._untrained
         )
 
-    def run(self, tell: Tell) -> float:
+    def run(self, report: ProgressReporter) -> float:
         """Train the remaining epochs. Return the seconds that it took.
 
-        :param tell: gets a progress dict after each step.
+        :param report: gets a progress dict after each step.
         :raises NonFiniteLossError: this rank's loss is NaN or infinite (fp16 skips such a step instead); or a trained
             parameter is.
         :raises ModelError: model or loss cannot be trained.
         """
         begin = time.perf_counter()
-        at = self.progress
+        progress = self.progress
         self.model.module.train()
-        self._observer.callbacks.call("on_train_begin", epoch=at.epoch + 1, step=at.step)
-        with closing(self._steps), closing(self._dealing):
-            while at.epoch < self._spec.epochs and not at.stopped:
-                self._epoch(tell)
-            at.phase = "finish"
+        self._observer.callbacks.call("on_train_begin", epoch=progress.epoch + 1, step=progress.step)
+        with closing(self._steps), closing(self._row_assignment):
+            while progress.epoch < self._spec.epochs and not progress.stopped:
+                self._epoch(report)
+            progress.phase = "finish"
             self.strategy.finish()  # all ranks have computed their last step now, and need no more rows of this rank
         self._observer.train_end()
         self.check_finite([(0, self.model.values)])
@@ -128,11 +137,11 @@ class TrainingLoop:
         :raises NonFiniteLossError: a parameter has become NaN or infinite.
         """
         for start, values in stretches:
-            spoilt = sorted(self.model.not_finite(start, values) - self._not_finite_from_the_start)
-            if spoilt:
+            bad_names = sorted(self.model.not_finite(start, values) - self._initially_not_finite)
+            if bad_names:
                 raise NonFiniteLossError(
-                    f"after step {self.progress.step} parameter {spoilt[0]} has values that are NaN or infinite, as have"
-                    f" {len(spoilt) - 1} others. Lower the learning rate, or clip gradients (maxGradNorm).",
+                    f"after step {self.progress.step} parameter {bad_names[0]} has values that are NaN or infinite, as have"
+                    f" {len(bad_names) - 1} others. Lower the learning rate, or clip gradients (maxGradNorm).",
                     rank=self._rank,
                     step=self.progress.step,
                 )
@@ -180,80 +189,82 @@ class TrainingLoop:
         self._observer.stopping.load_state(state["common"]["stopping"])
         rng.load_state(own["rng"], self._device)
 
-    def _epoch(self, tell: Tell) -> None:
+    def _epoch(self, report: ProgressReporter) -> None:
         """Run the remaining steps of the current epoch, and its end."""
-        at, sampler = self.progress, self._sampler
-        order = self._dealing.order(at.epoch)
+        progress, sampler = self.progress, self._sampler
+        order = self._row_assignment.order(progress.epoch)
         self._shares.begin_epoch(order)
         self._steps.begin_epoch(order)
-        self._observer.callbacks.call("on_epoch_begin", epoch=at.epoch + 1)
+        self._observer.callbacks.call("on_epoch_begin", epoch=progress.epoch + 1)
         begin, rows = time.perf_counter(), 0
-        while at.batch < sampler.steps:
-            share = self._shares.of(self._steps.of(at.batch), at.batch)
+        while progress.batch < sampler.steps:
+            share = self._shares.share_of(self._steps.rows_of(progress.batch), progress.batch)
             loss, applied = self._step()
-            rows += sampler.rows(at.batch)
+            rows += sampler.rows(progress.batch)
             if applied:
-                at.epoch_loss += loss
+                progress.epoch_loss += loss
             else:
-                at.skipped += 1
-            at.batch += 1
-            at.step += 1
-            tell(
+                progress.skipped += 1
+            progress.batch += 1
+            progress.step += 1
+            report(
                 {
-                    "epoch": at.epoch,
+                    "epoch": progress.epoch,
                     "epochs": self._spec.epochs,
-                    "step": at.batch,
+                    "step": progress.batch,
                     "steps": sampler.steps,
                     "loss": loss / share if share else None,
                     "samples_per_second": rows / (time.perf_counter() - begin),
                 }
             )
-            self._observer.step_end(at.step, loss / share if share else None)
+            self._observer.step_end(progress.step, loss / share if share else None)
             if self.after_step is not None:
-                at.phase = "after step"
+                progress.phase = "after step"
                 self.after_step(self)
         self._end_epoch(time.perf_counter() - begin)
 
     def _end_epoch(self, seconds: float) -> None:
-        at = self.progress
-        counted = self._sampler.steps - at.skipped
+        progress = self.progress
+        applied_steps = self._sampler.steps - progress.skipped
         row: dict[str, Any] = {
-            "epoch": at.epoch + 1,
-            "step": at.step,
-            "loss": at.epoch_loss / counted if counted else math.nan,
+            "epoch": progress.epoch + 1,
+            "step": progress.step,
+            "loss": progress.epoch_loss / applied_steps if applied_steps else math.nan,
             "lr": self._schedule.rate(),
             "seconds": seconds,
         }
         if self._rule.skips:
-            row["skipped_steps"] = at.skipped
-        at.phase = "end of epoch"
-        at.stopped = self._observer.epoch_end(row, self._rows.rows)
-        at.history.append(row)
-        at.epoch, at.batch, at.epoch_loss = at.epoch + 1, 0, 0.0
-        at.skipped = 0
+            row["skipped_steps"] = progress.skipped
+        progress.phase = "end of epoch"
+        progress.stopped = self._observer.epoch_end(row, self._rows.rows)
+        progress.history.append(row)
+        progress.epoch, progress.batch, progress.epoch_loss = progress.epoch + 1, 0, 0.0
+        progress.skipped = 0
 
     def _step(self) -> tuple[float, bool]:
         """Run one optimizer step. Return this rank's part of its mean loss, and whether the update was applied."""
-        at, strategy = self.progress, self.strategy
+        progress, strategy = self.progress, self.strategy
         if strategy.trace is not None:
-            strategy.trace.iteration(at.step + 1)
-        at.phase = "pull"
-        strategy.step_info = StepInfo(at.step + 1, at.epoch + 1, self._rule.scale, self._schedule.rate())
+            strategy.trace.iteration(progress.step + 1)
+        progress.phase = "pull"
+        strategy.step_info = StepInfo(progress.step + 1, progress.epoch + 1, self._rule.scale, self._schedule.rate())
         strategy.begin_step()
         self.model.clear_gradients()
         value, weight = 0.0, 1.0
         if not strategy.global_mean:
-            weight = 1 / (self._shares.of(self._steps.of(at.batch), at.batch) or math.inf)
-        parts = self._steps.parts(at.batch)
+            weight = 1 / (self._shares.share_of(self._steps.rows_of(progress.batch), progress.batch) or math.inf)
+        parts = self._steps.parts(progress.batch)
         if not parts:
             strategy.before_forward()  # peers may read the last step's gradients until this step's parameters are here
         for number, part in enumerate(parts):
-            value += self._compute(number, self._shares.of(part, at.batch), weight, last=number == len(parts) - 1)
+            value += self._compute(
+                number, self._shares.share_of(part, progress.batch), weight, last=number == len(parts) - 1
+            )
         self.model.complete_gradients()
-        at.phase = "push"
+        progress.phase = "push"
         strategy.after_backward()
-        at.phase = "update"
-        apply = self._rule.prepare(at.step + 1)
+        progress.phase = "update"
+        apply = self._rule.prepare(progress.step + 1)
         strategy.update(apply)
         self._schedule.after_step()
         return value, apply
@@ -265,12 +276,12 @@ class TrainingLoop:
         :param share: share of the part's rows in the step's mean.
         :param weight: factor of the loss for the gradient.
         """
-        at, watch, module = self.progress, self.strategy.watch, self.model.module
-        at.phase = "forward"
+        progress, watch, module = self.progress, self.strategy.watch, self.model.module
+        progress.phase = "forward"
         with watch.phase("forward"):
-            batch = self._steps.take(at.batch, number)
+            batch = self._steps.take(progress.batch, number)
             if self._augment is not None:
-                batch = self._augment(batch, at.epoch, at.batch, number)
+                batch = self._augment(batch, progress.epoch, progress.batch, number)
             versions = self.model.versions()
             with self.strategy.forward():
                 _, loss = self._objective(module, batch)
@@ -284,23 +295,23 @@ class TrainingLoop:
             value = loss.item()
         if not math.isfinite(value) and not self._rule.skips:
             raise NonFiniteLossError(
-                f"the loss became {value} on rank {self._rank} at step {at.number}:"
+                f"the loss became {value} on rank {self._rank} at step {progress.step_number}:"
                 " lower the learning rate, or look for NaN in the features",
                 rank=self._rank,
-                step=at.number,
+                step=progress.step_number,
             )
-        at.phase = "backward"
+        progress.phase = "backward"
         with watch.phase("backward"), self.strategy.backward(last):
             (loss * (share * weight * self._rule.scale)).backward()
         return value * share
 
-    def see_output(self) -> None:
+    def record_eval_output_shape(self) -> None:
         """Record the shape of the model's output in eval mode, after training: it may differ from training mode.
 
         A rank without rows does nothing. Neither does a rank whose model has collectives, since all ranks would have to
         run it.
         """
-        if not self._rows.rows or self._together:
+        if not self._rows.rows or self._has_collectives:
             return
         module = self.model.module
 
@@ -313,7 +324,7 @@ class TrainingLoop:
         if shape is not None:
             self.progress.output_shape = shape
 
-    def _look_at(self, output: Any, rows: int) -> None:
+    def _on_first_output(self, output: Any, rows: int) -> None:
         """Record the shape of the first batch's output, and check the labels."""
         self.progress.output_shape = shape_of(output, rows)
         if self._spec.labels is not None:

@@ -21,7 +21,7 @@ from sparkdl_comm.train.loop.step_rows import RowSource
 from sparkdl_comm.train.spec import TrainSpec
 
 
-class Dealing:
+class RowAssignment:
     """Assignment of rows to one rank. ``source`` returns rows by their numbers. Call :meth:`close` at the end."""
 
     def __init__(self, spec: TrainSpec, gang: Gang, rows: RowCache, counts: Sequence[int]) -> None:
@@ -49,7 +49,7 @@ class Dealing:
             return torch.from_numpy(permutation(self._rows.rows, self._seed, epoch, rank))
         return torch.from_numpy(deal_rows(self._counts, self._seed, epoch, rank))
 
-    def numbered(self, values: torch.Tensor) -> torch.Tensor:
+    def gather_by_number(self, values: torch.Tensor) -> torch.Tensor:
         """Return a value for each row number, from ``values`` of this rank's own rows, ``[rows]``. All ranks call it."""
         if self._exchange is None:
             return values

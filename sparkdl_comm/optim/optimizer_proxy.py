@@ -7,7 +7,7 @@ from typing import Any
 import torch
 
 
-class StandIn(torch.optim.Optimizer):
+class OptimizerProxy(torch.optim.Optimizer):
     """Optimizer proxy that shares the groups of the current optimizer, so that the scheduler's changes take effect
     there.
     """
@@ -15,7 +15,7 @@ class StandIn(torch.optim.Optimizer):
     def __init__(self) -> None:
         super().__init__([torch.nn.Parameter(torch.empty(0))], {})
 
-    def stand_for(self, optimizer: torch.optim.Optimizer) -> None:
+    def follow(self, optimizer: torch.optim.Optimizer) -> None:
         """Share the groups of ``optimizer`` from now on. Call it again after ``optimizer`` has loaded a state."""
         self.param_groups, self.defaults = optimizer.param_groups, optimizer.defaults
 

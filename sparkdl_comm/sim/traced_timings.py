@@ -29,7 +29,7 @@ class TracedLayer:
 
 
 @dataclass(frozen=True)
-class Traced:
+class TracedTimings:
     """Mean compute times over all ranks and iterations.
 
     :param update: seconds in which one rank would update all parameters. With the parameter server, each rank updates a
@@ -53,7 +53,7 @@ class Traced:
         return sum(layer.forward + layer.backward for layer in self.layers)
 
 
-def traced(spans: Sequence[Span], parameter_bytes: int, nbytes: int | None = None) -> Traced:
+def timings_from_spans(spans: Sequence[Span], parameter_bytes: int, nbytes: int | None = None) -> TracedTimings:
     """Return the compute times from the spans of a timeline.
 
     Within a batch all layers count as equal. Without batches, all layers of the network count as equal, and gradients
@@ -84,7 +84,7 @@ def traced(spans: Sequence[Span], parameter_bytes: int, nbytes: int | None = Non
         update = _of_bytes(spans, sizes, update)
         handling = (spent["update"] / passes - update) / len(pushed)
         update *= ranks  # each rank has updated only its part
-    return Traced(
+    return TracedTimings(
         tuple(TracedLayer(*layer) for layer in zip(forward, backward, sizes, strict=True)),
         update,
         tuple((first - 1, last - 1) for first, last in pulled),
@@ -97,11 +97,11 @@ def traced(spans: Sequence[Span], parameter_bytes: int, nbytes: int | None = Non
 def _without_waits(spans: Iterable[Span]) -> dict[str, float]:
     """Return the seconds of all ranks and iterations by span name, without the waits inside the spans."""
     spent: dict[str, float] = defaultdict(float)
-    around: dict[int, list[Span]] = defaultdict(list)
+    open_spans: dict[int, list[Span]] = defaultdict(list)
     for span in spans:
         if "batch" in span:
             continue
-        outer = around[span["rank"]]
+        outer = open_spans[span["rank"]]
         while outer and outer[-1]["end"] <= span["begin"]:
             outer.pop()
         if outer:
