@@ -54,7 +54,7 @@ def plan_buckets(requests: Sequence[Mapping[str, Any]], timeout: float = 60.0) -
 
 
 def iteration_seconds(plans: Sequence[Mapping[str, Mapping[str, Any]]], timeout: float = 60.0) -> list[float]:
-    """Return the seconds of an iteration with each of ``plans``. Both directions share the network (see Iteration.scala).
+    """Return the seconds of an iteration with each of ``plans``. Both directions share the network: IterationModel.scala.
 
     Keys of a plan: ``pull`` and ``push``, each with ``startup``, ``transfer``, ``compute`` and ``batches``. If small batches
     travel inside their notices, also ``bytes`` of each layer, and ``notice_bytes``, the size limit of such a batch. Optional:

@@ -28,25 +28,25 @@ private[comm] final class CommExecutorPlugin extends ExecutorPlugin {
         node.close()
         throw e
     }
-    CommExecutorPlugin.running = Some(node)
+    CommExecutorPlugin.runningNode = Some(node)
   }
 
   override def shutdown(): Unit = {
-    CommExecutorPlugin.running = None
+    CommExecutorPlugin.runningNode = None
     if (bridge != null) bridge.close()
     if (node != null) node.close()
   }
 }
 
 private[comm] object CommExecutorPlugin {
-  @volatile private var running = Option.empty[PsNode]
+  @volatile private var runningNode = Option.empty[PsNode]
 
   /**
    * Return the node of the executor in this JVM, for ranks that run in it.
    *
    * @throws CommException of the kind Plugin, if the plugin is not loaded
    */
-  def node: PsNode = running.getOrElse(throw new CommException(
+  def node: PsNode = runningNode.getOrElse(throw new CommException(
     CommException.Plugin,
     "the plugin is not loaded in this executor: set spark.plugins=sparkdl.comm.CommPlugin and put the jar into spark.jars"
   ))

@@ -5,7 +5,7 @@ import java.nio.file.Files
 import org.scalatest.funsuite.AnyFunSuite
 
 class BuildSpec extends AnyFunSuite {
-  test("jars of one version that differ have different builds") {
+  test("different jars of one version have different builds") {
     def build(contents: String): String =
       Build.describe(Files.writeString(Files.createTempFile("sparkdl-comm", ".jar"), contents).toUri.toURL)
     assert(build("one") === build("one"))

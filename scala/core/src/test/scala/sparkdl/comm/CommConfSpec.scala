@@ -6,11 +6,11 @@ import org.scalatest.funsuite.AnyFunSuite
 class CommConfSpec extends AnyFunSuite {
   private def read(ports: String) = CommConf(new SparkConf(false).set("spark.sparkdl.comm.ports", ports))
 
-  test("any port is the default") {
+  test("the default is any port") {
     assert(CommConf(new SparkConf(false)) === CommConf(0, 1))
   }
 
-  test("a port and a range") {
+  test("a port and a range of ports are parsed") {
     assert(read("40000") === CommConf(40000, 1))
     assert(read("40000-40099") === CommConf(40000, 100))
   }

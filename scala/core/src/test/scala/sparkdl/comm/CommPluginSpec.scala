@@ -9,12 +9,12 @@ class CommPluginSpec extends AnyFunSuite {
   build.setProperty("spark.version", "3.5")
   build.setProperty("scala.binary.version", "2.12")
 
-  test("the jar runs where it was built for") {
+  test("the jar accepts the Spark and Scala that it was built for") {
     CommPlugin.checkBuild(build, "3.5.9", "2.12.18")
     new CommPlugin().driverPlugin()
   }
 
-  test("its entry is read by Java 8, and asks for the Java that the rest needs") {
+  test("the entry point loads in Java 8, and asks for the Java that the rest needs") {
     val entry = getClass.getResourceAsStream("CommPlugin.class")
     try {
       val head = new java.io.DataInputStream(entry)
@@ -29,7 +29,7 @@ class CommPluginSpec extends AnyFunSuite {
   }
 
   Seq(("4.2.0", "2.13.16"), ("3.5.9", "2.13.8"), ("3.50.1", "2.12.18")).foreach { case (spark, scala) =>
-    test(s"on Spark $spark with Scala $scala it names both sides") {
+    test(s"on Spark $spark with Scala $scala the error names both versions") {
       val message = intercept[IllegalStateException](CommPlugin.checkBuild(build, spark, scala)).getMessage
       Seq("Spark 3.5", "Scala 2.12", s"Spark $spark", s"Scala $scala", "spark.jars").foreach(part =>
         assert(message.contains(part))

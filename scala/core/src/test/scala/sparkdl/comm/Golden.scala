@@ -3,7 +3,7 @@ package sparkdl.comm
 import java.nio.{ByteBuffer, ByteOrder}
 import java.nio.file.{Files, Path, Paths}
 
-/** The files that the Python tests compare with too. */
+/** Golden files, which the Python tests compare with too. */
 object Golden {
   private val directory: Path = Paths.get("..", "..", "tests", "golden")
 

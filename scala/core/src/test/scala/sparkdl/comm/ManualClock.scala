@@ -2,13 +2,13 @@ package sparkdl.comm
 
 import java.util.concurrent.{CompletableFuture, TimeUnit, TimeoutException}
 
-/** A clock that stands still until a test moves it, unless it ticks. Tasks run on the thread that moves it, each at its time. */
+/** Clock that stands still until a test moves it, unless it ticks. Tasks run on the thread that moves it, each at its time. */
 final class ManualClock extends Clock {
   private var now = 0L
   private var tasks = Vector.empty[(Long, () => Unit)]
   private var waiting = 0
 
-  /** Each reading moves it by so much. */
+  /** Nanoseconds by which each reading moves the clock. */
   @volatile var tickNanos = 0L
 
   override def nanoTime: Long = synchronized {
@@ -30,10 +30,10 @@ final class ManualClock extends Clock {
     done.get()
   }
 
-  /** Tasks whose time has not come. */
+  /** Number of tasks whose time has not come. */
   def pending: Int = synchronized(tasks.size)
 
-  /** Returns once some thread waits in [[await]]. */
+  /** Wait until a thread waits in [[await]]. */
   def awaitWaiter(): Unit = synchronized(while (waiting == 0) wait())
 
   def advance(seconds: Long): Unit = {

@@ -10,9 +10,9 @@ import org.apache.spark.{BarrierTaskContext, SparkContext, SparkEnv, SparkdlExec
 import org.apache.spark.storage.{PlainFetch, PlainServer}
 
 import sparkdl.comm.SystemClock
-import sparkdl.comm.flow.{BlockTarget, Fetch, Fetches, FixedWindows, RemoteBlock, ScheduledSends, Urgency}
+import sparkdl.comm.flow.{BlockTarget, Fetch, Fetcher, FixedWindows, RemoteBlock, ScheduledSends, Urgency}
 import sparkdl.comm.ps.{BenchMemory, Notice}
-import sparkdl.comm.transport.{Answer, ChunkNetwork, ChunkPeer, DirectChunkTarget, PeerMessageReceiver}
+import sparkdl.comm.transport.{ChunkAnswer, ChunkNetwork, ChunkPeer, DirectChunkTarget, PeerMessageReceiver}
 
 /**
  * Benchmark of fetching a block from another executor, and of converting it, for python/bench_fetch.py. Rank 0 measures
@@ -55,7 +55,7 @@ object FetchBench {
     /**
      * Return true if the memory has the expected bytes. Then clear it, so that the next way has to bring all of them.
      */
-    def isRight: Boolean = {
+    def isExpected: Boolean = {
       val right = memory.clear().equals(expected)
       while (memory.hasRemaining) memory.put(Zeros, 0, math.min(Zeros.length, memory.remaining))
       memory.clear()
@@ -65,8 +65,8 @@ object FetchBench {
 
   private final class Part(memory: ByteBuffer) extends DirectChunkTarget {
     override def write(from: ByteBuffer): Unit = memory.put(from)
-    override def read(from: ReadableByteChannel, atMost: Int): Int = {
-      memory.limit(math.min(memory.capacity, memory.position() + atMost))
+    override def read(from: ReadableByteChannel, maxCount: Int): Int = {
+      memory.limit(math.min(memory.capacity, memory.position() + maxCount))
       try from.read(memory)
       finally memory.limit(memory.capacity)
     }
@@ -82,21 +82,21 @@ object FetchBench {
    * @param windows bytes of the fixed windows to compare; the adaptive window is added
    */
   private final class Echo(back: Boolean, windows: Seq[Long]) extends PeerMessageReceiver {
-    val kept = new LinkedBlockingQueue[Notice]
+    val notices = new LinkedBlockingQueue[Notice]
     @volatile var network: ChunkNetwork = _
     @volatile var peer: ChunkPeer = _
 
     /** Senders with the window that follows the link, and with each fixed one. */
-    private lazy val sends = new ScheduledSends(network, SystemClock, lost) +:
-      windows.map(bytes => new ScheduledSends(network, SystemClock, lost, FixedWindows.scheduler(bytes))).toIndexedSeq
-    override def asked(answer: Answer): Unit =
+    private lazy val sends = new ScheduledSends(network, SystemClock, onPeerLost) +:
+      windows.map(bytes => new ScheduledSends(network, SystemClock, onPeerLost, FixedWindows.scheduler(bytes))).toIndexedSeq
+    override def onRequest(answer: ChunkAnswer): Unit =
       sends(answer.chunk.block.split('_').last.toInt).answer(answer, Urgency(0, 0), 0)
-    override def received(message: ByteBuffer): Unit = {
+    override def onMessage(message: ByteBuffer): Unit = {
       val bytes = new Array[Byte](message.remaining)
       message.get(bytes)
-      if (back) network.send(peer, bytes)(_ => ()) else Notice.decode(ByteBuffer.wrap(bytes)).foreach(kept.put)
+      if (back) network.send(peer, bytes)(_ => ()) else Notice.decode(ByteBuffer.wrap(bytes)).foreach(notices.put)
     }
-    override def lost(peer: ChunkPeer): Unit = ()
+    override def onPeerLost(peer: ChunkPeer): Unit = ()
   }
 }
 
@@ -119,7 +119,7 @@ private final class FetchBench(
     val network = executor.openNetwork(0, 1, echo)
     val memory = sizes.map(bytes => new BenchMemory(BenchMemory.draw(bytes / 4, seed = rank)))
     try {
-      val (plain, chunks) = (PlainFetch.here, network.here)
+      val (plain, chunks) = (PlainFetch.address, network.address)
       val paths = memory.map(_.path)
       val address = (Seq(plain.host, plain.port, plain.executorId, chunks.host, chunks.port) ++ paths).mkString(" ")
       val servers =
@@ -147,7 +147,7 @@ private final class FetchBench(
       echo: Echo,
       memory: IndexedSeq[BenchMemory]
   ): Seq[String] = {
-    val fetching = new Fetches(network, SystemClock)
+    val fetching = new Fetcher(network, SystemClock)
     if (windows.nonEmpty) {
       val ways = "own" +: windows.map(bytes => s"fixed $bytes")
       sizes.flatMap { bytes =>
@@ -166,14 +166,14 @@ private final class FetchBench(
         Notice(Job, 1, 0, Notice.Parameters, 0, 0, math.max(1, bytes).toLong, ByteBuffer.wrap(contents(0, bytes)))
       val there = Way("notice", 1, bytes) { () =>
         echo.network.send(echo.peer, sent.encode)(_ => ())
-        val received = echo.kept.poll(WaitSeconds, TimeUnit.SECONDS)
+        val received = echo.notices.poll(WaitSeconds, TimeUnit.SECONDS)
         () => received == sent
       }
       Timing.measure(repeats, Seq(there))
     }
 
   /** Blocks of so many bytes, one on each server. */
-  private final class Remote(servers: Seq[Server], bytes: Int, fetching: Fetches) {
+  private final class Remote(servers: Seq[Server], bytes: Int, fetching: Fetcher) {
     val expected = servers.indices.map(server => ByteBuffer.wrap(contents(server + 1, bytes)))
     val targets = expected.map(new Target(_))
 
@@ -187,17 +187,17 @@ private final class FetchBench(
       fetching.fetch(block, TimeUnit.SECONDS.toNanos(WaitSeconds), targets(server))
     }
     def await(fetch: Fetch): Unit = fetch.done.get(WaitSeconds, TimeUnit.SECONDS)
-    def allRight(): Boolean = targets.map(_.isRight).forall(identity)
+    def allExpected(): Boolean = targets.map(_.isExpected).forall(identity)
 
     def atOnce(name: String, window: Int = 0): Way = Way(name, servers.size, bytes) { () =>
       servers.indices.map(start(_, window)).foreach(await)
-      allRight _
+      allExpected _
     }
   }
 
-  private def fetches(servers: Seq[Server], fetching: Fetches, bytes: Int): Seq[String] = {
+  private def fetches(servers: Seq[Server], fetching: Fetcher, bytes: Int): Seq[String] = {
     val blocks = new Remote(servers, bytes, fetching)
-    import blocks.{allRight, await, expected, start, targets}
+    import blocks.{allExpected, await, expected, start, targets}
     val one = Seq(
       Way("fetchBlockSync", 1, bytes) { () =>
         val data = PlainFetch(servers.head.plain, Job, name(bytes, 0))
@@ -205,13 +205,13 @@ private final class FetchBench(
       },
       Way("fetch", 1, bytes) { () =>
         await(start(0))
-        () => targets.head.isRight
+        () => targets.head.isExpected
       }
     )
     val several = Seq(
       Way("in turn", servers.size, bytes) { () =>
         servers.indices.foreach(server => await(start(server)))
-        allRight _
+        allExpected _
       },
       blocks.atOnce("at once")
     )
@@ -222,7 +222,7 @@ private final class FetchBench(
   private def inMemory(own: BenchMemory, path: String, bytes: Int): Seq[String] = {
     val count = bytes / 4
     val (mine, theirs) = (BenchMemory.draw(count, seed = 0), BenchMemory.draw(count, seed = 1))
-    val neighbour = BenchMemory.neighbour(path, count)
+    val neighbor = BenchMemory.neighbor(path, count)
     def way(name: String, copies: Array[Float], within: Double)(run: => Unit): Way = Way(name, 1, bytes) { () =>
       run
       () => own.isCopyOf(copies, within)
@@ -233,13 +233,13 @@ private final class FetchBench(
     }
     val copies = Seq(
       way("memcpy", mine, within = 0)(own.copy()),
-      way("same host", theirs, within = 0)(own.copyFrom(neighbour))
+      way("same host", theirs, within = 0)(own.copyFrom(neighbor))
     )
     val conversions = Seq("bf16", "fp16").flatMap { wire =>
       Seq(encode(wire), way(s"$wire decode", mine, HalfError)(own.decode(wire)))
     }
     try Timing.measure(repeats, copies ++ conversions)
-    finally neighbour.close()
+    finally neighbor.close()
   }
 
   private def name(bytes: Int, window: Int): String = s"sparkdl_bench_${bytes}_$window"

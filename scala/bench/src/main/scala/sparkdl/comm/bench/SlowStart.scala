@@ -35,7 +35,7 @@ private[bench] final class FetchedBlocks(blocks: Blocks) extends Blocks {
   override def inlineThreshold: Long = 0
   override def executorId: String = blocks.executorId
   override def put(job: Long, name: String, chunks: Array[ByteBuffer]): Unit = blocks.put(job, name, chunks)
-  override def retire(job: Long, name: String, over: () => Boolean): Boolean = blocks.retire(job, name, over)
+  override def retire(job: Long, name: String, isOver: () => Boolean): Boolean = blocks.retire(job, name, isOver)
   override def status(job: Long, name: String): Option[(Long, Long)] = blocks.status(job, name)
   override def read(job: Long, name: String)(take: ByteBuffer => Unit): Unit = blocks.read(job, name)(take)
 }
@@ -60,9 +60,9 @@ private[bench] final class SlowStartNetwork(network: ChunkNetwork, startupNanos:
     def start(): ChunkFetch = network.fetch(from, chunk, into, deadline)(done)
     if (chunk.offset == 0) startUp(block)
     Option(starting.get(block)).fold(start()) { started =>
-      val later = new Later(() => start(), done)
-      started.thenRun(() => later.start())
-      later
+      val delayed = new DelayedFetch(() => start(), done)
+      started.thenRun(() => delayed.start())
+      delayed
     }
   }
 
@@ -78,7 +78,7 @@ private[bench] final class SlowStartNetwork(network: ChunkNetwork, startupNanos:
   }
 
   override def send(to: ChunkPeer, part: MessagePart)(done: Option[Long] => Unit): Unit = network.send(to, part)(done)
-  override def here: ChunkPeer = network.here
+  override def address: ChunkPeer = network.address
   override def sending: Int = network.sending
   override def close(): Unit = network.close()
 }
@@ -86,7 +86,7 @@ private[bench] final class SlowStartNetwork(network: ChunkNetwork, startupNanos:
 private object SlowStartNetwork {
 
   /** Fetch that begins when `start` is called. */
-  private final class Later(begin: () => ChunkFetch, done: Option[ChunkFailure] => Unit) extends ChunkFetch {
+  private final class DelayedFetch(begin: () => ChunkFetch, done: Option[ChunkFailure] => Unit) extends ChunkFetch {
     private var fetch = Option.empty[ChunkFetch]
     private var cancelled = false
 

@@ -12,6 +12,6 @@ object FixedWindows {
     new TransferScheduler(() => new Fixed(bytes))
 
   private final class Fixed(override val bytes: Long) extends Window {
-    override def held(): Unit = ()
+    override def markLimited(): Unit = ()
   }
 }

@@ -31,16 +31,16 @@ final class BenchMemory(values: Array[Float]) extends AutoCloseable {
     finally descriptors.close()
   }
   Files.delete(name)
-  private val segment = MappedSegment.of(file, bytesOf(count), MapMode.READ_WRITE)
+  private val segment = MappedSegment.mapFile(file, bytesOf(count), MapMode.READ_WRITE)
   segment.putFloats(0, values, count)
 
   /** Copy the values. */
   def copy(): Unit = segment.copy(0, copied, copied)
 
   /** Copy the values of another process of this host. */
-  def copyFrom(neighbour: BenchNeighbour): Unit = {
+  def copyFrom(neighbor: BenchNeighbor): Unit = {
     var at = copied
-    neighbour.segment.slices(0, copied).foreach { part =>
+    neighbor.segment.slices(0, copied).foreach { part =>
       val length = part.remaining
       segment.put(at, part)
       at += length
@@ -83,13 +83,13 @@ object BenchMemory {
   private def bytesOf(count: Int): Long = 10L * count
 
   /** Map the memory of `count` numbers that a process of this host has at `path`. */
-  def neighbour(path: String, count: Int): BenchNeighbour = {
+  def neighbor(path: String, count: Int): BenchNeighbor = {
     val file = new RandomAccessFile(path, "r")
-    try new BenchNeighbour(MappedSegment.of(file, bytesOf(count), MapMode.READ_ONLY))
+    try new BenchNeighbor(MappedSegment.mapFile(file, bytesOf(count), MapMode.READ_ONLY))
     finally file.close()
   }
 }
 
-final class BenchNeighbour(private[ps] val segment: Segment) extends AutoCloseable {
+final class BenchNeighbor(private[ps] val segment: Segment) extends AutoCloseable {
   override def close(): Unit = segment.close()
 }

@@ -13,7 +13,7 @@ import sparkdl.comm.transport._
 
 class SlowStartSpec extends AnyFunSuite {
 
-  /** Keeps what is to run later: how long after now, and what. */
+  /** Clock that keeps delayed tasks, each with its delay. */
   private final class Later extends Clock {
     var tasks = Vector.empty[(Long, () => Unit)]
     override def nanoTime: Long = 1000
@@ -21,10 +21,10 @@ class SlowStartSpec extends AnyFunSuite {
     override def after(nanos: Long)(task: => Unit): Unit = tasks :+= ((nanos, () => task))
   }
 
-  /** A network whose fetches end at once. */
+  /** Network whose fetches end at once. */
   private final class Instant extends ChunkNetwork {
     var fetched = Vector.empty[(String, Long)]
-    override def here: ChunkPeer = ChunkPeer("here", 1, "1")
+    override def address: ChunkPeer = ChunkPeer("here", 1, "1")
     override def sending: Int = 0
     override def send(to: ChunkPeer, part: MessagePart)(done: Option[Long] => Unit): Unit = done(Some(0))
     override def close(): Unit = ()
@@ -47,7 +47,7 @@ class SlowStartSpec extends AnyFunSuite {
       network.fetch(ChunkPeer(server, 1, "1"), Chunk(7, block, offset, 10), Dropped, 0)(ends :+= _)
   }
 
-  test("start-ups from one server come one after another, those from several at the same time") {
+  test("start-ups of one server are sequential, start-ups of several servers parallel") {
     val (network, clock) = (new Instant, new Later)
     val slow = new SlowStartNetwork(network, startupNanos = 60, clock)
     val names = for (name <- Seq("first", "second", "third"); server <- Seq("a", "b")) yield (name, server)
@@ -59,7 +59,7 @@ class SlowStartSpec extends AnyFunSuite {
     assert(fetches.forall(_.ends == Vector(None)))
   }
 
-  test("later chunks of a block wait for its start-up, and have none of their own") {
+  test("later chunks of a block wait for the block's start-up and have none themselves") {
     val (network, clock) = (new Instant, new Later)
     val slow = new SlowStartNetwork(network, startupNanos = 60, clock)
     Seq(0L, 10L).foreach(new Fetched(slow, "a", "block", _))
@@ -69,7 +69,7 @@ class SlowStartSpec extends AnyFunSuite {
     assert(network.fetched.map(_._2).sorted === Seq(0, 10, 20) && clock.tasks.size === 1)
   }
 
-  test("one that is cancelled before it started asks for nothing") {
+  test("a fetch that is cancelled before it starts requests nothing") {
     val (network, clock) = (new Instant, new Later)
     val fetched = new Fetched(new SlowStartNetwork(network, startupNanos = 60, clock), "a", "block")
     fetched.fetch.cancel()
@@ -94,12 +94,12 @@ class SlowStartSpec extends AnyFunSuite {
   }
 
   private object Deaf extends PeerMessageReceiver {
-    override def asked(answer: Answer): Unit = ()
-    override def received(message: ByteBuffer): Unit = ()
-    override def lost(peer: ChunkPeer): Unit = ()
+    override def onRequest(answer: ChunkAnswer): Unit = ()
+    override def onMessage(message: ByteBuffer): Unit = ()
+    override def onPeerLost(peer: ChunkPeer): Unit = ()
   }
 
-  test("the plugin finds it, and it does nothing without the property") {
+  test("the plugin loads the wrapper, which does nothing without the property") {
     val wrappers = ServiceLoader.load(classOf[TransportWrapper]).asScala.toSeq
     assert(wrappers.map(_.getClass) === Seq(classOf[SlowStart]))
     assert(wrappers.head.wrap(Executor) eq Executor)

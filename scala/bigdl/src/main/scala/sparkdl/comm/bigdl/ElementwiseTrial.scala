@@ -39,7 +39,7 @@ private[bigdl] object ElementwiseTrial {
     val parameters = elements.map(element => math.sin(element + 1).toFloat).toArray
     val tensor = Tensor(Storage(parameters))
     (1 to Steps).foreach { step =>
-      Progress(1, step, 1, 0).tell(own)
+      Progress(1, step, 1, 0).writeTo(own)
       val gradients = elements.map(element => math.cos(step * (element + 1)).toFloat).toArray
       own.optimize(_ => (1f, Tensor(Storage(gradients))), tensor)
     }

@@ -13,10 +13,10 @@ final class TrainingFailedException(message: String, cause: Throwable) extends R
 
 /** Pattern for a failed Spark job whose task refused the request, with the task's message. A retry does not help. */
 private[bigdl] object Refusal {
-  private val Said = (classOf[UnsupportedTrainingException].getName + ": (.*)").r
+  private val MessagePattern = (classOf[UnsupportedTrainingException].getName + ": (.*)").r
 
   def unapply(failure: Throwable): Option[String] = failure match {
-    case job: SparkException => Option(job.getMessage).flatMap(Said.findFirstMatchIn(_)).map(_.group(1))
+    case job: SparkException => Option(job.getMessage).flatMap(MessagePattern.findFirstMatchIn(_)).map(_.group(1))
     case _ => None
   }
 }

@@ -15,16 +15,16 @@ private[bigdl] final class GangBuckets(rank: JvmRank, settings: BatchingSettings
   import GangBuckets._
 
   private val adaptive = new AdaptiveBuckets(settings, traffic, rank.clock)
-  private var inUse = Decision(adaptive.nextLook, adaptive.pulls, adaptive.pushes)
+  private var inUse = Decision(adaptive.nextReportStep, adaptive.pulls, adaptive.pushes)
 
   /** True if ranks must measure. */
-  val profiles: Boolean = adaptive.profiles
+  val needsProfiles: Boolean = adaptive.needsProfiles
 
   def pulls: LayerBuckets = new LayerBuckets(inUse.pulls)
   def pushes: LayerBuckets = new LayerBuckets(inUse.pushes)
 
   /** Return true if all ranks report their measurements after this step, counted from 1. */
-  def due(step: Int): Boolean = inUse.nextLook.contains(step)
+  def isReportStep(step: Int): Boolean = inUse.nextReportStep.contains(step)
 
   /** Plan again. All ranks call it after the same step. Return true if the buckets have changed. */
   def replan(measured: RankReport): Boolean = {
@@ -34,7 +34,7 @@ private[bigdl] final class GangBuckets(rank: JvmRank, settings: BatchingSettings
       if (rank.number != 0) Array.emptyByteArray
       else {
         adaptive.replan(reports.map(report(_, traffic.layers)))
-        encode(Decision(adaptive.nextLook, adaptive.pulls, adaptive.pushes))
+        encode(Decision(adaptive.nextReportStep, adaptive.pulls, adaptive.pushes))
       }
     inUse = decision(rank.session.gathering.begin(own).parts().head)
     (inUse.pulls, inUse.pushes) != (before.pulls, before.pushes)
@@ -49,7 +49,7 @@ private[bigdl] final class GangBuckets(rank: JvmRank, settings: BatchingSettings
 }
 
 private object GangBuckets {
-  private final case class Decision(nextLook: Option[Int], pulls: IndexedSeq[Batch], pushes: IndexedSeq[Batch])
+  private final case class Decision(nextReportStep: Option[Int], pulls: IndexedSeq[Batch], pushes: IndexedSeq[Batch])
 
   private def encode(report: RankReport): Array[Byte] = written { out =>
     def optional(value: Option[Double]): Unit = out.writeDouble(value.getOrElse(Double.NaN))
@@ -78,7 +78,7 @@ private object GangBuckets {
   }
 
   private def encode(decision: Decision): Array[Byte] = written { out =>
-    out.writeInt(decision.nextLook.getOrElse(0)) // steps are counted from 1
+    out.writeInt(decision.nextReportStep.getOrElse(0)) // steps are counted from 1
     Seq(decision.pulls, decision.pushes).foreach { batches =>
       out.writeInt(batches.size)
       batches.foreach { batch =>

@@ -85,6 +85,6 @@ private[bigdl] object GangData {
         )
       }
     }
-    new GangData(train, validation, SparkdlBigDL.orders(train))
+    new GangData(train, validation, SparkdlBigDL.rowOrders(train))
   }
 }

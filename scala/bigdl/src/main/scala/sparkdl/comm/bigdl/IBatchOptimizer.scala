@@ -34,20 +34,20 @@ class IBatchOptimizer(
   import IBatchOptimizer._
 
   private var clipping = Option.empty[(Float, Float)]
-  private var byNorm = false
-  private var numbers = "{}"
-  private var known = Seq.empty[Float]
-  private var own = Map.empty[String, String]
+  private var clipsByNorm = false
+  private var summaryJson = "{}"
+  private var lossHistory = Seq.empty[Float]
+  private var ownConf = Map.empty[String, String]
 
   /** Numbers of the last training, as JSON with the fields of a fit's summary that [[Account.summary]] names. */
-  def summary: String = numbers
+  def summary: String = summaryJson
 
   /** Mean loss of each iteration of the last training; after a restart, of the last attempt. */
-  def losses: Seq[Float] = known
+  def losses: Seq[Float] = lossHistory
 
   /** Set a key of this package, such as `spark.sparkdl.comm.ps.batching`, for this optimizer alone. */
   def setConf(key: String, value: String): this.type = {
-    own += key -> value
+    ownConf += key -> value
     this
   }
 
@@ -57,13 +57,13 @@ class IBatchOptimizer(
   }
 
   override def setGradientClippingByl2Norm(clipNorm: Double): this.type = {
-    byNorm = true
+    clipsByNorm = true
     this
   }
 
   override def disableGradientClipping(): this.type = {
     clipping = None
-    byNorm = false
+    clipsByNorm = false
     this
   }
 
@@ -80,12 +80,12 @@ class IBatchOptimizer(
   private def train(): Module[Float] = {
     val data = dataset.toDistributed()
     val sc = data.originRDD().sparkContext
-    val conf = sc.getConf.setAll(own)
+    val conf = sc.getConf.setAll(ownConf)
     check(sc)
     if (!data.isCached) prepareInput()
     val job = new TrainingJob(sc, model, data, criterion, conf)
     checkpointPath = checkpointPath.map(Checkpoints.newFolder)
-    val (told, summed) = job.run(
+    val (result, summed) = job.run(
       optimMethods,
       clipping,
       endWhen,
@@ -93,12 +93,12 @@ class IBatchOptimizer(
       validationDataSet.map(_.toDistributed()),
       for (trigger <- checkpointTrigger; path <- checkpointPath) yield CheckpointRequest(trigger, path)
     )
-    numbers = summed
-    known = told.iterations.map(_.loss)
+    summaryJson = summed
+    lossHistory = result.iterations.map(_.loss)
     optimMethods.foreach { case (name, method) =>
-      SparkdlBigDL.state(told.methods(name)).foreach { case (key, value) => SparkdlBigDL.state(method)(key) = value }
+      SparkdlBigDL.state(result.methods(name)).foreach { case (key, value) => SparkdlBigDL.state(method)(key) = value }
     }
-    new SummaryWriter(trainSummary, validationSummary).write(told)
+    new SummaryWriter(trainSummary, validationSummary).write(result)
     model
   }
 
@@ -113,7 +113,7 @@ class IBatchOptimizer(
       refuse(s"engine $engine keeps parameters in memory of its own: set the Java property bigdl.engineType=mklblas")
     )
     if (dropPercentage > 0) refuse("setDropModuleProperty is not supported: the gradients of all ranks are used")
-    if (byNorm)
+    if (clipsByNorm)
       refuse(
         "setGradientClippingByl2Norm is not supported: no executor has all gradients. Use setConstantGradientClipping"
       )

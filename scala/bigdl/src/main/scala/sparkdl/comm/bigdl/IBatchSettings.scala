@@ -51,7 +51,7 @@ private[bigdl] object IBatchSettings {
       conf.getTimeAsMs(Prefix + "timeout", "5min") / 1e3
     )(seconds => seconds > 0 && seconds <= MostSeconds)
     val restarts = parse("maxRestarts", "a number, 0 or more")(text("maxRestarts", "2").toInt)(_ >= 0)
-    val session = SessionSettings(Encodings(wire), batching.overlap, false, batching.inTurn, batching.measuredSteps, timeout)
+    val session = SessionSettings(Encodings(wire), batching.canOverlap, false, batching.isSequential, batching.measuredSteps, timeout)
     IBatchSettings(batching, session, restarts)
   }
 }

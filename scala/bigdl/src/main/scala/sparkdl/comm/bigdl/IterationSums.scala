@@ -29,7 +29,7 @@ private[bigdl] final case class Losses(loss: Double, replicas: Int, rows: Int) {
 private[bigdl] object Losses {
 
   /** Return the sum over all ranks. */
-  def of(round: Gathering.Round): Losses = round.parts().map { part =>
+  def addUp(round: Gathering.Round): Losses = round.parts().map { part =>
     val fields = ByteBuffer.wrap(part)
     Losses(fields.getDouble(), fields.getInt(), fields.getInt())
   }.reduce(_ + _)
@@ -76,7 +76,7 @@ private[bigdl] object ValidationSums {
     }))
 
   /** Return the sum over all ranks. */
-  def of(round: Gathering.Round): ValidationSums = ValidationSums(
+  def addUp(round: Gathering.Round): ValidationSums = ValidationSums(
     round.parts().map { part =>
       val fields = ByteBuffer.wrap(part)
       Seq.fill(part.length / 16)((fields.getDouble(), fields.getLong()))

@@ -13,7 +13,7 @@ private[bigdl] final class LayerBuckets(val batches: IndexedSeq[Batch]) {
   val layers: IndexedSeq[Range] = batches.map(batch => batch.first - 1 until batch.last)
 
   /** Number of each layer's bucket. */
-  val of: IndexedSeq[Int] = {
+  val bucketOf: IndexedSeq[Int] = {
     val numbers = for ((range, bucket) <- layers.zipWithIndex; layer <- range) yield layer -> bucket
     numbers.sorted.map(_._2)
   }
@@ -26,8 +26,8 @@ private[bigdl] final class Countdown(buckets: LayerBuckets) {
   private val left = buckets.layers.map(_.size).toArray
 
   /** Count a layer. Return its bucket if the bucket is complete now. */
-  def arrived(layer: Int): Option[Int] = {
-    val bucket = buckets.of(layer)
+  def countDown(layer: Int): Option[Int] = {
+    val bucket = buckets.bucketOf(layer)
     left(bucket) -= 1
     if (left(bucket) == 0) Some(bucket) else None
   }

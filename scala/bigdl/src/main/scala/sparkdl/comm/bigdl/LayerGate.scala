@@ -7,13 +7,13 @@ import com.intel.analytics.bigdl.dllib.tensor.Tensor
 import com.intel.analytics.bigdl.dllib.utils.DistriParameterSynchronizer
 
 /** Callbacks of the gates of a replica's layers, on the thread that computes the replica. */
-private[bigdl] trait LayerEvents {
+private[bigdl] trait LayerListener {
 
   /** Wait for the parameters of a layer, which forward is about to use. */
-  def needed(replica: Int, layer: Int): Unit
+  def onUse(replica: Int, layer: Int): Unit
 
   /** Handle gradients that backward has added to those of a layer. */
-  def made(replica: Int, layer: Int): Unit
+  def onGradients(replica: Int, layer: Int): Unit
 }
 
 /**
@@ -24,17 +24,17 @@ private[bigdl] trait LayerEvents {
  *
  * @param layers by the names of the leaves
  */
-private[bigdl] final class LayerGate(replica: Int, layers: Map[String, Int], events: LayerEvents)
+private[bigdl] final class LayerGate(replica: Int, layers: Map[String, Int], events: LayerListener)
     extends DistriParameterSynchronizer[Float]
     with Serializable {
   private val id = LayerGate.register(this)
 
   override def get(name: String): (Tensor[Float], Tensor[Float]) = {
-    layers.get(name).foreach(events.needed(replica, _))
-    LayerGate.Nothing
+    layers.get(name).foreach(events.onUse(replica, _))
+    LayerGate.NoTensors
   }
 
-  override def put(name: String): Unit = layers.get(name).foreach(events.made(replica, _))
+  override def put(name: String): Unit = layers.get(name).foreach(events.onGradients(replica, _))
 
   override def init(
       name: String,
@@ -58,7 +58,7 @@ private[bigdl] object LayerGate {
   private val ids = new AtomicLong
 
   /** Result of [[get]]: the optimizer has nothing to do with parameters that have just arrived. */
-  private val Nothing = (null: Tensor[Float], null: Tensor[Float])
+  private val NoTensors = (null: Tensor[Float], null: Tensor[Float])
 
   /** Number of gates that are not cleared. */
   private[bigdl] def registered: Int = open.size

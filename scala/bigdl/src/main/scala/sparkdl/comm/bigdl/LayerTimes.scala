@@ -27,14 +27,14 @@ private[bigdl] final class LayerTimes(layers: Int, steps: Int, clock: Clock) {
   }
 
   /** Count the time from now on for `layer`. */
-  def at(layer: Int): Unit = {
+  def start(layer: Int): Unit = {
     stop()
     current = Some(layer)
     since = clock.nanoTime
   }
 
   /** Count the time since the last call for `layer`. */
-  def was(layer: Int): Unit = {
+  def record(layer: Int): Unit = {
     val now = clock.nanoTime
     round(layer) += (now - since) / 1e9
     since = now

@@ -22,7 +22,7 @@ private[bigdl] final class NetworkLayers private (
   def size: Int = starts.size
 
   /** Number of each leaf's layer, by the leaf's name. */
-  val of: Map[String, Int] = leaves.map { case (leaf, layer) => leaf.getName() -> layer }.toMap
+  val layerOf: Map[String, Int] = leaves.map { case (leaf, layer) => leaf.getName() -> layer }.toMap
 }
 
 private[bigdl] object NetworkLayers {

@@ -16,10 +16,10 @@ private[bigdl] final class Overlap {
   private var overlapped, communicationOnly, computationOnly = 0.0
 
   /** Add times of computing, which do not overlap. */
-  def computed(spans: Seq[Span]): Unit = computing ++= spans
+  def addComputing(spans: Seq[Span]): Unit = computing ++= spans
 
   /** Add times of transfers. */
-  def communicated(spans: Seq[Span]): Unit = communicating = union(communicating ++ spans)
+  def addTransfers(spans: Seq[Span]): Unit = communicating = union(communicating ++ spans)
 
   /**
    * Add the time before `time` to [[parts]]. All computing and all transfers before `time` must have been added.

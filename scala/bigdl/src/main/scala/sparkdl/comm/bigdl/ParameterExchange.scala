@@ -10,8 +10,8 @@ import sparkdl.comm.ps.{AllocatedSegment, Segment, SegmentMap}
  * pushed when its last gradient is complete. BigDL computes on the heap and the parameter server has its own memory, so
  * parameters and gradients are copied.
  *
- * Call [[open]] first. A step is [[begin]], the replicas' forward and backward with [[forwardEnded]] between them, and
- * [[end]]. The methods of [[LayerEvents]] are called during forward and backward. After [[end]], the next version's
+ * Call [[open]] first. A step is [[begin]], the replicas' forward and backward with [[onForwardEnded]] between them, and
+ * [[end]]. The methods of [[LayerListener]] are called during forward and backward. After [[end]], the next version's
  * parameters are still on their way; [[await]] waits for all of them. Call [[close]] last, also after a failure.
  *
  * @param makeShard makes the part that this rank updates
@@ -21,39 +21,39 @@ private[bigdl] final class ParameterExchange(
     settings: IBatchSettings,
     replicas: Replicas,
     makeShard: (SegmentMap, Segment) => Shard
-) extends LayerEvents {
+) extends LayerListener {
   import ParameterExchange._
 
   private val session = rank.session
   private val layers = replicas.layers
   private val map = session.open(rank.peers, layers.counts.map(_.toLong), settings.session)
-  private val memory = orRefusal(map.bytes)(AllocatedSegment(map.bytes))
-  private val decided = new GangBuckets(rank, settings.batching, map.traffic(rank.inlineThreshold, density = 1))
+  private val memory = allocateOrRefuse(map.bytes)(AllocatedSegment(map.bytes))
+  private val buckets = new GangBuckets(rank, settings.batching, map.traffic(rank.inlineThreshold, density = 1))
   private val profiler =
-    if (decided.profiles) Some(new Profiler(layers.size, settings.batching.profileIterations, rank.clock)) else None
+    if (buckets.needsProfiles) Some(new Profiler(layers.size, settings.batching.profileIterations, rank.clock)) else None
   private val uses = new LayerUses(layers.size)
   private val inPlace = map.encodings.parameters.inPlace
-  private val accounting = new Accounting(replicas.watches, rank.clock)
+  private val accountKeeper = new AccountKeeper(replicas.watches, rank.clock)
 
   memory.putFloats(map.parameters(0), replicas.weights, replicas.weights.length)
-  session.attach(memory, decided.pulls.batches, decided.pushes.batches)
+  session.attach(memory, buckets.pulls.batches, buckets.pushes.batches)
   private val shard = makeShard(map, memory)
 
   private var gates = IndexedSeq.empty[LayerGate]
   private var version = 0L
   private var progress = Progress(1, 1, 0, 0)
-  private var pulls = decided.pulls
-  private var pushes = decided.pushes
+  private var pulls = buckets.pulls
+  private var pushes = buckets.pushes
   private var prefetched = if (inPlace) 0L else -1L
 
   // Buckets of `pulls` that the replicas can use. All ranks begin with the same values.
-  @volatile private var pulled = if (inPlace) pulls.size else 0
+  @volatile private var pulledCount = if (inPlace) pulls.size else 0
 
   // State of the current step.
-  private var early = false
+  private var pullsEarly = false
   private var taken = new Array[Boolean](layers.size)
   private var awaited = new Countdown(pushes)
-  private var collected = 0
+  private var collectedCount = 0
   private var unpublished = Option.empty[Countdown]
 
   if (!inPlace) {
@@ -63,34 +63,34 @@ private[bigdl] final class ParameterExchange(
 
   /** Make the replicas' layers wait for their parameters from now on. */
   def open(): Unit = {
-    gates = IndexedSeq.tabulate(replicas.size)(new LayerGate(_, layers.of, this))
+    gates = IndexedSeq.tabulate(replicas.size)(new LayerGate(_, layers.layerOf, this))
     replicas.gate(gates)
   }
 
   def begin(now: Progress): Unit = synchronized {
     progress = now
-    early = map.ahead && !decided.due(step)
+    pullsEarly = map.pullsAhead && !buckets.isReportStep(step)
     taken = new Array[Boolean](layers.size)
     awaited = new Countdown(pushes)
-    collected = 0
+    collectedCount = 0
     unpublished = None
-    profiler.foreach(_.iteration(replicas.watches.map(_.seconds(Phase.Update)).sum))
-    accounting.iteration()
-    if (version == 0) await() else uses.silent.foreach(pullFor(_, replicas.watches(0)))
+    profiler.foreach(_.beginIteration(replicas.watches.map(_.seconds(Phase.Update)).sum))
+    accountKeeper.beginIteration()
+    if (version == 0) await() else uses.unreported.foreach(pullFor(_, replicas.watches(0)))
     prefetchNext()
     profiler.foreach(_.forward.begin())
   }
 
-  override def needed(replica: Int, layer: Int): Unit = {
+  override def onUse(replica: Int, layer: Int): Unit = {
     val timed = profiler.filter(_ => replica == 0)
     timed.foreach(_.forward.stop())
-    if (version == 0) synchronized(uses.needed(layer))
-    if (pulls.of(layer) >= pulled) synchronized(pullFor(layer, replicas.watches(replica)))
-    timed.foreach(_.forward.at(layer))
+    if (version == 0) synchronized(uses.recordUse(layer))
+    if (pulls.bucketOf(layer) >= pulledCount) synchronized(pullFor(layer, replicas.watches(replica)))
+    timed.foreach(_.forward.start(layer))
   }
 
   /** Handle the end of forward: the replica knows its loss, and goes on with backward. */
-  def forwardEnded(replica: Int): Unit = {
+  def onForwardEnded(replica: Int): Unit = {
     val timed = profiler.filter(_ => replica == 0)
     timed.foreach(_.forward.end())
     synchronized(
@@ -99,11 +99,11 @@ private[bigdl] final class ParameterExchange(
     timed.foreach(_.backward.begin())
   }
 
-  override def made(replica: Int, layer: Int): Unit = {
+  override def onGradients(replica: Int, layer: Int): Unit = {
     val timed = profiler.filter(_ => replica == 0)
-    timed.foreach(_.backward.was(layer))
+    timed.foreach(_.backward.record(layer))
     val watch = replicas.watches(replica)
-    watch.in(Phase.Push)(synchronized {
+    watch.time(Phase.Push)(synchronized {
       val complete = uses.isComplete(layer)
       if (pushes.size > 1) {
         if (uses.isTooLate(layer))
@@ -111,9 +111,9 @@ private[bigdl] final class ParameterExchange(
             s"backward adds to the gradients of layer ${layer + 1} more often than in the first step, after they were" +
               " pushed: set spark.sparkdl.comm.ps.pushBatching=whole"
           )
-        if (complete) take(layer)
+        if (complete) takeGradients(layer)
       }
-      if (early) while (collected < session.summed(version)) updateNext(watch)
+      if (pullsEarly) while (collectedCount < session.countSummed(version)) updateNext(watch)
     })
     timed.foreach(_.backward.skip())
   }
@@ -122,20 +122,20 @@ private[bigdl] final class ParameterExchange(
   def end(): Unit = synchronized {
     profiler.foreach(_.backward.end())
     val watch = replicas.watches(0)
-    watch.in(Phase.Push)(layers.counts.indices.reverse.filterNot(taken(_)).foreach(take))
+    watch.time(Phase.Push)(layers.counts.indices.reverse.filterNot(taken(_)).foreach(takeGradients))
     uses.endStep()
     var next = pushes
-    if (decided.due(step)) {
-      if (profiler.exists(measured => decided.replan(session.measured(measured.times)))) {
-        pulls = decided.pulls
-        next = decided.pushes
+    if (buckets.isReportStep(step)) {
+      if (profiler.exists(measured => buckets.replan(session.report(measured.times)))) {
+        pulls = buckets.pulls
+        next = buckets.pushes
         session.cut(pulls.batches, next.batches)
       }
     }
     prefetch(version + 1)
-    while (collected < pushes.size) updateNext(watch)
+    while (collectedCount < pushes.size) updateNext(watch)
     version += 1
-    pulled = 0
+    pulledCount = 0
     pushes = next
   }
 
@@ -145,10 +145,10 @@ private[bigdl] final class ParameterExchange(
   def stretches: Seq[Stretch] = shard.stretches
 
   /** Description of the batches by rank 0, as JSON. */
-  def batching: String = decided.summary
+  def batching: String = buckets.summary
 
   /** Return the account of this rank. All parameters must have arrived. */
-  def account(seconds: Double): Account = accounting.account(seconds)
+  def account(seconds: Double): Account = accountKeeper.account(seconds)
 
   /** Release the replicas' gates: training is over. */
   def close(): Unit = gates.foreach(_.clear())
@@ -156,27 +156,27 @@ private[bigdl] final class ParameterExchange(
   /** Number of the current step, counted from 1. */
   private def step: Int = version.toInt + 1
 
-  private def pullFor(layer: Int, watch: Stopwatch): Unit = pullUpTo(pulls.of(layer), watch)
+  private def pullFor(layer: Int, watch: Stopwatch): Unit = pullUpTo(pulls.bucketOf(layer), watch)
   private def pullAll(watch: Stopwatch): Unit = pullUpTo(pulls.size - 1, watch)
 
   /** Wait for the parameters up to those of this bucket. */
-  private def pullUpTo(bucket: Int, watch: Stopwatch): Unit = if (pulled <= bucket) watch.in(Phase.Pull)(pull(bucket))
+  private def pullUpTo(bucket: Int, watch: Stopwatch): Unit = if (pulledCount <= bucket) watch.time(Phase.Pull)(pull(bucket))
 
   private def pull(bucket: Int): Unit = {
     val transfer = session.pull(version, bucket)
     memory.access {
-      (pulled to bucket).foreach { number =>
+      (pulledCount to bucket).foreach { number =>
         val (first, last) = (pulls.layers(number).head, pulls.layers(number).last)
         val (start, end) = (layers.starts(first), layers.starts(last) + layers.counts(last))
         memory.getFloats(map.parameters(version) + start * 4L, replicas.weights, start, end - start)
       }
     }
-    pulled = bucket + 1
-    accounting.pulled(transfer)
+    pulledCount = bucket + 1
+    accountKeeper.recordPull(transfer)
     prefetchNext()
   }
 
-  private def prefetchNext(): Unit = if (early && pulled == pulls.size) prefetch(version + 1)
+  private def prefetchNext(): Unit = if (pullsEarly && pulledCount == pulls.size) prefetch(version + 1)
 
   private def prefetch(next: Long): Unit = if (prefetched < next) {
     session.prefetch(next)
@@ -187,7 +187,7 @@ private[bigdl] final class ParameterExchange(
    * Take a layer's gradients, complete on all replicas, from the replicas. The last layer of a bucket pushes the
    * bucket.
    */
-  private def take(layer: Int): Unit = {
+  private def takeGradients(layer: Int): Unit = {
     val (start, count) = (layers.starts(layer), layers.counts(layer))
     val sum = replicas.gradients.head
     replicas.gradients.tail.foreach { other =>
@@ -200,21 +200,21 @@ private[bigdl] final class ParameterExchange(
     memory.access(memory.putFloats(map.gradients + start * 4L, sum, start, count))
     replicas.gradients.foreach(Arrays.fill(_, start, start + count, 0f))
     taken(layer) = true
-    awaited.arrived(layer).foreach(session.push(version, _))
+    awaited.countDown(layer).foreach(session.push(version, _))
   }
 
   /**
    * Update with the next bucket of gradients, once it is summed. Publish each bucket of parameters when it is complete.
    */
-  private def updateNext(watch: Stopwatch): Unit = watch.in(Phase.Push) {
-    val transfer = session.collect(version, collected)
+  private def updateNext(watch: Stopwatch): Unit = watch.time(Phase.Push) {
+    val transfer = session.collect(version, collectedCount)
     watch.move(Phase.Push, Phase.Aggregate, transfer.aggregateSeconds)
-    accounting.pushed(transfer)
-    val updated = pushes.layers(collected)
-    collected += 1
-    watch.in(Phase.Update)(shard.step(updated, progress))
+    accountKeeper.recordPush(transfer)
+    val updated = pushes.layers(collectedCount)
+    collectedCount += 1
+    watch.time(Phase.Update)(shard.step(updated, progress))
     if (unpublished.isEmpty) unpublished = Some(new Countdown(pulls))
-    unpublished.foreach(left => updated.flatMap(left.arrived(_)).sorted.foreach(session.publish(version + 1, _)))
+    unpublished.foreach(left => updated.flatMap(left.countDown(_)).sorted.foreach(session.publish(version + 1, _)))
   }
 }
 
@@ -225,7 +225,7 @@ private[bigdl] object ParameterExchange {
    *
    * @throws UnsupportedTrainingException if the JVM does not have so many bytes outside of its heap
    */
-  def orRefusal[T](bytes: Long)(allocate: => T): T =
+  def allocateOrRefuse[T](bytes: Long)(allocate: => T): T =
     try allocate
     catch {
       case e: OutOfMemoryError =>

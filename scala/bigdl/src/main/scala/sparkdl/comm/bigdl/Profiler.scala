@@ -9,7 +9,7 @@ private[bigdl] final class Profiler(layers: Int, steps: Int, clock: Clock) {
 
   val forward, backward = new LayerTimes(layers, steps, clock)
   private val updates = new RecentSteps[Double](steps)
-  private val iterations = new RecentSteps[Double](math.max(0, steps - Settling))
+  private val iterations = new RecentSteps[Double](math.max(0, steps - SettlingIterations))
   private var begun = Option.empty[(Long, Double)]
 
   /**
@@ -17,7 +17,7 @@ private[bigdl] final class Profiler(layers: Int, steps: Int, clock: Clock) {
    *
    * @param updating seconds that the optimizer has taken in all iterations so far
    */
-  def iteration(updating: Double): Unit = {
+  def beginIteration(updating: Double): Unit = {
     val now = clock.nanoTime
     begun.foreach { case (before, earlier) =>
       iterations.add((now - before) / 1e9)
@@ -38,5 +38,5 @@ private object Profiler {
    * Iterations until new buckets take effect: one for pulls, two for pushes. A measurement of so few steps cannot time
    * them.
    */
-  private val Settling = 2
+  private val SettlingIterations = 2
 }

@@ -26,8 +26,8 @@ private[bigdl] final class RankTraining(request: TrainingRequest, rank: JvmRank,
 
   private var progress = request.start
   private var epochRows = request.epochRows
-  private val iterations = mutable.ArrayBuffer.empty[Iteration]
-  private val judgements = mutable.ArrayBuffer.empty[Judgement]
+  private val iterations = mutable.ArrayBuffer.empty[IterationRecord]
+  private val validations = mutable.ArrayBuffer.empty[ValidationRecord]
 
   def run(): RankResult =
     try {
@@ -47,10 +47,10 @@ private[bigdl] final class RankTraining(request: TrainingRequest, rank: JvmRank,
     }
     exchange.await()
     val account = exchange.account((clock.nanoTime - begun) / 1e9)
-    val told =
+    val result =
       if (rank.number != 0) None
-      else Some(Told(iterations, judgements, methods, replicas.extras, exchange.batching))
-    RankResult(exchange.stretches, account, told)
+      else Some(TrainingResult(iterations, validations, methods, replicas.extras, exchange.batching))
+    RankResult(exchange.stretches, account, result)
   }
 
   private def conf: SparkConf = new SparkConf(false).setAll(request.conf)
@@ -73,11 +73,11 @@ private[bigdl] final class RankTraining(request: TrainingRequest, rank: JvmRank,
     exchange.begin(progress)
     val losses = train(batch)
     exchange.end()
-    val sums = Losses.of(losses)
+    val sums = Losses.addUp(losses)
     val seconds = (clock.nanoTime - begun) / 1e9
 
     methods.values.foreach { method =>
-      progress.tell(method)
+      progress.writeTo(method)
       method.updateHyperParameter()
     }
     epochRows += sums.rows
@@ -88,13 +88,13 @@ private[bigdl] final class RankTraining(request: TrainingRequest, rank: JvmRank,
       epochRows = 0
       data.shuffle()
     }
-    tellMethods()
+    updateMethods()
     describe(state)
     state("LearningRate") = methods.head._2.getLearningRate().toFloat
     state("Throughput") = (sums.rows / seconds).toFloat
     if (rank.number == 0) {
       val rate = state[Float]("LearningRate")
-      iterations += Iteration(number, progress.epoch, sums.mean, progress.score, rate, state[Float]("Throughput"))
+      iterations += IterationRecord(number, progress.epoch, sums.mean, progress.score, rate, state[Float]("Throughput"))
       log.debug(s"Iteration $number: ${sums.rows} rows in $seconds s, loss ${sums.mean}")
     }
   }
@@ -111,7 +111,7 @@ private[bigdl] final class RankTraining(request: TrainingRequest, rank: JvmRank,
         if (known == replicas.size)
           round = Some(rank.session.gathering.begin(Losses(sum, known, batch.size()).encode))
       }
-      exchange.forwardEnded(replica)
+      exchange.onForwardEnded(replica)
     }
     round.get
   }
@@ -119,12 +119,12 @@ private[bigdl] final class RankTraining(request: TrainingRequest, rank: JvmRank,
   private def validate(state: Table): Unit = request.validation.filter(_.trigger(state)).foreach { validation =>
     exchange.await()
     val own = ValidationSums(replicas.evaluate(data.validation()), validation.methods.size)
-    val means = ValidationSums.of(rank.session.gathering.begin(own.encode)).means
+    val means = ValidationSums.addUp(rank.session.gathering.begin(own.encode)).means
     progress = progress.copy(score = means.head)
-    tellMethods()
+    updateMethods()
     describe(state)
     val values = validation.methods.map(_.toString()).zip(means)
-    judgements += Judgement(progress.iteration - 1, values)
+    validations += ValidationRecord(progress.iteration - 1, values)
     if (rank.number == 0) log.info(s"Iteration ${progress.iteration - 1}: ${values.mkString(", ")}")
   }
 
@@ -139,8 +139,8 @@ private[bigdl] final class RankTraining(request: TrainingRequest, rank: JvmRank,
     }
   }
 
-  private def tellMethods(): Unit = methods.values.foreach { method =>
-    progress.tell(method)
+  private def updateMethods(): Unit = methods.values.foreach { method =>
+    progress.writeTo(method)
     SparkdlBigDL.state(method)("recordsProcessedThisEpoch") = epochRows.toInt
   }
 

@@ -49,11 +49,11 @@ private[bigdl] final class Replicas(all: IndexedSeq[Replica]) {
   /**
    * Run forward and backward of a batch, cut over the replicas.
    *
-   * @param forwardEnded called with each replica's number and loss as soon as the loss is known, on the replica's
+   * @param onForwardEnded called with each replica's number and loss as soon as the loss is known, on the replica's
    *    thread
    * @throws UnsupportedTrainingException if the batch cannot be cut into equal parts
    */
-  def train(batch: MiniBatch[Float])(forwardEnded: (Int, Double) => Unit): Unit = {
+  def train(batch: MiniBatch[Float])(onForwardEnded: (Int, Double) => Unit): Unit = {
     val rows = batch.size()
     if (rows < size || rows % size != 0)
       throw new UnsupportedTrainingException(
@@ -64,12 +64,12 @@ private[bigdl] final class Replicas(all: IndexedSeq[Replica]) {
       val Replica(network, criterion, _, watch) = all(number)
       val part = if (size == 1) batch else batch.slice(number * (rows / size) + 1, rows / size)
       network.training()
-      val (output, loss) = watch.in(Phase.Forward) {
+      val (output, loss) = watch.time(Phase.Forward) {
         val output = network.forward(part.getInput())
         (output, criterion.forward(output, part.getTarget()).toDouble)
       }
-      forwardEnded(number, loss)
-      watch.in(Phase.Backward)(network.backward(part.getInput(), criterion.backward(output, part.getTarget())))
+      onForwardEnded(number, loss)
+      watch.time(Phase.Backward)(network.backward(part.getInput(), criterion.backward(output, part.getTarget())))
     }
   }
 
@@ -94,7 +94,7 @@ private[bigdl] final class Replicas(all: IndexedSeq[Replica]) {
   }
 
   private def onEach(work: Int => Unit): Unit =
-    if (size == 1) work(0) else SparkdlBigDL.together(all.indices.map(number => () => work(number)))
+    if (size == 1) work(0) else SparkdlBigDL.runAll(all.indices.map(number => () => work(number)))
 
   private def share(other: Network): Unit =
     other.parameters()._1.zip(first.parameters()._1).foreach { case (tensor, shared) => tensor.set(shared) }

@@ -43,7 +43,7 @@ private[bigdl] final class Shard(
         i += 1
       }
       clipping.foreach { case (least, most) => clip(least, most) }
-      progress.tell(method)
+      progress.writeTo(method)
       method.optimize(_ => (progress.loss, gradientTensor), parameters)
       memory.access(memory.putFloats(map.master(range), values, count))
     }
@@ -78,7 +78,7 @@ private[bigdl] final class Shard(
  * @param score of the last validation
  */
 private[bigdl] final case class Progress(epoch: Int, iteration: Int, loss: Float, score: Float) {
-  def tell(method: OptimMethod[Float]): Unit = {
+  def writeTo(method: OptimMethod[Float]): Unit = {
     val state = SparkdlBigDL.state(method)
     state("epoch") = epoch
     state("neval") = iteration

@@ -13,7 +13,7 @@ private[bigdl] object Phase extends Enumeration {
   val Update: Value = Value("update")
 
   /** Phases that compute. */
-  val Computing: Set[Value] = Set(Forward, Backward, Update)
+  val ComputingPhases: Set[Value] = Set(Forward, Backward, Update)
 }
 
 /** Seconds that one thread spent in each phase. */
@@ -24,7 +24,7 @@ private[bigdl] final class Stopwatch(clock: Clock) {
   private var computed = Vector.empty[Span]
 
   /** Run `body` as a phase. A phase inside of another one does not count for the outer one. */
-  def in[T](phase: Phase.Value)(body: => T): T = {
+  def time[T](phase: Phase.Value)(body: => T): T = {
     val outside = current
     switch(Some(phase))
     try body
@@ -50,7 +50,7 @@ private[bigdl] final class Stopwatch(clock: Clock) {
     val now = clock.nanoTime
     current.foreach { phase =>
       spent(phase.id) += (now - since) / 1e9
-      if (Phase.Computing(phase)) computed :+= Span(since, now)
+      if (Phase.ComputingPhases(phase)) computed :+= Span(since, now)
     }
     current = to
     since = now

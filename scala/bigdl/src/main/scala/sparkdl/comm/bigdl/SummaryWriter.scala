@@ -15,18 +15,18 @@ private[bigdl] final class SummaryWriter(train: Option[TrainSummary], validation
   import SummaryWriter._
 
   /** Write all values. When this returns, the summaries can be read. */
-  def write(told: Told): Unit = {
-    train.foreach(summary => add(summary, told.iterations.flatMap(scalars(summary, _))))
+  def write(result: TrainingResult): Unit = {
+    train.foreach(summary => add(summary, result.iterations.flatMap(scalars(summary, _))))
     validation.foreach { summary =>
       add(
         summary,
-        for (judgement <- told.judgements; (name, value) <- judgement.values)
-          yield Scalar(name, value, judgement.iteration.toLong)
+        for (record <- result.validations; (name, value) <- record.values)
+          yield Scalar(name, value, record.iteration.toLong)
       )
     }
   }
 
-  private def scalars(summary: TrainSummary, iteration: Iteration): Seq[Scalar] = {
+  private def scalars(summary: TrainSummary, iteration: IterationRecord): Seq[Scalar] = {
     val state = T(
       "epoch" -> iteration.epoch,
       "neval" -> (iteration.number + 1),
@@ -49,15 +49,15 @@ private[bigdl] final class SummaryWriter(train: Option[TrainSummary], validation
     scalars.foreach(scalar => summary.addScalar(scalar.name, scalar.value, scalar.step))
     val written = before + scalars.count(_.name == last.name)
     val deadline = Patience.fromNow
-    def isThere: Boolean =
+    def isWritten: Boolean =
       try summary.readScalar(last.name).length >= written
       catch { case _: IOException => false } // only half of it is written yet
-    var there = isThere
-    while (!there && deadline.hasTimeLeft()) {
+    var hasAll = isWritten
+    while (!hasAll && deadline.hasTimeLeft()) {
       Thread.sleep(PollMillis)
-      there = isThere
+      hasAll = isWritten
     }
-    if (!there) log.warn(s"A summary is not complete after $Patience: it is still being written")
+    if (!hasAll) log.warn(s"A summary is not complete after $Patience: it is still being written")
   }
 }
 

@@ -35,11 +35,11 @@ private[bigdl] final class TrainingJob(
       validation: Option[Validation],
       validationData: Option[DistributedDataSet[MiniBatch[Float]]],
       checkpoint: Option[CheckpointRequest]
-  ): (Told, String) = {
+  ): (TrainingResult, String) = {
     given.values.foreach(_.clearHistory())
     val spans = spansOf(given.keySet)
 
-    def attempt(number: Int, network: Module[Float], methods: Map[String, OptimMethod[Float]]): (Told, String) = {
+    def attempt(number: Int, network: Module[Float], methods: Map[String, OptimMethod[Float]]): (TrainingResult, String) = {
       val state = SparkdlBigDL.state(methods.values.head)
       val used = state.getOrElse("recordsProcessedThisEpoch", 0).toLong
       val start = Progress(
@@ -106,14 +106,14 @@ private[bigdl] final class TrainingJob(
       }.toMap
   }
 
-  private def finish(results: Seq[RankResult]): (Told, String) = {
+  private def finish(results: Seq[RankResult]): (TrainingResult, String) = {
     val weights = SparkdlBigDL.flatten(model)._1.storage().array()
     results.flatMap(_.stretches).foreach { stretch =>
       System.arraycopy(stretch.values, 0, weights, stretch.start, stretch.values.length)
     }
-    val told = results.flatMap(_.told).head
-    if (told.extras.nonEmpty) model.setExtraParameter(told.extras)
-    (told, Account.summary(results.map(_.account), told.iterations.size, told.batching))
+    val result = results.flatMap(_.result).head
+    if (result.extras.nonEmpty) model.setExtraParameter(result.extras)
+    (result, Account.summary(results.map(_.account), result.iterations.size, result.batching))
   }
 }
 

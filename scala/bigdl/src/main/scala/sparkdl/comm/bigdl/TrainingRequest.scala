@@ -58,7 +58,7 @@ private[bigdl] final case class TrainingRequest(
  * @param score after the iteration
  * @param rowsPerSecond of all ranks
  */
-private[bigdl] final case class Iteration(
+private[bigdl] final case class IterationRecord(
     number: Int,
     epoch: Int,
     loss: Float,
@@ -68,15 +68,15 @@ private[bigdl] final case class Iteration(
 )
 
 /** Results of each validation method after an iteration. */
-private[bigdl] final case class Judgement(iteration: Int, values: Seq[(String, Float)])
+private[bigdl] final case class ValidationRecord(iteration: Int, values: Seq[(String, Float)])
 
 /**
  * Final result of a rank.
  *
  * @param stretches the parameters that it updated
- * @param told the results that only rank 0 has
+ * @param result the results that only rank 0 has
  */
-private[bigdl] final case class RankResult(stretches: Seq[Stretch], account: Account, told: Option[Told])
+private[bigdl] final case class RankResult(stretches: Seq[Stretch], account: Account, result: Option[TrainingResult])
 
 /**
  * Results that rank 0 reports for all ranks.
@@ -85,9 +85,9 @@ private[bigdl] final case class RankResult(stretches: Seq[Stretch], account: Acc
  * @param extras state of the network other than parameters
  * @param batching how layers travelled, as JSON
  */
-private[bigdl] final case class Told(
-    iterations: Seq[Iteration],
-    judgements: Seq[Judgement],
+private[bigdl] final case class TrainingResult(
+    iterations: Seq[IterationRecord],
+    validations: Seq[ValidationRecord],
     methods: Map[String, OptimMethod[Float]],
     extras: Array[Tensor[Float]],
     batching: String

@@ -19,15 +19,15 @@ class CheckpointsSpec extends AnyFunSuite {
 
   private def methods(iteration: Int, second: OptimMethod[Float]): Map[String, OptimMethod[Float]] = {
     val both = Map("first" -> new SGD[Float](0.1), "second" -> second)
-    both.values.foreach(Progress(1, iteration, 0, 0).tell)
+    both.values.foreach(Progress(1, iteration, 0, 0).writeTo)
     both
   }
 
-  /** The iteration of the last checkpoint, as its methods know it. */
+  /** Return the iteration of the last checkpoint, from the state of its methods. */
   private def latest(checkpoints: Checkpoints): Option[Int] =
     checkpoints.latest(names).map { case (_, found) => SparkdlBigDL.state(found("second"))[Int]("neval") }
 
-  test("the last checkpoint has model and methods") {
+  test("the last checkpoint has the model and the methods") {
     val checkpoints = new Checkpoints(folder())
     assert(checkpoints.latest(names) === None)
     Seq(20, 100, 40).foreach(next => checkpoints.save(network, methods(next, new SGD[Float](0.1)), next))
@@ -37,7 +37,7 @@ class CheckpointsSpec extends AnyFunSuite {
     assert(new Checkpoints(folder()).latest(names) === None)
   }
 
-  test("what was not written to its end is no checkpoint, and is written again") {
+  test("an incomplete checkpoint is ignored and written again") {
     val parent = folder()
     val checkpoints = new Checkpoints(parent)
     checkpoints.save(network, methods(20, new SGD[Float](0.1)), 20)
@@ -51,7 +51,7 @@ class CheckpointsSpec extends AnyFunSuite {
   }
 }
 
-/** As if its executor were killed while it is written. */
+/** Method whose serialization fails, as if its executor were killed meanwhile. */
 private final class HalfWritten extends SGD[Float](0.1) {
   private def writeObject(out: ObjectOutputStream): Unit = {
     out.defaultWriteObject()

@@ -26,7 +26,7 @@ class ElementwiseTrialSpec extends AnyFunSuite {
     Seq(new LBFGS(), new SGD(0.1, learningRates = Tensor(24).fill(1f)))
 
   others.foreach { method =>
-    test(s"${ElementwiseTrial.nameOf(method)} is not, or not with these settings") {
+    test(s"${ElementwiseTrial.nameOf(method)} is not elementwise, or not with these settings") {
       val refused = intercept[UnsupportedTrainingException](ElementwiseTrial.check(method))
       assert(refused.getMessage.startsWith(ElementwiseTrial.nameOf(method) + " "))
     }

@@ -6,7 +6,7 @@ import com.intel.analytics.bigdl.dllib.nn.abstractnn.TensorModule
 import com.intel.analytics.bigdl.dllib.tensor.Tensor
 import com.intel.analytics.bigdl.numeric.NumericFloat
 
-/** Passes on what it gets, until it throws: see [[FailingLayer]]. */
+/** Layer that returns its input, until it throws: see [[FailingLayer]]. */
 final class FailingLayer extends TensorModule[Float] {
   override def updateOutput(input: Tensor[Float]): Tensor[Float] = {
     if (FailingLayer.left.decrementAndGet() == 0) throw new IllegalStateException(FailingLayer.Message)
@@ -23,6 +23,6 @@ final class FailingLayer extends TensorModule[Float] {
 object FailingLayer {
   val Message = "this rank had enough"
 
-  /** After so many forward passes of all ranks in this JVM, one fails. */
+  /** Forward passes of all ranks in this JVM after which one pass fails. */
   val left = new AtomicInteger
 }

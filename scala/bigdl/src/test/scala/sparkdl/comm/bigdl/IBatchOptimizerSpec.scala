@@ -49,7 +49,7 @@ import com.intel.analytics.bigdl.dllib.utils.MklDnn
 import com.intel.analytics.bigdl.dllib.visualization.{Summary, TrainSummary, ValidationSummary}
 import com.intel.analytics.bigdl.numeric.NumericFloat
 
-/** Two ranks in this JVM, beside BigDL's own optimizer: all rows are one batch, so both see the same in each iteration. */
+/** Two ranks in this JVM against BigDL's own optimizer. All rows are one batch, so both see the same rows in each iteration. */
 class IBatchOptimizerSpec extends AnyFunSuite with BeforeAndAfterAll {
   private val Ranks = 2
   private val Inputs = 6
@@ -75,7 +75,7 @@ class IBatchOptimizerSpec extends AnyFunSuite with BeforeAndAfterAll {
   private def linear(inputs: Int, outputs: Int, name: String): Network =
     Linear(inputs, outputs).setName(name).asInstanceOf[Network]
 
-  // Even counts: the middle of an odd ramp has a gradient of rounding alone, which Adam makes as large as others.
+  // Even counts: the middle of an odd ramp has only a rounding error as its gradient, which Adam scales up.
   private def emulated(forwardSeconds: Double): Network = Sequential()
     .add(linear(Inputs, 1, "first"))
     .add(new EmulatedLayer(0, 30, forwardSeconds, 0).asInstanceOf[Network])
@@ -125,7 +125,7 @@ class IBatchOptimizerSpec extends AnyFunSuite with BeforeAndAfterAll {
 
   private def weights(network: Network): Seq[Float] = SparkdlBigDL.flatten(network)._1.storage().array().toSeq
 
-  /** What an optimizer makes of the network: its weights, and the loss of each iteration. */
+  /** Train the network. Return its weights and the loss of each iteration. */
   private def trained(
       optimizer: Optimizer[Float, MiniBatch[Float]],
       method: OptimMethod[Float]
@@ -139,7 +139,7 @@ class IBatchOptimizerSpec extends AnyFunSuite with BeforeAndAfterAll {
     (weights(network), written(summary, Iterations).map(_._2))
   }
 
-  /** Step and loss of a summary, once the thread that writes them has written those of the last step. */
+  /** Return the steps and losses of a summary, once its writer thread has written the last step. */
   private def written(summary: Summary, lastStep: Int): Seq[(Long, Float)] =
     eventually(timeout(10.seconds), interval(20.millis)) {
       val read = summary.readScalar("Loss").toSeq.map { case (step, loss, _) => (step, loss) }
@@ -171,27 +171,27 @@ class IBatchOptimizerSpec extends AnyFunSuite with BeforeAndAfterAll {
   }
 
   for (policy <- Seq("whole", "layerwise", "ibatch"))
-    test(s"weights and losses are those of DistriOptimizer: $policy") {
+    test(s"weights and losses equal those of DistriOptimizer: $policy") {
       compare(networks("a sequence"), policy, new SGD(0.05, momentum = 0.9, learningRateDecay = 0.01))
     }
 
   for ((name, network) <- networks - "a sequence")
-    test(s"likewise for $name")(compare(network, "layerwise", new Adam(0.01)))
+    test(s"weights and losses equal those of DistriOptimizer: $name")(compare(network, "layerwise", new Adam(0.01)))
 
-  test("likewise with several replicas in each executor") {
+  test("weights and losses equal those of DistriOptimizer with several replicas in each executor") {
     SparkdlBigDL.setNodeAndCore(Ranks, 2)
     try compare(networks("a sequence"), "layerwise", new SGD(0.05))
     finally SparkdlBigDL.setNodeAndCore(Ranks, 1)
   }
 
-  test("gradients are clipped as DistriOptimizer clips them") {
+  test("gradients are clipped as by DistriOptimizer") {
     val start = networks("a sequence")()
     def clipped(optimizer: Optimizer[Float, MiniBatch[Float]]): Seq[Float] =
       trained(optimizer.setConstantGradientClipping(-0.01, 0.01), new SGD(0.5))._1
     assertClose(clipped(ibatch(start.cloneModule(), "layerwise")), clipped(bigdl(start.cloneModule())))
   }
 
-  test("the training is told in numbers") {
+  test("the summary has the numbers of the training") {
     val optimizer = ibatch(emulated(forwardSeconds = 0.002), "ibatch")
     val (_, losses) = trained(optimizer, new SGD(0.05))
     assert(optimizer.losses === losses)
@@ -205,7 +205,7 @@ class IBatchOptimizerSpec extends AnyFunSuite with BeforeAndAfterAll {
     assert(told.get("batching").get("pull").get("asked").asText === "ibatch")
   }
 
-  test("validation judges all rows, and its score ends training") {
+  test("validation uses all rows, and its score can end training") {
     val summary = ValidationSummary(folder.toString, "validated")
     val optimizer = ibatch(networks("a sequence")(), "layerwise")
     val loss = new Loss[Float](criterion)
@@ -223,7 +223,7 @@ class IBatchOptimizerSpec extends AnyFunSuite with BeforeAndAfterAll {
     optimizer(Sequential().add(linear(Inputs, 4, "first")).add(new FailingLayer()).add(linear(4, 1, "last")))
   }
 
-  test("executors keep nothing of a training that is over") {
+  test("executors keep nothing of a finished training") {
     trained(ibatch(networks("a sequence")(), "layerwise"), new SGD(0.05))
     val ungated: Network = Sequential().add(linear(Inputs, 1, "first")).add(new UngatedLayer())
     Seq(failing(ibatch(_, "layerwise"), 1), ibatch(ungated, "layerwise")).foreach { optimizer =>
@@ -234,12 +234,12 @@ class IBatchOptimizerSpec extends AnyFunSuite with BeforeAndAfterAll {
     eventually(timeout(10.seconds), interval(20.millis))(assert(LayerGate.registered === 0))
   }
 
-  test("after a rank failed all begin again from the last checkpoint") {
+  test("after a rank fails, all ranks restart from the last checkpoint") {
     val optimizer = failing(ibatch(_, "layerwise"), 2 * Ranks * 3)
     val checkpoints = Files.createDirectory(folder.resolve("checkpoints"))
     optimizer.setCheckpoint(checkpoints.toString, Trigger.severalIteration(2))
     val (_, losses) = trained(optimizer, new SGD(0.05))
-    assert(losses.size < Iterations, "iterations before the checkpoint are not done again")
+    assert(losses.size < Iterations, "iterations before the checkpoint are not repeated")
     val files = Files.walk(checkpoints).toArray.map(_.asInstanceOf[Path].getFileName.toString)
     assert(files.contains(s"model.$Iterations"))
   }
@@ -250,13 +250,13 @@ class IBatchOptimizerSpec extends AnyFunSuite with BeforeAndAfterAll {
     assert(failed.getMessage.contains("spark.sparkdl.comm.maxRestarts=0"))
   }
 
-  test("with mkldnn, which keeps parameters in memory of its own, training is refused") {
+  test("the engine mkldnn, which keeps parameters in its own memory, is refused") {
     val optimizer = ibatch(networks("a sequence")(), "layerwise")
     val refused = intercept[UnsupportedTrainingException](OtherEngine.during(MklDnn)(optimizer.optimize()))
     assert(refused.getMessage.contains("bigdl.engineType=mklblas"))
   }
 
-  test("what cannot be trained is refused before anything is") {
+  test("an unsupported request is refused before training") {
     def refused(prepare: IBatchOptimizer => Unit): String = {
       val optimizer = ibatch(networks("a sequence")(), "layerwise")
       optimizer.setEndWhen(Trigger.maxIteration(1))
@@ -287,7 +287,7 @@ class IBatchOptimizerSpec extends AnyFunSuite with BeforeAndAfterAll {
     assert(intercept[UnsupportedTrainingException](few.optimize()).getMessage.contains("1 partitions"))
   }
 
-  test("what a rank refuses is told by the driver in the rank's own words, and not tried again") {
+  test("the driver reports a rank's refusal in the rank's words, and does not retry") {
     SparkdlBigDL.setNodeAndCore(Ranks, 3)
     try {
       val refused = intercept[UnsupportedTrainingException](

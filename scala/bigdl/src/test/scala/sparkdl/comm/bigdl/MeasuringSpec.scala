@@ -13,70 +13,70 @@ class MeasuringSpec extends AnyFunSuite {
     var now = 0L
     def pass(seconds: Int): Unit = now += seconds * 1000000000L
     override def nanoTime: Long = now
-    override def await(done: CompletableFuture[_], deadline: Long): Unit = fail("nobody waits")
-    override def after(nanos: Long)(task: => Unit): Unit = fail("nothing is put off")
+    override def await(done: CompletableFuture[_], deadline: Long): Unit = fail("unexpected wait")
+    override def after(nanos: Long)(task: => Unit): Unit = fail("unexpected delay")
   }
 
   private def span(begun: Int, ended: Int): Span = Span(begun * 1000000000L, ended * 1000000000L)
 
-  test("time counts for the layer that is computed, not for what it waits for") {
+  test("the time of a layer excludes its waits") {
     val clock = new Seconds
     val times = new LayerTimes(2, 3, clock)
     assert(times.medians === None)
     times.begin()
     clock.pass(1)
-    times.at(0)
+    times.start(0)
     clock.pass(2)
     times.stop()
     clock.pass(4)
-    times.at(1)
+    times.start(1)
     clock.pass(8)
     times.end()
     assert(times.medians === Some(Seq(2.0, 8.0)))
   }
 
-  test("of backward, time counts for the layer that was computed") {
+  test("backward time counts for the layer that was just computed") {
     val clock = new Seconds
     val times = new LayerTimes(2, 3, clock)
     times.begin()
     clock.pass(1)
-    times.was(1)
+    times.record(1)
     clock.pass(2)
     times.skip()
     clock.pass(4)
-    times.was(0)
+    times.record(0)
     times.end()
     assert(times.medians === Some(Seq(4.0, 1.0)))
   }
 
-  test("nothing is told of what was not measured") {
+  test("times that were not measured are None") {
     val profiler = new Profiler(2, 5, new Seconds)
     assert(profiler.times === ComputingTimes(None, None, 0, None))
   }
 
-  test("of an iteration, the time it took and what the optimizer took of it") {
+  test("iterations and their optimizer time are measured") {
     val clock = new Seconds
     val profiler = new Profiler(2, 5, clock)
-    profiler.iteration(updating = 10)
+    profiler.beginIteration(updating = 10)
     clock.pass(4)
-    profiler.iteration(updating = 11)
+    profiler.beginIteration(updating = 11)
     clock.pass(8)
-    profiler.iteration(updating = 14)
+    profiler.beginIteration(updating = 14)
     clock.pass(16)
-    profiler.iteration(updating = 16)
+    profiler.beginIteration(updating = 16)
     assert(profiler.times === ComputingTimes(None, None, 2, Some(8)))
   }
 
-  test("a phase inside of another one counts once, and what computes is told apart") {
+  test("a nested phase counts once, and computing phases are recorded") {
     val clock = new Seconds
     val watch = new Stopwatch(clock)
-    watch.in(Phase.Forward) {
+    watch.time(Phase.Forward) {
       clock.pass(1)
-      watch.in(Phase.Pull)(clock.pass(2))
+      watch.time(Phase.Pull)(clock.pass(2))
       clock.pass(4)
     }
     clock.pass(8)
-    watch.in(Phase.Push)(clock.pass(16))
+    watch.time(Phase.Push)(clock.pass(16))
     watch.move(Phase.Push, Phase.Aggregate, 3)
     val expected = Map(Phase.Forward -> 5.0, Phase.Pull -> 2.0, Phase.Push -> 13.0, Phase.Aggregate -> 3.0)
     assert(Phase.values.toSeq.map(phase => phase -> watch.seconds(phase)).filter(_._2 > 0).toMap === expected)
@@ -84,19 +84,19 @@ class MeasuringSpec extends AnyFunSuite {
     assert(watch.takeComputed().isEmpty)
   }
 
-  test("computing and communication are cut into what overlaps and what does not") {
+  test("overlapped time, communication only and computation only are separated") {
     val overlap = new Overlap
-    overlap.computed(Seq(span(0, 10), span(14, 20)))
-    overlap.communicated(Seq(span(8, 12), span(9, 15), span(19, 30)))
+    overlap.addComputing(Seq(span(0, 10), span(14, 20)))
+    overlap.addTransfers(Seq(span(8, 12), span(9, 15), span(19, 30)))
     overlap.settle(25000000000L)
     assert(overlap.parts === Map("overlapped" -> 4.0, "communication_only" -> 9.0, "computation_only" -> 12.0))
   }
 
-  test("a transfer that is told an iteration later counts for the time in which it was") {
+  test("a transfer that is reported an iteration later counts at its own time") {
     val overlap = new Overlap
-    overlap.computed(Seq(span(0, 10)))
+    overlap.addComputing(Seq(span(0, 10)))
     overlap.settle(4000000000L)
-    overlap.communicated(Seq(span(6, 12)))
+    overlap.addTransfers(Seq(span(6, 12)))
     overlap.settle(Long.MaxValue)
     assert(overlap.parts === Map("overlapped" -> 4.0, "communication_only" -> 2.0, "computation_only" -> 6.0))
   }

@@ -19,30 +19,30 @@ class NetworkLayersSpec extends AnyFunSuite {
     val layers = layersOf(network)
     assert(layers.starts === Seq(0, 8))
     assert(layers.counts === Seq(8, 12))
-    assert(layers.of === Map("first" -> 0, "second" -> 1))
+    assert(layers.layerOf === Map("first" -> 0, "second" -> 1))
   }
 
-  test("branches are layers too") {
+  test("each branch is a layer") {
     val branches = Concat(2).add(linear(3, 2, "left")).add(Sequential().add(linear(3, 5, "right")).add(ReLU()))
     val layers = layersOf(Sequential().add(branches).add(linear(7, 1, "last")))
     assert(layers.counts === Seq(8, 20, 8))
-    assert(layers.of === Map("left" -> 0, "right" -> 1, "last" -> 2))
+    assert(layers.layerOf === Map("left" -> 0, "right" -> 1, "last" -> 2))
   }
 
-  test("all that a cell has is one layer") {
+  test("a cell is one layer") {
     val network = Sequential().add(Recurrent().add(LSTM(3, 2))).add(Select(2, -1)).add(linear(2, 1, "last"))
     val layers = layersOf(network)
     assert(layers.counts.sum === layers.total)
-    assert(layers.of("last") === layers.size - 1)
+    assert(layers.layerOf("last") === layers.size - 1)
     assert(layers.counts.last === 3)
   }
 
-  test("two layers of one name are refused") {
+  test("two layers with the same name are refused") {
     val network = Sequential().add(linear(3, 2, "same")).add(linear(2, 4, "same"))
     assert(intercept[UnsupportedTrainingException](layersOf(network)).getMessage.contains("are called same"))
   }
 
-  test("a network without parameters is refused, and so are layers of the engine mkldnn") {
+  test("a network without parameters and layers of the engine mkldnn are refused") {
     def refused(network: Network): String =
       intercept[UnsupportedTrainingException](NetworkLayers.check(network)).getMessage
     assert(refused(Sequential().add(ReLU())) === "the network has no parameters")

@@ -29,7 +29,7 @@ class ReplicasSpec extends AnyFunSuite {
     MiniBatch(input, Tensor(rows, 1).fill(0.5f))
   }
 
-  test("replicas compute with the same parameters, and have gradients of their own") {
+  test("replicas share parameters and have separate gradients") {
     val two = replicas(2)
     val losses = new java.util.concurrent.ConcurrentHashMap[Int, Double]
     two.train(batch(4))((replica, loss) => losses.put(replica, loss))
@@ -47,7 +47,7 @@ class ReplicasSpec extends AnyFunSuite {
     }
   }
 
-  test("what is written to the parameters is what all compute with") {
+  test("all replicas compute with written parameters") {
     val two = replicas(2)
     java.util.Arrays.fill(two.weights, 0f)
     val losses = new java.util.concurrent.ConcurrentHashMap[Int, Double]
@@ -55,11 +55,11 @@ class ReplicasSpec extends AnyFunSuite {
     assert((losses.get(0), losses.get(1)) === ((0.25, 0.25)))
   }
 
-  test("a batch that has no equal parts is refused") {
+  test("a batch that cannot be cut into equal parts is refused") {
     intercept[UnsupportedTrainingException](replicas(2).train(batch(3))((_, _) => ()))
   }
 
-  test("validation counts all rows once") {
+  test("validation uses each row once") {
     val results = replicas(2).evaluate(Iterator(batch(3), batch(2))).get
     assert(results.head.result()._2 === 5)
     assert(replicas(2).evaluate(Iterator.empty).isEmpty)

@@ -13,31 +13,31 @@ class SummaryWriterSpec extends AnyFunSuite with BeforeAndAfterAll {
   private val Many = 2000
   private lazy val folder = Files.createTempDirectory("sparkdl-summary").toString
 
-  /** Whose last value, as long as it is asked for the second time or the third, is on its way to the file. */
+  /** Summary whose last value reaches the file only after the third read. */
   private final class Slow extends TrainSummary(folder, "slow") {
     var asked = 0
 
     override def readScalar(tag: String): Array[(Long, Float, Double)] = {
       asked += 1
-      if (asked == 3) throw new IOException("half of it is there")
+      if (asked == 3) throw new IOException("half of it is written")
       val read = super.readScalar(tag)
       if (asked == 2) read.filter(_._1 < Many) else read
     }
   }
 
-  override def beforeAll(): Unit = SparkdlBigDL.setNodeAndCore(1, 1) // a thread of BigDL's engine writes
+  override def beforeAll(): Unit = SparkdlBigDL.setNodeAndCore(1, 1) // a thread of BigDL's engine writes the summary
 
-  private val told = {
-    val iterations = (1 to Many).map(number => Iteration(number, 1, number * 0.5f, 0, 0.1f, 100))
-    val judgements = (1 to Many).map(number => Judgement(number, Seq("Loss" -> 2f, "Top1Accuracy" -> 0.5f)))
-    Told(iterations, judgements, Map.empty, Array.empty, "{}")
+  private val result = {
+    val iterations = (1 to Many).map(number => IterationRecord(number, 1, number * 0.5f, 0, 0.1f, 100))
+    val validations = (1 to Many).map(number => ValidationRecord(number, Seq("Loss" -> 2f, "Top1Accuracy" -> 0.5f)))
+    TrainingResult(iterations, validations, Map.empty, Array.empty, "{}")
   }
 
-  test("what is written can be read at once, also where there was something before") {
+  test("written values can be read at once, also after earlier ones") {
     val (train, validation) = (TrainSummary(folder, "run"), ValidationSummary(folder, "run"))
     val writer = new SummaryWriter(Some(train), Some(validation))
     (1 to 2).foreach { times =>
-      writer.write(told)
+      writer.write(result)
       for (name <- Seq("Loss", "Throughput")) assert(train.readScalar(name).length === times * Many)
       for (name <- Seq("Loss", "Top1Accuracy")) assert(validation.readScalar(name).length === times * Many)
     }
@@ -45,9 +45,9 @@ class SummaryWriterSpec extends AnyFunSuite with BeforeAndAfterAll {
     Seq(train, validation).foreach(_.close())
   }
 
-  test("until then the writer waits") {
+  test("the writer waits until all values can be read") {
     val slow = new Slow
-    new SummaryWriter(Some(slow), None).write(told)
+    new SummaryWriter(Some(slow), None).write(result)
     assert(slow.asked > 3)
     slow.close()
   }

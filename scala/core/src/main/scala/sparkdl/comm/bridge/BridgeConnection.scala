@@ -23,7 +23,7 @@ private[bridge] final class BridgeConnection(channel: SocketChannel, node: PsNod
   import BridgeConnection._
 
   private val worker = Executors.newSingleThreadExecutor(operationThread)
-  private val underWay = new AtomicInteger // requests that `worker` has not finished
+  private val pendingRequests = new AtomicInteger // requests that `worker` has not finished
   private val operations = new BridgeOperations(node, hadoopConf)
   private var failedPost: Option[ObjectNode] = None
 
@@ -31,12 +31,12 @@ private[bridge] final class BridgeConnection(channel: SocketChannel, node: PsNod
     try Iterator.continually(Frames.read(channel)).takeWhile(_.isDefined).flatten.foreach { request =>
         val name = request.path("op").asText
         val posted = BridgeRequest.isPosted(name)
-        if (posted && underWay.get == 0) post(name, request) // without waking another thread
+        if (posted && pendingRequests.get == 0) post(name, request) // without waking another thread
         else {
-          underWay.incrementAndGet()
+          pendingRequests.incrementAndGet()
           worker.execute { () =>
             if (posted) post(name, request) else answer(name, request)
-            underWay.decrementAndGet()
+            pendingRequests.decrementAndGet()
           }
         }
       }

@@ -15,12 +15,12 @@ private[bridge] final class BridgeOperations(node: PsNode, hadoopConf: => Config
 
   @volatile private var session: Option[PsSession] = None
   private var buckets: Option[AdaptiveBuckets] = None
-  @volatile private var workerGone = false
-  private val files = new HadoopFiles(hadoopConf, () => workerGone)
+  @volatile private var hasWorkerLeft = false
+  private val files = new HadoopFiles(hadoopConf, () => hasWorkerLeft)
 
   /** End all waits and copies, because the worker is gone. Call it at any time, on any thread. */
   def abort(): Unit = {
-    workerGone = true
+    hasWorkerLeft = true
     session.foreach(open =>
       open.fail(new CommException(CommException.Closed, s"the Python worker of rank ${open.rank} is gone"))
     )
@@ -40,16 +40,16 @@ private[bridge] final class BridgeOperations(node: PsNode, hadoopConf: => Config
     request match {
       case request: Hello => hello(request, reply)
       case request: Open => open(request, reply)
-      case Attach(path) => current.attach(path, decided.pulls, decided.pushes)
-      case Measured(computing) => describe(current.measured(computing), reply)
+      case Attach(path) => requireSession.attach(path, requireBuckets.pulls, requireBuckets.pushes)
+      case Measured(computing) => describe(requireSession.report(computing), reply)
       case Replan(reports) => replan(reports, reply)
-      case ReportBatching => decided.report(reply)
-      case Cut(pull, push) => current.cut(pull, push)
-      case Publish(version, batch) => current.publish(version, batch)
-      case Prefetch(version) => current.prefetch(version)
-      case Pull(version, batch) => report(current.pull(version, batch), reply)
-      case Push(version, batch) => current.push(version, batch)
-      case Collect(version, batch) => report(current.collect(version, batch), reply)
+      case ReportBatching => requireBuckets.report(reply)
+      case Cut(pull, push) => requireSession.cut(pull, push)
+      case Publish(version, batch) => requireSession.publish(version, batch)
+      case Prefetch(version) => requireSession.prefetch(version)
+      case Pull(version, batch) => report(requireSession.pull(version, batch), reply)
+      case Push(version, batch) => requireSession.push(version, batch)
+      case Collect(version, batch) => report(requireSession.collect(version, batch), reply)
       case Close => leave()
       case PutFile(local, remote) => files.put(local, remote)
       case GetFile(remote, local) => files.get(remote, local)
@@ -61,10 +61,10 @@ private[bridge] final class BridgeOperations(node: PsNode, hadoopConf: => Config
     reply
   }
 
-  private def current: PsSession =
+  private def requireSession: PsSession =
     session.getOrElse(throw new CommException(CommException.Protocol, "hello has to come first"))
 
-  private def decided: AdaptiveBuckets =
+  private def requireBuckets: AdaptiveBuckets =
     buckets.getOrElse(throw new CommException(CommException.Protocol, "open has to come first"))
 
   private def hello(request: Hello, reply: ObjectNode): Unit = {
@@ -81,31 +81,31 @@ private[bridge] final class BridgeOperations(node: PsNode, hadoopConf: => Config
   }
 
   private def open(request: Open, reply: ObjectNode): Unit = {
-    Build.checkSame(request.builds, current.rank)
+    Build.checkSame(request.builds, requireSession.rank)
     val encodings = Encodings(request.wire, if (request.density.isDefined) BlockEncoding.Sparse else request.wire)
     val batching = request.batching
-    val ahead = request.canPullAhead && batching.overlap
+    val pullsAhead = request.canPullAhead && batching.canOverlap
     val settings =
       SessionSettings(
         encodings,
-        ahead,
-        request.shared,
-        batching.inTurn,
+        pullsAhead,
+        request.sharesMemory,
+        batching.isSequential,
         batching.measuredSteps,
         request.timeoutSeconds
       )
-    val map = current.open(request.peers, request.layers, settings)
+    val map = requireSession.open(request.peers, request.layers, settings)
     describe(map, reply)
     val traffic = map.traffic(node.blocks.inlineThreshold, request.density.getOrElse(1.0))
     val adaptive = new AdaptiveBuckets(batching, traffic, node.clock)
     buckets = Some(adaptive)
-    reply.put("ahead", ahead).put("cuts_pushes", batching.push != Policy.Whole)
+    reply.put("ahead", pullsAhead).put("cuts_pushes", batching.push != Policy.Whole)
     describe(adaptive, reply)
   }
 
   private def replan(reports: IndexedSeq[RankReport], reply: ObjectNode): Unit = {
-    reply.put("planned", decided.replan(reports).isDefined)
-    describe(decided, reply)
+    reply.put("planned", requireBuckets.replan(reports).isDefined)
+    describe(requireBuckets, reply)
   }
 
   private def describe(measured: RankReport, reply: ObjectNode): Unit = {
@@ -135,7 +135,7 @@ private[bridge] final class BridgeOperations(node: PsNode, hadoopConf: => Config
       val pairs = reply.putArray(direction)
       batches.foreach(batch => pairs.addArray().add(batch.first).add(batch.last))
     }
-    buckets.nextLook match {
+    buckets.nextReportStep match {
       case Some(step) => reply.put("next_look", step)
       case None => reply.putNull("next_look")
     }

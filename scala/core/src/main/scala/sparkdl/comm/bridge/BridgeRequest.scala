@@ -39,7 +39,7 @@ private[bridge] object BridgeRequest {
       wire: DenseEncoding,
       density: Option[Double],
       canPullAhead: Boolean,
-      shared: Boolean,
+      sharesMemory: Boolean,
       batching: BatchingSettings,
       timeoutSeconds: Double
   ) extends BridgeRequest

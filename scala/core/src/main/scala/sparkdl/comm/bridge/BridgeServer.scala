@@ -95,13 +95,13 @@ private[comm] final class BridgeServer(node: PsNode, executor: ExecutorEnvironme
    * connection is then closed.
    */
   private def showsToken(channel: SocketChannel): Boolean = {
-    val shown = ByteBuffer.allocate(TokenBytes)
+    val received = ByteBuffer.allocate(TokenBytes)
     val reading = startThread("sparkdl-bridge-token") {
-      try Frames.fill(channel, shown)
+      try Frames.fill(channel, received)
       catch { case _: java.io.IOException => () }
     }
     reading.join(TimeUnit.SECONDS.toMillis(TokenSeconds))
-    !reading.isAlive && MessageDigest.isEqual(shown.array, token)
+    !reading.isAlive && MessageDigest.isEqual(received.array, token)
   }
 
   private def startThread(name: String)(body: => Unit): Thread = {

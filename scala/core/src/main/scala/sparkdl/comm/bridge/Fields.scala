@@ -12,10 +12,10 @@ private[bridge] final class Fields(val message: JsonNode) {
 
   def flag(field: String): Boolean = present(field, _.isBoolean).asBoolean
 
-  def number(field: String): Long = whole(field, present(field, _.isIntegralNumber))
+  def number(field: String): Long = wholeNumber(field, present(field, _.isIntegralNumber))
 
   /** Return a whole number from `least` to `most`, both included. */
-  def number(field: String, least: Long, most: Long): Long = within(field, number(field), least, most)
+  def number(field: String, least: Long, most: Long): Long = inRange(field, number(field), least, most)
 
   def int(field: String, least: Int = 0, most: Int = Int.MaxValue): Int = number(field, least, most).toInt
 
@@ -43,12 +43,12 @@ private[bridge] final class Fields(val message: JsonNode) {
   }
 
   def numbers(field: String, least: Long, most: Long): IndexedSeq[Long] =
-    elements(field).map(element => within(field, whole(field, element), least, most))
+    elements(field).map(element => inRange(field, wholeNumber(field, element), least, most))
 
   /** Return pairs of whole numbers. */
   def pairs(field: String, least: Int, most: Int): IndexedSeq[(Int, Int)] = elements(field).map { pair =>
     if (!pair.isArray || pair.size != 2) refuse(s"field $field holds $pair, expected pairs")
-    def part(index: Int): Int = within(field, whole(field, pair.get(index)), least, most).toInt
+    def part(index: Int): Int = inRange(field, wholeNumber(field, pair.get(index)), least, most).toInt
     (part(0), part(1))
   }
 
@@ -60,20 +60,20 @@ private[bridge] final class Fields(val message: JsonNode) {
     value.asDouble
   }
 
-  private def whole(field: String, value: JsonNode): Long = {
+  private def wholeNumber(field: String, value: JsonNode): Long = {
     if (!value.isIntegralNumber || !value.canConvertToLong)
       refuse(s"field $field holds $value, expected a whole number of 64 bits")
     value.asLong
   }
 
-  private def within(field: String, value: Long, least: Long, most: Long): Long = {
+  private def inRange(field: String, value: Long, least: Long, most: Long): Long = {
     if (value < least || value > most) refuse(s"field $field: $value is not between $least and $most")
     value
   }
 
-  private def present(field: String, right: JsonNode => Boolean): JsonNode = {
+  private def present(field: String, hasType: JsonNode => Boolean): JsonNode = {
     val value = message.path(field)
-    if (!right(value)) refuse(s"field $field is missing or has the wrong type: $value")
+    if (!hasType(value)) refuse(s"field $field is missing or has the wrong type: $value")
     value
   }
 

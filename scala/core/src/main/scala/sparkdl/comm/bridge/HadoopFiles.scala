@@ -16,14 +16,14 @@ import sparkdl.comm.CommException
  * executor's settings (hdfs:, s3a:, viewfs:, file:). All failures are CommExceptions of the kind File that name the
  * path.
  *
- * @param over returns true once the worker has left. Then a copy in progress ends, because the worker's successor may
+ * @param isOver returns true once the worker has left. Then a copy in progress ends, because the worker's successor may
  *    write to the same path
  */
-private[bridge] final class HadoopFiles(conf: => Configuration, over: () => Boolean) {
+private[bridge] final class HadoopFiles(conf: => Configuration, isOver: () => Boolean) {
   import HadoopFiles._
 
   /** Copy a local file to `remote`, replacing what is there; parents are made. A copy that fails leaves nothing. */
-  def put(local: String, remote: String): Unit = explained(s"copy $local to $remote") {
+  def put(local: String, remote: String): Unit = orFileError(s"copy $local to $remote") {
     val source = Paths.get(local)
     if (!Files.isRegularFile(source)) throw new FileNotFoundException(s"$local is missing or is not a regular file")
     val (system, target) = locate(remote)
@@ -33,7 +33,7 @@ private[bridge] final class HadoopFiles(conf: => Configuration, over: () => Bool
   }
 
   /** Copy the file at `remote` to a local path, replacing what is there. A copy that fails leaves nothing. */
-  def get(remote: String, local: String): Unit = explained(s"copy $remote to $local") {
+  def get(remote: String, local: String): Unit = orFileError(s"copy $remote to $local") {
     val (system, source) = locate(remote)
     val target = Paths.get(local)
     val from = system.open(source)
@@ -42,7 +42,7 @@ private[bridge] final class HadoopFiles(conf: => Configuration, over: () => Bool
   }
 
   /** Return the entries of the directory `remote`, by name. */
-  def list(remote: String): Seq[FileStatus] = explained(s"list $remote") {
+  def list(remote: String): Seq[FileStatus] = orFileError(s"list $remote") {
     val (system, directory) = locate(remote)
     if (!system.getFileStatus(directory).isDirectory) throw new IOException("not a directory")
     system.listStatus(directory).toSeq.sortBy(_.getPath.getName)
@@ -52,7 +52,7 @@ private[bridge] final class HadoopFiles(conf: => Configuration, over: () => Bool
    * Rename a file or directory within its file system. Refuse an existing `to`: Hadoop would move `from` *into* a
    * directory.
    */
-  def rename(from: String, to: String): Unit = explained(s"rename $from to $to") {
+  def rename(from: String, to: String): Unit = orFileError(s"rename $from to $to") {
     val (system, source) = locate(from)
     val target = new Path(to)
     if (!system.exists(source)) throw new FileNotFoundException(s"$from does not exist")
@@ -62,13 +62,13 @@ private[bridge] final class HadoopFiles(conf: => Configuration, over: () => Bool
   }
 
   /** Delete a file or directory; one that is not empty only if `recursive`. A missing one counts as deleted. */
-  def delete(remote: String, recursive: Boolean): Unit = explained(s"delete $remote") {
+  def delete(remote: String, recursive: Boolean): Unit = orFileError(s"delete $remote") {
     val (system, target) = locate(remote)
     if (!system.delete(target, recursive) && system.exists(target))
       throw new IOException("the file system refused without a reason")
   }
 
-  def exists(remote: String): Boolean = explained(s"look at $remote") {
+  def exists(remote: String): Boolean = orFileError(s"look at $remote") {
     val (system, path) = locate(remote)
     system.exists(path)
   }
@@ -82,7 +82,7 @@ private[bridge] final class HadoopFiles(conf: => Configuration, over: () => Bool
   private def copy(from: InputStream, to: OutputStream, discard: => Unit): Unit = {
     val watched = new FilterInputStream(from) {
       override def read(buffer: Array[Byte], begin: Int, count: Int): Int =
-        if (over()) throw new IOException("the Python worker left") else super.read(buffer, begin, count)
+        if (isOver()) throw new IOException("the Python worker left") else super.read(buffer, begin, count)
     }
     try IOUtils.copyBytes(watched, to, BufferBytes, true)
     catch {
@@ -97,7 +97,7 @@ private[bridge] final class HadoopFiles(conf: => Configuration, over: () => Bool
    * Run `body`, and turn its failure into a CommException. File systems are plug-ins that throw anything, such as a
    * RuntimeException for a missing class. A cloud store without its SDK throws an Error, which would end the executor.
    */
-  private def explained[T](what: String)(body: => T): T =
+  private def orFileError[T](what: String)(body: => T): T =
     try body
     catch {
       case e @ (NonFatal(_) | _: LinkageError) =>

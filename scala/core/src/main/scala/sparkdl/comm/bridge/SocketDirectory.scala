@@ -45,7 +45,7 @@ private[bridge] object SocketDirectory {
       found.forEach { left =>
         val abandoned = left.resolve(SocketName)
         try
-          if (Inode(left) == ours && Inode(abandoned).isSocket && old(left, nowMillis) && !answers(abandoned)) {
+          if (Inode(left) == ours && Inode(abandoned).isSocket && isOld(left, nowMillis) && !isListening(abandoned)) {
             Files.deleteIfExists(abandoned)
             Files.deleteIfExists(left)
           }
@@ -67,14 +67,14 @@ private[bridge] object SocketDirectory {
   }
 
   /** Return true if the directory is old. A bridge that is still starting does not answer. */
-  private def old(directory: Path, nowMillis: Long): Boolean =
+  private def isOld(directory: Path, nowMillis: Long): Boolean =
     Files.getLastModifiedTime(directory).toMillis < nowMillis - TimeUnit.MINUTES.toMillis(1)
 
   /**
    * Return true if a process listens on the socket. Do not wait for it: a stopped process whose queue is full never
    * accepts. Only a refused connection shows that no process listens.
    */
-  private def answers(path: Path): Boolean = {
+  private def isListening(path: Path): Boolean = {
     val visitor = SocketChannel.open(StandardProtocolFamily.UNIX)
     try {
       visitor.configureBlocking(false)

@@ -31,25 +31,25 @@ import sparkdl.comm.transport.{
  * than `conf` allows loses its connection. If a peer vanished silently, its dead connection stays until something is
  * sent over it. An executor that later starts at that address is another peer, with its own connection.
  *
- * @param here address where this executor serves
+ * @param ownAddress address where this executor serves
  * @param bootstraps authenticate this executor
- * @param lost called when a connection could not be made, or ended without being closed here
+ * @param onLost called when a connection could not be made, or ended without being closed here
  */
 private[comm] final class ChunkClient(
     conf: TransportConf,
-    here: ChunkPeer,
+    ownAddress: ChunkPeer,
     bootstraps: Seq[TransportClientBootstrap],
     clock: Clock,
-    lost: ChunkPeer => Unit
+    onLost: ChunkPeer => Unit
 ) extends Chunks
     with PeerMessages {
   import ChunkClient._
 
   private val context = new TransportContext(conf, new AnswerHandler, false, true)
-  private val directReads: TransportClientBootstrap = (_, channel) => DirectReads.install(channel)
+  private val directReads: TransportClientBootstrap = (_, channel) => DirectReadAllocator.install(channel)
   private val factory = context.createClientFactory((directReads +: bootstraps).asJava)
   private val connections = new ConcurrentHashMap[ChunkPeer, Connection]
-  private val deadlines = new Deadlines(clock)
+  private val deadlines = new DeadlineTimer(clock)
   @volatile private var closed = false
 
   /** Handler of a server's messages other than chunks. */
@@ -73,8 +73,9 @@ private[comm] final class ChunkClient(
   private val connectors = {
     val queue = new LinkedBlockingQueue[Runnable]
     // Tasks after the shutdown are dropped: their fetches have ended.
-    val late = new ThreadPoolExecutor.DiscardPolicy
-    val pool = new ThreadPoolExecutor(Connectors, Connectors, 1, TimeUnit.SECONDS, queue, thread(_), late)
+    val discardLate = new ThreadPoolExecutor.DiscardPolicy
+    val pool =
+      new ThreadPoolExecutor(ConnectorThreads, ConnectorThreads, 1, TimeUnit.SECONDS, queue, newThread(_), discardLate)
     pool.allowCoreThreadTimeOut(true)
     pool
   }
@@ -86,7 +87,7 @@ private[comm] final class ChunkClient(
       done: Option[ChunkFailure] => Unit
   ): ChunkFetch = {
     val fetch = new PendingFetch(from, chunk, into, deadline, deadlines, done)
-    if (closed) fetch.closed() else connection(from).ask(fetch)
+    if (closed) fetch.cancelOnClose() else connection(from).ask(fetch)
     fetch
   }
 
@@ -102,12 +103,12 @@ private[comm] final class ChunkClient(
   }
 
   private def connect(to: ChunkPeer): Connection = {
-    val fresh = new Connection(clock, ended(to, _))
+    val fresh = new Connection(clock, onEnded(to, _))
     val known = connections.putIfAbsent(to, fresh)
     if (known != null) known
     else {
       try connectors.execute(() => open(to, fresh))
-      catch { case e: Throwable => fresh.ended(e) } // for example, no memory for a thread
+      catch { case e: Throwable => fresh.end(e) } // for example, no memory for a thread
       fresh
     }
   }
@@ -117,20 +118,20 @@ private[comm] final class ChunkClient(
       val client = factory.createUnmanagedClient(to.host, to.port)
       val writeTimeout = new WriteTimeoutHandler(conf.connectionTimeoutMs.toLong, TimeUnit.MILLISECONDS)
       client.getChannel.pipeline.addFirst(writeTimeout)
-      client.send(Wire.hello(here))
-      connection.opened(client)
+      client.send(Wire.hello(ownAddress))
+      connection.onOpened(client)
       if (closed) connection.close()
-    } catch { case e: Throwable => connection.ended(e) } // so that waiting fetches fail too
+    } catch { case e: Throwable => connection.end(e) } // so that waiting fetches fail too
 
-  private def ended(to: ChunkPeer, connection: Connection): Unit = {
+  private def onEnded(to: ChunkPeer, connection: Connection): Unit = {
     connections.remove(to, connection)
-    if (!closed) lost(to)
+    if (!closed) onLost(to)
   }
 
   /** Close all connections. The threads end some seconds later. */
   def close(): Unit = {
     closed = true
-    deadlines.foreach(_.closed())
+    deadlines.foreach(_.cancelOnClose())
     connectors.shutdownNow()
     connections.values.asScala.foreach(_.close())
     factory.close()
@@ -142,9 +143,9 @@ private object ChunkClient {
   private val log = LoggerFactory.getLogger(classOf[ChunkClient])
 
   /** Threads that open connections. So many peers that do not answer delay connections to others. */
-  private val Connectors = 4
+  private val ConnectorThreads = 4
 
-  private def thread(task: Runnable): Thread = {
+  private def newThread(task: Runnable): Thread = {
     val thread = new Thread(task, "sparkdl-connect")
     thread.setDaemon(true)
     thread

@@ -34,10 +34,16 @@ private[comm] final class ChunkNode(
     new ChunkServer(transport.transportConf, transport.bindAddress, port, bootstraps, transport, receiver, clock)
   }
 
-  override val here: ChunkPeer = ChunkPeer(host, server.boundPort, executor)
+  override val address: ChunkPeer = ChunkPeer(host, server.boundPort, executor)
 
   private val client =
-    new ChunkClient(transport.transportConf, here, transport.clientBootstraps, clock, peer => receiver.lost(peer))
+    new ChunkClient(
+      transport.transportConf,
+      address,
+      transport.clientBootstraps,
+      clock,
+      peer => receiver.onPeerLost(peer)
+    )
 
   /** Fetches of this executor in progress. */
   def pending: Int = client.pending

@@ -39,17 +39,17 @@ private[comm] final class ChunkServer(
 ) {
   import ChunkServer._
 
-  private val underway = new AtomicInteger
+  private val sendingCount = new AtomicInteger
   private val context = new TransportContext(conf, new NoOpRpcHandler)
 
   // The first bootstrap is the innermost: Spark's authentication passes an authenticated peer's messages to it.
-  private val perPeer: TransportServerBootstrap = (channel, _) => new PeerHandler(channel)
-  private val server = context.createServer(bindAddress, port, (perPeer +: bootstraps).asJava)
+  private val perConnection: TransportServerBootstrap = (channel, _) => new PeerHandler(channel)
+  private val server = context.createServer(bindAddress, port, (perConnection +: bootstraps).asJava)
 
   def boundPort: Int = server.getPort
 
   /** Parts of chunks that are being sent. */
-  def sending: Int = underway.get
+  def sending: Int = sendingCount.get
 
   /** Peers that are connected. */
   def connections: Long = context.getRegisteredConnections.getCount
@@ -62,23 +62,23 @@ private[comm] final class ChunkServer(
 
   /** Handler of one connection. All calls come from its event loop. */
   private final class PeerHandler(channel: Channel) extends RpcHandler {
-    private var greeted = Option.empty[ChunkPeer]
+    private var peer = Option.empty[ChunkPeer]
     private val messages = new PartialMessages
-    private val confirmations = new Confirmations(channel, clock)
-    private val unconfirmed = new Unconfirmed // answers
+    private val confirmations = new ConfirmationSender(channel, clock)
+    private val unconfirmed = new UnconfirmedSends // answers
     channel.pipeline.addFirst(new WriteTimeoutHandler(conf.connectionTimeoutMs.toLong, TimeUnit.MILLISECONDS))
     channel.closeFuture.addListener((_: io.netty.util.concurrent.Future[Void]) => unconfirmed.end())
 
     override def receive(client: TransportClient, message: ByteBuffer): Unit =
       try
         Wire.decode(message) match {
-          case Wire.Hello(Wire.Version, from) => greeted = Some(from)
-          case Wire.Batch(parts) if greeted.isDefined =>
-            confirmations.came(parts.size)
-            parts.flatMap(messages.add(_)).foreach(receiver.received)
-          case Wire.Ask(number, chunk) if greeted.isDefined =>
-            receiver.asked(new AskedChunk(number, chunk, greeted.get, source, channel, unconfirmed, underway))
-          case Wire.Received(total, time) if greeted.isDefined && unconfirmed.confirm(total, time) => ()
+          case Wire.Hello(Wire.Version, from) => peer = Some(from)
+          case Wire.Batch(parts) if peer.isDefined =>
+            confirmations.recordArrivals(parts.size)
+            parts.flatMap(messages.add(_)).foreach(receiver.onMessage)
+          case Wire.Ask(number, chunk) if peer.isDefined =>
+            receiver.onRequest(new RequestedChunk(number, chunk, peer.get, source, channel, unconfirmed, sendingCount))
+          case Wire.Received(total, time) if peer.isDefined && unconfirmed.confirm(total, time) => ()
           case other =>
             refuse(s"$other instead of a hello of version ${Wire.Version}, or a message that may follow one")
         }
@@ -99,7 +99,7 @@ private[comm] final class ChunkServer(
     }
 
     private def refuse(what: String): Unit = {
-      greeted = None // later messages may have arrived already
+      peer = None // later messages may have arrived already
       log.warn(s"A connection of ${channel.remoteAddress} is closed: it sent $what")
       channel.close()
     }

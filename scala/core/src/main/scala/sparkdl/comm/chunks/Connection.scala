@@ -24,19 +24,19 @@ private[chunks] final class Connection(clock: Clock, onEnd: Connection => Unit) 
 
   // All empty while the connection is made. Then both client and answers are set, or only end.
   private var client: Option[TransportClient] = None
-  private var answers: Option[Answers] = None
-  private var end: Option[Throwable] = None
+  private var answers: Option[PendingResponses] = None
+  private var endCause: Option[Throwable] = None
 
   def ask(fetch: PendingFetch): Unit = {
     val cause = synchronized {
-      if (end.isEmpty) answers.fold[Unit](waiting.add(fetch))(ask(fetch, _))
-      end
+      if (endCause.isEmpty) answers.fold[Unit](waiting.add(fetch))(ask(fetch, _))
+      endCause
     }
     cause.foreach(fetch.peerLost)
   }
 
   /** Ask on the connection's event loop, whatever thread calls. */
-  private def ask(fetch: PendingFetch, answers: Answers): Unit =
+  private def ask(fetch: PendingFetch, answers: PendingResponses): Unit =
     try client.get.getChannel.eventLoop.execute(() => if (!fetch.isOver) answers.ask(fetch))
     catch { case _: RejectedExecutionException => () } // the network was closed, which ends all fetches
 
@@ -47,28 +47,28 @@ private[chunks] final class Connection(clock: Clock, onEnd: Connection => Unit) 
    */
   def send(part: MessagePart, done: Option[Long] => Unit): Unit = messages.add(part, done)
 
-  /** Confirm parts, as in [[Unconfirmed.confirm]]. */
+  /** Confirm parts, as in [[UnconfirmedSends.confirm]]. */
   def confirm(total: Long, time: Long): Boolean = messages.confirm(total, time)
 
-  def opened(client: TransportClient): Unit = {
+  def onOpened(client: TransportClient): Unit = {
     client.getChannel.attr(Connection.OfChannel).set(this)
-    val answers = new Answers(client, clock, ended)
+    val answers = new PendingResponses(client, clock, end)
     synchronized {
       this.client = Some(client)
       this.answers = Some(answers)
       waiting.asScala.foreach(ask(_, answers))
       waiting.clear()
     }
-    messages.opened(client.getChannel)
-    client.getChannel.closeFuture.addListener((_: io.netty.util.concurrent.Future[Void]) => ended(Connection.Broke))
+    messages.onOpened(client.getChannel)
+    client.getChannel.closeFuture.addListener((_: io.netty.util.concurrent.Future[Void]) => end(Connection.Broke))
   }
 
   /** End the connection. Only the first cause counts. */
-  def ended(cause: Throwable): Unit = {
+  def end(cause: Throwable): Unit = {
     val left = synchronized {
-      if (end.isDefined) None
+      if (endCause.isDefined) None
       else {
-        end = Some(cause)
+        endCause = Some(cause)
         val left = waiting.asScala.toVector
         waiting.clear()
         Some(left)
@@ -77,7 +77,7 @@ private[chunks] final class Connection(clock: Clock, onEnd: Connection => Unit) 
     left.foreach { fetches =>
       onEnd(this)
       fetches.foreach(_.peerLost(cause))
-      synchronized(answers).foreach(_.ended(cause))
+      synchronized(answers).foreach(_.endAll(cause))
       messages.end()
       close()
     }

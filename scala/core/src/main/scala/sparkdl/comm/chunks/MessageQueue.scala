@@ -14,9 +14,9 @@ import sparkdl.comm.transport.{MessagePart, PeerMessages}
 private[chunks] final class MessageQueue {
   private val waiting = new ArrayDeque[MessagePart]
   private var channel: Option[Channel] = None
-  private var writing = false
+  private var isWriting = false
 
-  private val unconfirmed = new Unconfirmed
+  private val unconfirmed = new UnconfirmedSends
 
   /**
    * Add a part.
@@ -24,15 +24,15 @@ private[chunks] final class MessageQueue {
    * @param done as in [[PeerMessages]]
    */
   def add(part: MessagePart, done: Option[Long] => Unit): Unit = {
-    val late = synchronized {
+    val hasEnded = synchronized {
       val added = unconfirmed.add(done)
       if (added) waiting.add(part)
       !added
     }
-    if (late) done(None) else write()
+    if (hasEnded) done(None) else write()
   }
 
-  /** Confirm parts, as in [[Unconfirmed.confirm]]. */
+  /** Confirm parts, as in [[UnconfirmedSends.confirm]]. */
   def confirm(total: Long, time: Long): Boolean = unconfirmed.confirm(total, time)
 
   /** End all parts: the connection is gone. */
@@ -41,16 +41,16 @@ private[chunks] final class MessageQueue {
     unconfirmed.end()
   }
 
-  def opened(channel: Channel): Unit = {
+  def onOpened(channel: Channel): Unit = {
     synchronized(this.channel = Some(channel))
     write()
   }
 
   private def write(): Unit = {
     val (to, batch) = synchronized {
-      val to = if (writing) None else channel
-      val batch = if (to.isDefined) next() else Vector.empty
-      writing |= batch.nonEmpty
+      val to = if (isWriting) None else channel
+      val batch = if (to.isDefined) takeBatch() else Vector.empty
+      isWriting |= batch.nonEmpty
       (to, batch)
     }
     // On the channel's event loop, so that it comes after earlier writes to the channel.
@@ -60,18 +60,18 @@ private[chunks] final class MessageQueue {
   }
 
   private def write(to: Channel, batch: Seq[MessagePart]): Unit =
-    Frame.write(to, Wire.batch(batch))
+    FrameWriter.write(to, Wire.batch(batch))
       .addListener { (_: io.netty.util.concurrent.Future[Void]) =>
-        synchronized { writing = false }
+        synchronized { isWriting = false }
         write()
       }
 
   /** Take the next batch: at least one part if any waits, and no more than fit into one message. */
-  private def next(): Vector[MessagePart] = {
+  private def takeBatch(): Vector[MessagePart] = {
     val batch = Vector.newBuilder[MessagePart]
     var bytes = 0
     while (!waiting.isEmpty && (bytes == 0 || bytes + waiting.peek.length <= PeerMessages.MaxBytes)) {
-      bytes += Wire.PartHead + waiting.peek.length
+      bytes += Wire.PartHeadBytes + waiting.peek.length
       batch += waiting.poll()
     }
     batch.result()

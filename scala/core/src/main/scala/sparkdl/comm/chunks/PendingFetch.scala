@@ -20,7 +20,7 @@ private[chunks] final class PendingFetch(
     val chunk: Chunk,
     into: ChunkTarget,
     val deadline: Long,
-    deadlines: Deadlines,
+    deadlines: DeadlineTimer,
     onEnd: Option[ChunkFailure] => Unit
 ) extends ChunkFetch {
   import PendingFetch._
@@ -31,64 +31,66 @@ private[chunks] final class PendingFetch(
 
   /** True if the target can read from the socket. */
   val isDirect: Boolean = into.isInstanceOf[DirectChunkTarget]
-  @volatile private var received = 0
+  @volatile private var receivedBytes = 0
 
   // Used on the connection's event loop only.
-  private var partMissing = 0
-  private var readAhead = 0
+  private var partMissingBytes = 0
+  private var readAheadBytes = 0
 
   deadlines.add(this)
 
   def isOver: Boolean = synchronized(target == null)
 
-  override def cancel(): Unit = finish(Some(new ChunkFailure.Cancelled(s"$what was cancelled")))
+  override def cancel(): Unit = finish(Some(new ChunkFailure.Cancelled(s"$description was cancelled")))
 
-  def closed(): Unit = finish(Some(new ChunkFailure.Cancelled(s"$what: the network was closed")))
+  def cancelOnClose(): Unit = finish(Some(new ChunkFailure.Cancelled(s"$description: the network was closed")))
 
-  def late(): Unit =
-    finish(Some(new ChunkFailure.Deadline(s"$what: $received bytes of ${chunk.length} came before its deadline")))
+  def expire(): Unit =
+    finish(
+      Some(new ChunkFailure.Deadline(s"$description: $receivedBytes bytes of ${chunk.length} came before its deadline"))
+    )
 
-  def peerLost(cause: Throwable): Unit = finish(Some(new ChunkFailure.PeerLost(s"$what: $cause", cause)))
+  def peerLost(cause: Throwable): Unit = finish(Some(new ChunkFailure.PeerLost(s"$description: $cause", cause)))
 
   def notServed(cause: Throwable): Unit =
-    finish(Some(new ChunkFailure.NotServed(s"$what: ${cause.getMessage.linesIterator.next()}", cause)))
+    finish(Some(new ChunkFailure.NotServed(s"$description: ${cause.getMessage.linesIterator.next()}", cause)))
 
   /** Begin a part of `length` bytes. Return false if it is empty or longer than the rest of the chunk. */
-  def begin(length: Int): Boolean = {
-    partMissing = length
-    0 < length && length <= chunk.length - received
+  def beginPart(length: Int): Boolean = {
+    partMissingBytes = length
+    0 < length && length <= chunk.length - receivedBytes
   }
 
   /** Bytes of the current part that have not arrived. */
-  def missing: Int = partMissing
+  def missingBytes: Int = partMissingBytes
 
-  def isHere: Boolean = received == chunk.length
+  def isComplete: Boolean = receivedBytes == chunk.length
 
   /** Take the next bytes of the part. */
   def write(bytes: ByteBuffer): Unit = {
     val count = bytes.remaining
-    received += count
-    partMissing -= count
-    if (readAhead > 0) readAhead -= count // the target has them already
-    else toTarget(_.write(bytes))
+    receivedBytes += count
+    partMissingBytes -= count
+    if (readAheadBytes > 0) readAheadBytes -= count // the target has them already
+    else passToTarget(_.write(bytes))
   }
 
   /** Read bytes of this chunk from the connection into the target. [[write]] counts them afterwards. */
-  def read(from: ScatteringByteChannel, atMost: Int): Int = {
-    val result = toTarget { target =>
-      try Right(target.asInstanceOf[DirectChunkTarget].read(from, atMost))
+  def read(from: ScatteringByteChannel, maxCount: Int): Int = {
+    val result = passToTarget { target =>
+      try Right(target.asInstanceOf[DirectChunkTarget].read(from, maxCount))
       catch { case e: IOException => Left(e) } // the connection failed, not the target
     }
-    val count = result.fold(DirectReads.drop(from, atMost))(_.fold(throw _, identity))
-    readAhead = math.max(0, count)
+    val count = result.fold(DirectReadAllocator.drop(from, maxCount))(_.fold(throw _, identity))
+    readAheadBytes = math.max(0, count)
     count
   }
 
   /** Pass bytes to the target, unless the fetch is over. Return None if the target did not take them. */
-  private def toTarget[T](take: ChunkTarget => T): Option[T] = {
+  private def passToTarget[T](take: ChunkTarget => T): Option[T] = {
     val taken = synchronized {
       try Right(if (target == null) None else Some(take(target)))
-      catch { case NonFatal(e) => Left(new ChunkFailure.TargetFailed(s"$what: its target failed: $e", e)) }
+      catch { case NonFatal(e) => Left(new ChunkFailure.TargetFailed(s"$description: its target failed: $e", e)) }
     }
     taken.left.foreach(failure => finish(Some(failure)))
     taken.toOption.flatten
@@ -108,11 +110,11 @@ private[chunks] final class PendingFetch(
       deadlines.remove(this)
       // An exception would end the connection, which others share.
       try callback(failure)
-      catch { case NonFatal(e) => log.error(s"$what: the caller's callback failed", e) }
+      catch { case NonFatal(e) => log.error(s"$description: the caller's callback failed", e) }
     }
   }
 
-  private def what: String = s"chunk ${Wire.request(chunk)} of ${from.host}:${from.port}"
+  private def description: String = s"chunk ${Wire.request(chunk)} of ${from.host}:${from.port}"
 }
 
 private object PendingFetch {

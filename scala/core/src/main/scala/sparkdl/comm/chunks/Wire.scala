@@ -26,10 +26,10 @@ private[chunks] object Wire {
   val Version = 5
 
   /** Bytes of a part's header. */
-  val PartHead = 16
+  val PartHeadBytes = 16
 
   /** Bytes of the longest host name. Executor ids are shorter. */
-  private val MostName = 255
+  private val MostNameBytes = 255
   private val HelloKind: Byte = 1
   private val BatchKind: Byte = 2
   private val ReceivedKind: Byte = 3
@@ -109,7 +109,7 @@ private[chunks] object Wire {
   }
 
   def batch(parts: Seq[MessagePart]): ByteBuffer = {
-    val batch = ByteBuffer.allocate(1 + parts.map(PartHead + _.length).sum).put(BatchKind)
+    val batch = ByteBuffer.allocate(1 + parts.map(PartHeadBytes + _.length).sum).put(BatchKind)
     parts.foreach { part =>
       batch.putLong(part.number).putInt(part.message.length).putInt(part.length)
       batch.put(part.message, part.offset, part.length)
@@ -131,8 +131,8 @@ private[chunks] object Wire {
     message.get() match {
       case HelloKind if message.remaining >= 10 =>
         val (version, port, hostBytes) = (message.getInt(), message.getInt(), message.getShort().toInt)
-        if (hostBytes < 0 || hostBytes > math.min(message.remaining, MostName)) refuse()
-        if (message.remaining - hostBytes > MostName) refuse()
+        if (hostBytes < 0 || hostBytes > math.min(message.remaining, MostNameBytes)) refuse()
+        if (message.remaining - hostBytes > MostNameBytes) refuse()
         val host = text(message.slice(message.position(), hostBytes))
         Hello(version, ChunkPeer(host, port, text(message.position(message.position() + hostBytes))))
       case AskKind if message.remaining >= 8 =>
@@ -142,7 +142,7 @@ private[chunks] object Wire {
       case BatchKind =>
         val parts = Seq.newBuilder[Part]
         while (message.hasRemaining) {
-          if (message.remaining < PartHead) refuse()
+          if (message.remaining < PartHeadBytes) refuse()
           val (number, total, length) = (message.getLong(), message.getInt(), message.getInt())
           if (total > PeerMessages.MaxBytes || length < 0 || length > math.min(message.remaining, total)) refuse()
           parts += Part(number, total, message.slice(message.position(), length))

@@ -3,92 +3,92 @@ package sparkdl.comm.flow
 import scala.collection.mutable
 
 /** Blocks that wait for one peer, and chunks in flight to it. */
-private[flow] final class PeerQueue(val window: Window, order: Ordering[WantedBlock]) {
+private[flow] final class PeerQueue(val window: Window, order: Ordering[PendingSend]) {
 
   /** Blocks with bytes still to be requested, most urgent first. */
-  val waiting: mutable.TreeSet[WantedBlock] = mutable.TreeSet.empty(order)
+  val waiting: mutable.TreeSet[PendingSend] = mutable.TreeSet.empty(order)
 
   /** Requests in flight, oldest first. */
-  val asked: mutable.LinkedHashSet[Request] = mutable.LinkedHashSet.empty
+  val inFlight: mutable.LinkedHashSet[ChunkRequest] = mutable.LinkedHashSet.empty
 
-  val lateness = new Lateness
+  val queueingDelay = new QueueingDelay
   private var lastArrival = Long.MinValue
   private var lastLatency = 0L
   private var lastUse = 0L
-  private var stopped = false
+  private var stalled = false
 
   /** True if nothing has arrived for so long that the peer gets no requests. */
-  def isStalled: Boolean = stopped
+  def isStalled: Boolean = stalled
 
   /** Time at which the peer stalls if nothing arrives before. None if it is stalled or has nothing in flight. */
   def stallsAt: Option[Long] =
-    if (stopped) None
-    else asked.headOption.map { oldest =>
-      math.max(oldest.ofPeer.sent, lastArrival) + PeerQueue.Patience + 4 * lastLatency
+    if (stalled) None
+    else inFlight.headOption.map { oldest =>
+      math.max(oldest.peerFlight.sent, lastArrival) + PeerQueue.PatienceNanos + 4 * lastLatency
     }
 
-  def stalled(): Unit = stopped = true
+  def markStalled(): Unit = stalled = true
 
-  def ask(request: Request, now: Long): Unit = {
-    asked += request
+  def recordRequest(request: ChunkRequest, now: Long): Unit = {
+    inFlight += request
     lastUse = now
   }
 
-  def arrived(request: Request, now: Long, late: Long): Unit = {
-    asked -= request
+  def recordArrival(request: ChunkRequest, now: Long, delayNanos: Long): Unit = {
+    inFlight -= request
     lastUse = now
-    window.arrived(request.ofPeer, 0, now, late)
+    window.recordArrival(request.peerFlight, 0, now, delayNanos)
     lastArrival = now
-    lastLatency = now - request.ofPeer.sent
-    stopped = false
+    lastLatency = now - request.peerFlight.sent
+    stalled = false
   }
 
   /** True if the peer is not stalled and has blocks waiting or requests in flight. */
-  def isBusy: Boolean = !stopped && (asked.nonEmpty || waiting.nonEmpty)
+  def isBusy: Boolean = !stalled && (inFlight.nonEmpty || waiting.nonEmpty)
 
   /** Time of the last request or arrival; None while a block waits or a request is in flight. */
-  def idleSince: Option[Long] = if (asked.isEmpty && waiting.isEmpty) Some(lastUse) else None
+  def idleSince: Option[Long] = if (inFlight.isEmpty && waiting.isEmpty) Some(lastUse) else None
 
-  def gone(request: Request): Unit = {
-    asked -= request
-    window.gone(request.ofPeer)
-    if (asked.isEmpty) stopped = false // no arrival could end the stall
+  def forget(request: ChunkRequest): Unit = {
+    inFlight -= request
+    window.forget(request.peerFlight)
+    if (inFlight.isEmpty) stalled = false // no arrival could end the stall
   }
 }
 
 private[flow] object PeerQueue {
 
   /** Nanoseconds without an arrival after which a peer counts as stalled. Four times its last latency is added. */
-  val Patience: Long = 500L * 1000 * 1000
+  val PatienceNanos: Long = 500L * 1000 * 1000
 }
 
 /** Progress of one block until all of it has arrived. */
-private[flow] final class WantedBlock(val block: Wanted, val number: Long) {
-  private var next = 0L
-  private var here = 0L
+private[flow] final class PendingSend(val block: SendRequest, val number: Long) {
+  private var requestedBytes = 0L
+  private var arrivedBytes = 0L
 
   /** Requests of this block that are in flight. */
-  val asked: mutable.Set[Request] = mutable.Set.empty
+  val inFlight: mutable.Set[ChunkRequest] = mutable.Set.empty
 
-  def isAsked: Boolean = next == block.bytes
+  def isFullyRequested: Boolean = requestedBytes == block.bytes
 
-  def isHere: Boolean = here == block.bytes
+  def isComplete: Boolean = arrivedBytes == block.bytes
 
   /** Return the bytes to request next. A rest shorter than half a chunk joins the chunk before it. */
-  def size(chunk: Int): Int = {
-    val rest = block.bytes - next
+  def nextBytes(chunk: Int): Int = {
+    val rest = block.bytes - requestedBytes
     if (rest < chunk + chunk / 2) rest.toInt else chunk
   }
 
-  def take(bytes: Int): Request = {
-    val request = new Request(block, next, bytes)
-    next += request.bytes
-    asked += request
+  def takeNext(bytes: Int): ChunkRequest = {
+    val request = new ChunkRequest(block, requestedBytes, bytes)
+    requestedBytes += request.bytes
+    inFlight += request
     request
   }
 
-  def arrived(request: Request): Unit = {
-    asked -= request
-    here += request.bytes
+  def recordArrival(request: ChunkRequest): Unit = {
+    inFlight -= request
+    arrivedBytes += request.bytes
   }
 }

@@ -12,10 +12,10 @@ private[comm] final class PhaseNumbers(next: () => Long) {
   private var numbers = Vector.empty[Long] // of the last phases
 
   def apply(phase: Long): Long = synchronized {
-    last = math.max(last, phase - Kept)
+    last = math.max(last, phase - KeptPhases)
     while (last < phase) {
       last += 1
-      numbers = (numbers :+ next()).takeRight(Kept)
+      numbers = (numbers :+ next()).takeRight(KeptPhases)
     }
     numbers(numbers.size - 1 - math.min(numbers.size - 1L, last - phase).toInt)
   }
@@ -24,5 +24,5 @@ private[comm] final class PhaseNumbers(next: () => Long) {
 private object PhaseNumbers {
 
   /** Phases whose numbers are kept. A rank transfers data of two phases at a time. */
-  private val Kept = 4
+  private val KeptPhases = 4
 }

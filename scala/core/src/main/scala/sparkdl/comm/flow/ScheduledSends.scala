@@ -5,7 +5,7 @@ import java.util.concurrent.atomic.AtomicLong
 import org.slf4j.LoggerFactory
 
 import sparkdl.comm.Clock
-import sparkdl.comm.transport.{Answer, ChunkPeer, MessagePart, Outbound, PeerMessages}
+import sparkdl.comm.transport.{ChunkAnswer, ChunkPeer, MessagePart, OutboundTransfer, PeerMessages}
 
 /**
  * Sender of messages, and of chunks that peers ask for, in the order that a [[TransferScheduler]] decides. It schedules
@@ -13,19 +13,19 @@ import sparkdl.comm.transport.{Answer, ChunkPeer, MessagePart, Outbound, PeerMes
  * waits here can be overtaken by more urgent data. Each executor has one sender for all its data. Thread-safe and
  * non-blocking.
  *
- * @param lost called with a peer if sending to it failed. All data that waits for that connection is lost, as if it had
+ * @param onLost called with a peer if sending to it failed. All data that waits for that connection is lost, as if it had
  *    ended
  */
 private[comm] final class ScheduledSends(
     messages: PeerMessages,
     clock: Clock,
-    lost: ChunkPeer => Unit,
+    onLost: ChunkPeer => Unit,
     scheduler: TransferScheduler = new TransferScheduler
 ) {
   import ScheduledSends._
 
-  private val transfers = new Transfers[Outbound](clock, scheduler)(send)(failed)
-  private val count = new AtomicLong
+  private val transfers = new TransferDriver[OutboundTransfer](clock, scheduler)(send)(onFailure)
+  private val messageCount = new AtomicLong
 
   /** Messages and chunks that their peers have not confirmed. */
   def pending: Int = transfers.pending
@@ -34,33 +34,33 @@ private[comm] final class ScheduledSends(
    * Send a message when the scheduler selects it. If the connection ends first, the message is lost with all others
    * that wait for this peer.
    *
-   * @param urgency as in [[Wanted]]
-   * @param turn as in [[Wanted]]
+   * @param urgency as in [[SendRequest]]
+   * @param turn as in [[SendRequest]]
    */
   def send(to: ChunkPeer, message: Array[Byte], urgency: Urgency, turn: Int): Unit =
-    send("message", new Message(to, count.incrementAndGet(), message), urgency, turn)
+    send("message", new Message(to, messageCount.incrementAndGet(), message), urgency, turn)
 
   /** Send a chunk that a peer asked for when the scheduler selects it. */
-  def answer(answer: Answer, urgency: Urgency, turn: Int): Unit = send(answer.chunk.block, answer, urgency, turn)
+  def answer(answer: ChunkAnswer, urgency: Urgency, turn: Int): Unit = send(answer.chunk.block, answer, urgency, turn)
 
-  private def send(name: String, outbound: Outbound, urgency: Urgency, turn: Int): Unit =
-    transfers.want(new Wanted(name, outbound.to.toString, outbound.bytes.toLong, urgency, turn), outbound)
+  private def send(name: String, outbound: OutboundTransfer, urgency: Urgency, turn: Int): Unit =
+    transfers.add(new SendRequest(name, outbound.to.toString, outbound.bytes.toLong, urgency, turn), outbound)
 
-  private def send(request: Request, outbound: Outbound): Unit =
+  private def send(request: ChunkRequest, outbound: OutboundTransfer): Unit =
     outbound.send(request.offset.toInt, request.bytes)(
-      arrived => if (arrived.isDefined) transfers.done(request, arrived) else loseAll(outbound.connection),
+      arrived => if (arrived.isDefined) transfers.complete(request, arrived) else loseAll(outbound.connection),
       () => transfers.cancel(request.block)
     )
 
   private def loseAll(connection: AnyRef): Unit = transfers.cancelAll(_.connection == connection)
 
-  private def failed(outbound: Outbound, cause: Throwable): Unit = {
+  private def onFailure(outbound: OutboundTransfer, cause: Throwable): Unit = {
     log.error(s"Sending to ${outbound.to} failed: everything that waits for its connection is dropped", cause)
     loseAll(outbound.connection)
-    lost(outbound.to)
+    onLost(outbound.to)
   }
 
-  private final class Message(override val to: ChunkPeer, number: Long, message: Array[Byte]) extends Outbound {
+  private final class Message(override val to: ChunkPeer, number: Long, message: Array[Byte]) extends OutboundTransfer {
     override def connection: ChunkPeer = to // one connection per peer
     override def bytes: Int = message.length
     override def send(offset: Int, length: Int)(done: Option[Long] => Unit, refused: () => Unit): Unit =

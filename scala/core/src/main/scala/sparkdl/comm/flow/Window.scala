@@ -10,14 +10,14 @@ private[flow] final class Flight(val sent: Long, val bytes: Int, val number: Lon
 
 /** Bound on the bytes in flight. Times are nanoseconds of one clock. */
 private[flow] abstract class Window {
-  private var flying = 0L
+  private var inFlightBytes = 0L
   private var count = 0L
-  private var last = Long.MinValue
+  private var lastSendTime = Long.MinValue
 
   /** The bound, in bytes. If it falls below what is in flight, nothing more is sent. */
   def bytes: Long
 
-  def inFlight: Long = flying
+  def inFlight: Long = inFlightBytes
 
   /** Return true if so many more bytes may be sent. If nothing is in flight, any number may. */
   def hasRoom(bytes: Int, now: Long): Boolean = inFlight == 0 || inFlight + bytes <= this.bytes
@@ -26,12 +26,12 @@ private[flow] abstract class Window {
   def wakeAt(now: Long): Option[Long] = None
 
   /** Note that the bound delays data that could be sent. */
-  def held(): Unit
+  def markLimited(): Unit
 
   def send(bytes: Int, now: Long): Flight = {
-    flying += bytes
+    inFlightBytes += bytes
     count += 1
-    last = now
+    lastSendTime = now
     new Flight(now, bytes, count)
   }
 
@@ -41,16 +41,16 @@ private[flow] abstract class Window {
   /**
    * Record an arrival.
    *
-   * @param floor bytes that the window must admit
-   * @param late queueing delay of the report of the arrival, in nanoseconds
+   * @param floorBytes bytes that the window must admit
+   * @param delayNanos queueing delay of the report of the arrival, in nanoseconds
    */
-  def arrived(flight: Flight, floor: Long, now: Long, late: Long): Unit = gone(flight)
+  def recordArrival(flight: Flight, floorBytes: Long, now: Long, delayNanos: Long): Unit = forget(flight)
 
   /** Remove bytes that will not arrive, or are no longer waited for. */
-  def gone(flight: Flight): Unit = flying -= flight.bytes
+  def forget(flight: Flight): Unit = inFlightBytes -= flight.bytes
 
   /** Time of the last send. */
-  protected def lastSend: Long = last
+  protected def lastSend: Long = lastSendTime
 
   /** Return true if nothing was sent after `flight`. */
   protected def isLast(flight: Flight): Boolean = flight.number == count
@@ -62,8 +62,8 @@ private[flow] object Window {
    * Initial bytes of the window. They are a tenth of a second at 20 Mbit/s. On loopback the window doubles four times
    * within a millisecond.
    */
-  val Start: Long = 256 << 10
+  val StartBytes: Long = 256 << 10
 
   /** Nanoseconds of delay that do not show a queue: threads and garbage collectors sometimes take that long. */
-  val Slack: Double = 2e6
+  val SlackNanos: Double = 2e6
 }

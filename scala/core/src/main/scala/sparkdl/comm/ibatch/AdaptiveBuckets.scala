@@ -13,46 +13,46 @@ import sparkdl.comm.Clock
  *
  * A policy that needs a profile begins with one batch for all layers, and plans after `profileIterations` steps. If
  * pulls overlap pushes, `ibatch` plans both directions together. Then an [[Autotuner]] tries that plan for as many
- * steps, and after it `layerwise` and, for many layers, [[AdaptiveBuckets.Few]] equal parts. It keeps the fastest, or
+ * steps, and after it `layerwise` and, for many layers, [[AdaptiveBuckets.FewParts]] equal parts. It keeps the fastest, or
  * one that is as fast with fewer batches.
  *
- * @param clock bounds the planner's search; see [[Planner.together]]
+ * @param clock bounds the planner's search; see [[Planner.planBoth]]
  */
 private[comm] final class AdaptiveBuckets(settings: BatchingSettings, traffic: Traffic, clock: Clock) {
   import AdaptiveBuckets._
 
   private val pull = new DirectionBatches(Direction.Pull, settings.pull, traffic.pull, traffic)
   private val push = new DirectionBatches(Direction.Push, settings.push, traffic.push, traffic)
-  private val both = Seq(pull, push)
+  private val directions = Seq(pull, push)
   private var trial = Option.empty[Autotuner]
-  private var looks = 1
-  private var predicted = 0.0 // seconds per iteration, by the last plan of both directions
+  private var reportCount = 1
+  private var predictedSeconds = 0.0 // seconds per iteration, by the last plan of both directions
 
   /** Batches of parameters (`pulls`) and gradients (`pushes`) from the next step on, in the order of their transfer. */
   def pulls: IndexedSeq[Batch] = pull.batches
   def pushes: IndexedSeq[Batch] = push.batches
 
   /** True if a policy needs measurements and there is another rank to measure with. */
-  val profiles: Boolean = settings.needsProfile && traffic.world > 1
+  val needsProfiles: Boolean = settings.needsProfile && traffic.world > 1
 
   /** Step, counted from 1, after which all ranks report their measurements. The first step is not measured. */
-  def nextLook: Option[Int] = if (profiles) Some(looks * settings.profileIterations + 1) else None
+  def nextReportStep: Option[Int] = if (needsProfiles) Some(reportCount * settings.profileIterations + 1) else None
 
   /**
-   * Plan again, after the step [[nextLook]].
+   * Plan again, after the step [[nextReportStep]].
    *
    * @param reports of all ranks, in any order
    * @return pulls and pushes, or None if they stay the same
    * @throws IllegalArgumentException if a report is not valid
    */
   def replan(reports: Seq[RankReport]): Option[(IndexedSeq[Batch], IndexedSeq[Batch])] = {
-    val seconds = ProfileAgreement.agreedSeconds(reports.flatMap(_.seconds))
-    val made = (onTrial, seconds) match {
+    val seconds = ProfileAgreement.medianSeconds(reports.flatMap(_.seconds))
+    val made = (runningTrial, seconds) match {
       case (Some(autotuner), Some(taken)) => tune(autotuner, taken)
       case _ => planFrom(reports, seconds)
     }
-    looks += 1
-    while (onTrial.isEmpty && looks % LookAgain != 1) looks += 1
+    reportCount += 1
+    while (runningTrial.isEmpty && reportCount % ReplanInterval != 1) reportCount += 1
     if (made) Some((pulls, pushes)) else None
   }
 
@@ -70,12 +70,13 @@ private[comm] final class AdaptiveBuckets(settings: BatchingSettings, traffic: T
   def report(reply: ObjectNode): Unit =
     Seq(Direction.Pull -> pull, Direction.Push -> push).foreach { case (direction, batches) =>
       val described = batches.report(reply.putObject(direction.name)).put("outcome", outcome(batches))
-      trial.map(_.tried).filter(_.nonEmpty).foreach(describe(_, described.putObject("tried")))
+      trial.map(_.measurements).filter(_.nonEmpty).foreach(describe(_, described.putObject("tried")))
     }
 
-  private def describe(tried: ListMap[Policy, Autotuner.Measured], reply: ObjectNode): Unit =
-    tried.foreach { case (policy, each) =>
-      val described = reply.putObject(policy.name).put("seconds", each.seconds).put("predicted_seconds", each.predicted)
+  private def describe(measurements: ListMap[Policy, Autotuner.Measured], reply: ObjectNode): Unit =
+    measurements.foreach { case (policy, each) =>
+      val described =
+        reply.putObject(policy.name).put("seconds", each.seconds).put("predicted_seconds", each.predictedSeconds)
       described.put("pulls", each.pulls).put("pushes", each.pushes)
     }
 
@@ -92,55 +93,55 @@ private[comm] final class AdaptiveBuckets(settings: BatchingSettings, traffic: T
 
   private def whyUnmeasured: String = {
     val set = s"spark.sparkdl.comm.ps.profileIterations=${settings.profileIterations}"
-    if (!profiles) "there is one rank, which transfers nothing"
-    else if (looks == 1) s"the run ended before ${nextLook.get} iterations were done ($set)"
+    if (!needsProfiles) "there is one rank, which transfers nothing"
+    else if (reportCount == 1) s"the run ended before ${nextReportStep.get} iterations were done ($set)"
     else s"no rank measured its layers in the iterations before a plan ($set): a rank that computes on a GPU cannot"
   }
 
-  private def measured(seconds: Double, predicted: Double): Autotuner.Measured =
-    Autotuner.Measured(seconds, predicted, pulls.size, pushes.size)
+  private def measured(seconds: Double, predictedSeconds: Double): Autotuner.Measured =
+    Autotuner.Measured(seconds, predictedSeconds, pulls.size, pushes.size)
 
-  private def onTrial: Option[Autotuner] = trial.filterNot(_.isOver)
+  private def runningTrial: Option[Autotuner] = trial.filterNot(_.isOver)
 
   /** Record that an iteration with the current batches took `seconds`. Return true if the batches change. */
   private def tune(autotuner: Autotuner, seconds: Double): Boolean = {
     val before = autotuner.current
-    autotuner.took(measured(seconds, predicted))
+    autotuner.record(measured(seconds, predictedSeconds))
     val changes = autotuner.current != before
     if (changes) planTogether(autotuner.current)
     changes
   }
 
   private def planFrom(reports: Seq[RankReport], seconds: Option[Double]): Boolean = {
-    val isFirst = !both.exists(_.isMeasured)
+    val isFirst = !directions.exists(_.isMeasured)
     val before = (pulls, pushes)
     def learn(batches: DirectionBatches, found: Seq[DirectionProfile]): Boolean =
       ProfileAgreement.agree(found).exists(batches.learn(_, settings.replanDrift))
-    val learnt = Seq(learn(pull, reports.flatMap(_.pull)), learn(push, reports.flatMap(_.push)))
-    val changed = learnt.contains(true)
+    val learned = Seq(learn(pull, reports.flatMap(_.pull)), learn(push, reports.flatMap(_.push)))
+    val changed = learned.contains(true)
     if (changed && sharesNetwork) {
       val chosen = if (isFirst) Policy.Whole else trial.fold[Policy](Policy.IBatch)(_.current)
       if (!chosen.needsProfile) planTogether(chosen) // for its prediction
-      val known = seconds.map(measured(_, predicted))
+      val known = seconds.map(measured(_, predictedSeconds))
       planTogether(Policy.IBatch)
       if (isFirst || (pulls, pushes) != before) known.foreach(beginTrial(chosen, _, isFirst))
       else if (chosen != Policy.IBatch) planTogether(chosen)
-    } else if (changed) both.foreach(_.planAlone())
+    } else if (changed) directions.foreach(_.planAlone())
     changed
   }
 
   /** True if both directions are planned from profiles and overlap. */
   private def sharesNetwork: Boolean =
-    traffic.ahead && both.forall(batches => batches.policy == Policy.IBatch && batches.isMeasured)
+    traffic.pullsAhead && directions.forall(batches => batches.policy == Policy.IBatch && batches.isMeasured)
 
   private def planTogether(policy: Policy): Unit = {
     val (pulling, pushing) = (pull.profile, push.profile)
     val (pulled, pushed, seconds) =
-      if (policy == Policy.IBatch) Planner.together(pulling, pushing, clock)
-      else Planner.alike(pulling, pushing, policy)
-    pull.take(policy, pulled, pulling, seconds)
-    push.take(policy, pushed, pushing, seconds)
-    predicted = seconds
+      if (policy == Policy.IBatch) Planner.planBoth(pulling, pushing, clock)
+      else Planner.planBothAs(pulling, pushing, policy)
+    pull.use(policy, pulled, pulling, seconds)
+    push.use(policy, pushed, pushing, seconds)
+    predictedSeconds = seconds
   }
 
   /**
@@ -151,10 +152,10 @@ private[comm] final class AdaptiveBuckets(settings: BatchingSettings, traffic: T
    */
   private def beginTrial(before: Policy, measured: Autotuner.Measured, isFirst: Boolean): Unit = {
     // While the first profile is measured, inline blocks are fetched. So time one batch again without that.
-    val again = if (isFirst && both.exists(_.isInlineWhole)) Seq(before) else Nil
+    val again = if (isFirst && directions.exists(_.isInlineWhole)) Seq(before) else Nil
     val known = ListMap(Seq(before).filterNot(_.needsProfile).diff(again).map(_ -> measured): _*)
-    val layerwise = if (both.forall(_.batches.size == traffic.layers)) Nil else Seq(Policy.Layerwise)
-    val parts = if (traffic.layers > 2 * Few) Seq(Policy.Parts(Few)) else Nil
+    val layerwise = if (directions.forall(_.batches.size == traffic.layers)) Nil else Seq(Policy.Layerwise)
+    val parts = if (traffic.layers > 2 * FewParts) Seq(Policy.Parts(FewParts)) else Nil
     trial = Some(new Autotuner(Policy.IBatch, (layerwise ++ parts ++ again).filterNot(known.contains), known))
   }
 }
@@ -162,11 +163,11 @@ private[comm] final class AdaptiveBuckets(settings: BatchingSettings, traffic: T
 private[comm] object AdaptiveBuckets {
 
   /** Multiple of `profileIterations` after which a planned profile is measured again. */
-  private val LookAgain = 10
+  private val ReplanInterval = 10
 
   /**
    * Number of parts of the trial's [[Policy.Parts]]. They cost few messages, and the first and the last part, which
    * cannot overlap, are small.
    */
-  private val Few = 24
+  private val FewParts = 24
 }

@@ -16,7 +16,7 @@ private[ibatch] final class Autotuner(
 ) {
   import Autotuner._
 
-  private var waiting = others
+  private var untried = others
   private var inUse = planned
   private var measured = known
   private var over = false
@@ -25,18 +25,18 @@ private[ibatch] final class Autotuner(
   def current: Policy = inUse
 
   /** Measurements of the policies that were tried, and of those known before. */
-  def tried: ListMap[Policy, Measured] = measured
+  def measurements: ListMap[Policy, Measured] = measured
 
   /** True if [[current]] is the final choice. */
   def isOver: Boolean = over
 
   /** Record the measurement of the current policy. Then go on to the next one, or to the final choice. */
-  def took(now: Measured): Unit = {
+  def record(now: Measured): Unit = {
     measured = measured.updated(inUse, now)
-    waiting.headOption match {
+    untried.headOption match {
       case Some(next) =>
         inUse = next
-        waiting = waiting.tail
+        untried = untried.tail
       case None =>
         over = true
         val least = measured.values.map(_.seconds).min
@@ -53,11 +53,11 @@ private[ibatch] object Autotuner {
    * Measurement of one policy.
    *
    * @param seconds per iteration
-   * @param predicted seconds per iteration
+   * @param predictedSeconds predicted seconds per iteration
    * @param pulls batches of parameters
    * @param pushes batches of gradients
    */
-  final case class Measured(seconds: Double, predicted: Double, pulls: Int, pushes: Int) {
+  final case class Measured(seconds: Double, predictedSeconds: Double, pulls: Int, pushes: Int) {
     def batches: Int = pulls + pushes
   }
 

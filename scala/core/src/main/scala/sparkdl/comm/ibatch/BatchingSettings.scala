@@ -17,10 +17,10 @@ private[comm] final case class BatchingSettings(
   private def policies = Seq(pull, push)
 
   /** True if both directions may transfer at the same time. */
-  def overlap: Boolean = !policies.contains(Policy.Whole)
+  def canOverlap: Boolean = !policies.contains(Policy.Whole)
 
   /** True if a batch of parameters is requested only after the one before has arrived. */
-  def inTurn: Boolean = pull.inTurn
+  def isSequential: Boolean = pull.isSequential
 
   def needsProfile: Boolean = policies.exists(_.needsProfile)
 
@@ -38,7 +38,7 @@ private[comm] object BatchingSettings {
    */
   def apply(batching: String, pushBatching: String, profileIterations: Int, replanDrift: Double): BatchingSettings = {
     val pull = Policy(batching)
-    val usual = if (pull.inTurn) Policy.Whole else pull
+    val usual = if (pull.isSequential) Policy.Whole else pull
     val push = if (pushBatching.isEmpty) usual else Policy(pushBatching)
     BatchingSettings(pull, push, profileIterations, replanDrift)
   }

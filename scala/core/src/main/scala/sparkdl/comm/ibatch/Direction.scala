@@ -7,17 +7,17 @@ private[ibatch] sealed abstract class Direction(val name: String, plural: String
   def count(batches: Int): String = s"$batches ${if (batches == 1) name else plural}"
 
   /** Put values in the order of the layers into the order of transfer. */
-  def travelling[T](layers: IndexedSeq[T]): IndexedSeq[T]
+  def inTransferOrder[T](layers: IndexedSeq[T]): IndexedSeq[T]
 }
 
 private[ibatch] object Direction {
   case object Pull extends Direction("pull", "pulls") {
-    override def travelling[T](layers: IndexedSeq[T]): IndexedSeq[T] = layers
+    override def inTransferOrder[T](layers: IndexedSeq[T]): IndexedSeq[T] = layers
   }
 
   /** Gradients, which backward makes for the last layer first. */
   case object Push extends Direction("push", "pushes") {
-    override def travelling[T](layers: IndexedSeq[T]): IndexedSeq[T] = layers.reverse
+    override def inTransferOrder[T](layers: IndexedSeq[T]): IndexedSeq[T] = layers.reverse
   }
 
   /**

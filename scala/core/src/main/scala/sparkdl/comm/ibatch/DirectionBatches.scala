@@ -17,10 +17,10 @@ private[ibatch] final class DirectionBatches(
   import DirectionBatches._
 
   private var measured = Option.empty[DirectionProfile]
-  private var last = alone
+  private var lastPlan = lonePlan
 
   /** Batches in the order of their transfer. */
-  def batches: IndexedSeq[Batch] = direction.travelling(last.plan.batches)
+  def batches: IndexedSeq[Batch] = direction.inTransferOrder(lastPlan.plan.batches)
 
   def isMeasured: Boolean = measured.isDefined
 
@@ -49,7 +49,7 @@ private[ibatch] final class DirectionBatches(
       compute = measured.fold(bytes.map(_ => 0.0))(_.compute),
       bytes = bytes,
       noticeBytes = traffic.noticeBytes,
-      inTurn = policy.inTurn,
+      isSequential = policy.isSequential,
       gap = measured.flatMap(_.gap),
       sum = byBytes(_.sum),
       update = byBytes(_.update)
@@ -60,9 +60,9 @@ private[ibatch] final class DirectionBatches(
    * Plan as if this direction had the network for itself. Use one batch while the policy lacks the profile that it
    * needs.
    */
-  def planAlone(): Unit = last = alone
+  def planAlone(): Unit = lastPlan = lonePlan
 
-  private def alone: LastPlan = {
+  private def lonePlan: LastPlan = {
     val used = if (policy.needsProfile && !isMeasured) Policy.Whole else policy
     val known = profile
     LastPlan(used, Planner.plan(known, used), if (isMeasured) Some(known) else None)
@@ -74,26 +74,26 @@ private[ibatch] final class DirectionBatches(
    * @param used the policy that made the plan
    * @param iterationSeconds prediction with `plan` and the plan of the other direction
    */
-  def take(used: Policy, plan: Plan, from: Profile, iterationSeconds: Double): Unit =
-    last = LastPlan(used, plan, Some(from), Some(iterationSeconds))
+  def use(used: Policy, plan: Plan, from: Profile, iterationSeconds: Double): Unit =
+    lastPlan = LastPlan(used, plan, Some(from), Some(iterationSeconds))
 
   /** Description of the batches in use, as "plan, 7 pulls" or "layerwise". */
-  def kept: String = {
+  def description: String = {
     val count = batches.size
     val oneEach = if (count == traffic.layers && count > 1) ", one per layer" else ""
-    if (last.policy.isPlanned) s"plan, ${direction.count(count)}$oneEach" else last.policy.name
+    if (lastPlan.policy.isPlanned) s"plan, ${direction.count(count)}$oneEach" else lastPlan.policy.name
   }
 
   /** Write the batches in use to `reply`: see [[AdaptiveBuckets.report]]. */
   def report(reply: ObjectNode): ObjectNode = {
-    reply.put("policy", last.policy.name)
-    reply.put("kept", kept)
+    reply.put("policy", lastPlan.policy.name)
+    reply.put("kept", description)
     val pairs = reply.putArray("batches")
     batches.foreach(batch => pairs.addArray().add(batch.first).add(batch.last))
-    last.profile.foreach { profile =>
-      reply.put("predicted_seconds", last.plan.seconds)
-      reply.put("optimal_ratio", Planner.ratioToOptimal(profile, last.plan))
-      last.iterationSeconds.foreach(reply.put("iteration_seconds", _))
+    lastPlan.profile.foreach { profile =>
+      reply.put("predicted_seconds", lastPlan.plan.seconds)
+      reply.put("optimal_ratio", Planner.ratioToOptimal(profile, lastPlan.plan))
+      lastPlan.iterationSeconds.foreach(reply.put("iteration_seconds", _))
       PlanRequest.write(profile, reply.putObject("profile"))
     }
     reply.put("asked", policy.name)

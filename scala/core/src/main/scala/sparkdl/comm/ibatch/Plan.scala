@@ -13,7 +13,7 @@ private[comm] final case class Batch(first: Int, last: Int)
 private[comm] final case class Plan(batches: IndexedSeq[Batch], seconds: Double)
 
 /** Times at which a batch is transferred and computed: begins and ends in seconds. */
-private[comm] final case class Step(
+private[comm] final case class BatchTimes(
     transferBegin: Double,
     transferEnd: Double,
     computeBegin: Double,
@@ -21,7 +21,8 @@ private[comm] final case class Step(
 ) {
 
   /** Return the same times on a clock that runs backwards from `end`. */
-  def mirrored(end: Double): Step = Step(end - transferEnd, end - transferBegin, end - computeEnd, end - computeBegin)
+  def mirrored(end: Double): BatchTimes =
+    BatchTimes(end - transferEnd, end - transferBegin, end - computeEnd, end - computeBegin)
 }
 
 /**
@@ -57,11 +58,11 @@ private[comm] final class Pipeline(val profile: Profile) {
   }
 
   /** Return the predicted times of each batch of pulls. For pushes, mirror them at `plan.seconds`. */
-  def schedule(plan: Plan): IndexedSeq[Step] = plan.batches
-    .scanLeft(Step(0, 0, 0, 0)) { (before, batch) =>
+  def schedule(plan: Plan): IndexedSeq[BatchTimes] = plan.batches
+    .scanLeft(BatchTimes(0, 0, 0, 0)) { (before, batch) =>
       val arrived = before.transferEnd + pull(batch.first - 1, batch.last)
       val begin = math.max(before.computeEnd, arrived)
-      Step(before.transferEnd, arrived, begin, begin + compute(batch.first - 1, batch.last))
+      BatchTimes(before.transferEnd, arrived, begin, begin + compute(batch.first - 1, batch.last))
     }
     .tail
 }

@@ -17,7 +17,7 @@ import sparkdl.comm.Clock
  *
  * A request for directions that share the network has `pull` and `push`, each with the fields of a profile. Either both
  * have `batches` or neither; without them, batches are chosen as by policy `ibatch`. The answer has `pull` and `push`,
- * each as above, and `iteration_seconds` (see [[Iteration]]).
+ * each as above, and `iteration_seconds` (see [[IterationModel]]).
  */
 private[comm] object PlanRequest {
 
@@ -27,7 +27,7 @@ private[comm] object PlanRequest {
    * @throws IllegalArgumentException if the request is not valid
    */
   def answer(request: JsonNode, reply: ObjectNode, clock: Clock): Unit =
-    if (request.has("pull") && request.has("push")) together(request.path("pull"), request.path("push"), reply, clock)
+    if (request.has("pull") && request.has("push")) answerBoth(request.path("pull"), request.path("push"), reply, clock)
     else {
       val profile = profileOf(request)
       describe(
@@ -38,19 +38,19 @@ private[comm] object PlanRequest {
       )
     }
 
-  private def together(pull: JsonNode, push: JsonNode, reply: ObjectNode, clock: Clock): Unit = {
+  private def answerBoth(pull: JsonNode, push: JsonNode, reply: ObjectNode, clock: Clock): Unit = {
     val (pulling, pushing) = (profileOf(pull), profileOf(push))
     val (pulled, pushed, seconds) =
       if (pull.has("batches") || push.has("batches")) {
-        val (pulled, pushed) = (fixed(pulling, pull), fixed(pushing, push))
-        (pulled, pushed, new Iteration(pulling, pushing).seconds(pulled.batches, pushed.batches))
-      } else Planner.together(pulling, pushing, clock)
+        val (pulled, pushed) = (fixedPlan(pulling, pull), fixedPlan(pushing, push))
+        (pulled, pushed, new IterationModel(pulling, pushing).seconds(pulled.batches, pushed.batches))
+      } else Planner.planBoth(pulling, pushing, clock)
     describe(pulling, pulled, Direction.Pull, reply.putObject("pull"))
     describe(pushing, pushed, Direction.Push, reply.putObject("push"))
     reply.put("iteration_seconds", seconds)
   }
 
-  private def fixed(profile: Profile, request: JsonNode): Plan = {
+  private def fixedPlan(profile: Profile, request: JsonNode): Plan = {
     val ends = elements(request, "batches").map(_.path(1).asInt).sorted
     require(
       ends.nonEmpty && ends.head > 0 && ends.distinct == ends && ends.last == profile.layers,
@@ -63,8 +63,8 @@ private[comm] object PlanRequest {
     number(request.path("startup"), "startup"),
     elements(request, "transfer").map(number(_, "transfer")),
     elements(request, "compute").map(number(_, "compute")),
-    if (request.has("bytes")) elements(request, "bytes").map(whole) else IndexedSeq.empty,
-    if (request.has("notice_bytes")) whole(request.path("notice_bytes")) else 0,
+    if (request.has("bytes")) elements(request, "bytes").map(wholeNumber) else IndexedSeq.empty,
+    if (request.has("notice_bytes")) wholeNumber(request.path("notice_bytes")) else 0,
     request.path("in_turn").asBoolean(false),
     if (request.has("gap")) Some(number(request.path("gap"), "gap")) else None,
     if (request.has("sum")) elements(request, "sum").map(number(_, "sum")) else IndexedSeq.empty,
@@ -75,7 +75,7 @@ private[comm] object PlanRequest {
   def write(profile: Profile, request: ObjectNode): Unit = {
     def array(field: String, layers: IndexedSeq[Double]): Unit =
       layers.foldLeft(request.putArray(field))(_.add(_))
-    if (profile.inTurn) request.put("in_turn", true)
+    if (profile.isSequential) request.put("in_turn", true)
     profile.gap.foreach(request.put("gap", _))
     Seq("sum" -> profile.sum, "update" -> profile.update).filter(_._2.nonEmpty).foreach { case (field, layers) =>
       array(field, layers)
@@ -89,14 +89,14 @@ private[comm] object PlanRequest {
 
   private def describe(profile: Profile, plan: Plan, direction: Direction, reply: ObjectNode): Unit = {
     val pulled = plan.batches.zip(new Pipeline(profile).schedule(plan))
-    val travelling = direction match {
+    val inTransferOrder = direction match {
       case Direction.Pull => pulled
       case Direction.Push => pulled.map { case (batch, step) => (batch, step.mirrored(plan.seconds)) }
     }
     reply.put("predicted_seconds", plan.seconds)
     reply.put("optimal_ratio", Planner.ratioToOptimal(profile, plan))
     val (batches, schedule) = (reply.putArray("batches"), reply.putArray("schedule"))
-    direction.travelling(travelling).foreach { case (batch, step) =>
+    direction.inTransferOrder(inTransferOrder).foreach { case (batch, step) =>
       batches.addArray().add(batch.first).add(batch.last)
       val times = Seq(step.transferBegin, step.transferEnd, step.computeBegin, step.computeEnd)
       times.foldLeft(schedule.addArray())(_.add(_))
@@ -114,7 +114,7 @@ private[comm] object PlanRequest {
     value.asDouble
   }
 
-  private def whole(value: JsonNode): Long = {
+  private def wholeNumber(value: JsonNode): Long = {
     require(value.isIntegralNumber, s"bytes=$value in a profile: expected whole numbers")
     value.asLong
   }

@@ -25,43 +25,43 @@ private[ibatch] object Planner {
    * plan for the current plan of the other. For networks with hundreds of layers the search is cut short, see
    * [[MostBatches]] and [[MostNanos]]. Plans with few batches come first.
    */
-  def together(pull: Profile, push: Profile, clock: Clock): (Plan, Plan, Double) = {
+  def planBoth(pull: Profile, push: Profile, clock: Clock): (Plan, Plan, Double) = {
     val end = clock.nanoTime + MostNanos
-    val search = new Search(new Iteration(pull, push), () => clock.nanoTime >= end)
+    val search = new Search(new IterationModel(pull, push), () => clock.nanoTime >= end)
     // Both directions have to change together to get to one batch each, or to one per layer.
-    search.consider(plan(pull, Policy.IBatch), plan(push, Policy.IBatch))
-    search.look(plan(pull, Policy.Whole), plan(push, Policy.Whole))
-    search.look(plan(pull, Policy.Layerwise), plan(push, Policy.Layerwise))
+    search.evaluate(plan(pull, Policy.IBatch), plan(push, Policy.IBatch))
+    search.tryPair(plan(pull, Policy.Whole), plan(push, Policy.Whole))
+    search.tryPair(plan(pull, Policy.Layerwise), plan(push, Policy.Layerwise))
     lazy val (pulls, pushes) = (candidates(pull), candidates(push))
     var before = Double.PositiveInfinity
     while (search.best.seconds < before && !search.isOver) {
       before = search.best.seconds
-      pulls.foreach(search.look(_, search.best.push))
-      pushes.foreach(search.look(search.best.pull, _))
+      pulls.foreach(search.tryPair(_, search.best.push))
+      pushes.foreach(search.tryPair(search.best.pull, _))
     }
     (search.best.pull, search.best.push, search.best.seconds)
   }
 
   /** Plan pulls and pushes that share the network, both with the same plain policy. */
-  def alike(pull: Profile, push: Profile, policy: Policy): (Plan, Plan, Double) = {
+  def planBothAs(pull: Profile, push: Profile, policy: Policy): (Plan, Plan, Double) = {
     val (pulls, pushes) = (plan(pull, policy), plan(push, policy))
-    (pulls, pushes, new Iteration(pull, push).seconds(pulls.batches, pushes.batches))
+    (pulls, pushes, new IterationModel(pull, push).seconds(pulls.batches, pushes.batches))
   }
 
   private final case class Pair(pull: Plan, push: Plan, seconds: Double)
 
   /** Search for the best pair of plans. */
-  private final class Search(iteration: Iteration, isLate: () => Boolean) {
+  private final class Search(iteration: IterationModel, isOutOfTime: () => Boolean) {
     private val known = mutable.Set.empty[(Plan, Plan)]
     private var batches = 0
     private var found = Option.empty[Pair]
 
     def best: Pair = found.get
-    def isOver: Boolean = batches >= MostBatches || isLate()
+    def isOver: Boolean = batches >= MostBatches || isOutOfTime()
 
-    def look(pull: Plan, push: Plan): Unit = if (!isOver) consider(pull, push)
+    def tryPair(pull: Plan, push: Plan): Unit = if (!isOver) evaluate(pull, push)
 
-    def consider(pull: Plan, push: Plan): Unit = if (known.add((pull, push))) {
+    def evaluate(pull: Plan, push: Plan): Unit = if (known.add((pull, push))) {
       batches += pull.batches.size + push.batches.size
       val seconds = iteration.seconds(pull.batches, push.batches)
       if (found.forall(seconds < _.seconds)) found = Some(Pair(pull, push, seconds))
@@ -93,12 +93,12 @@ private[ibatch] object Planner {
    * Return the ends of `count` parts with about equal transfer times. The first part is cut again, as its first layers
    * cannot overlap.
    */
-  private def equal(count: Int): Seq[Double] = 1.0 / 3 +: (1 to count).map(_.toDouble)
+  private def equalParts(count: Int): Seq[Double] = 1.0 / 3 +: (1 to count).map(_.toDouble)
 
   private def plan(pipeline: Pipeline, policy: Policy): Plan = policy match {
     case Policy.Whole => pipeline.plan(IndexedSeq(pipeline.layers))
     case Policy.Layerwise | Policy.PaperLayerwise => pipeline.plan(1 to pipeline.layers)
-    case Policy.Parts(count) => pipeline.plan(parts(pipeline.profile, equal(count)))
+    case Policy.Parts(count) => pipeline.plan(parts(pipeline.profile, equalParts(count)))
     case Policy.Greedy1 => pipeline.plan(Greedy.forwards(pipeline))
     case Policy.Greedy2 => pipeline.plan(Greedy.backwards(pipeline))
     case Policy.IBatch | Policy.Paper =>

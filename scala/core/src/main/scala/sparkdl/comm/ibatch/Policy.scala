@@ -20,7 +20,7 @@ private[comm] sealed abstract class Policy(val name: String) {
   /**
    * True if a batch of parameters is requested only after the one before has arrived, as the paper's one thread does.
    */
-  def inTurn: Boolean = this == Policy.Paper || this == Policy.PaperLayerwise
+  def isSequential: Boolean = this == Policy.Paper || this == Policy.PaperLayerwise
 }
 
 private[comm] object Policy {
@@ -38,12 +38,12 @@ private[comm] object Policy {
   case object Greedy2 extends Policy("greedy2")
 
   /**
-   * The better plan of [[Greedy1]] and [[Greedy2]], as in the paper. [[Planner.together]] plans pulls and pushes at
+   * The better plan of [[Greedy1]] and [[Greedy2]], as in the paper. [[Planner.planBoth]] plans pulls and pushes at
    * once.
    */
   case object IBatch extends Policy("ibatch")
 
-  /** Plan of [[IBatch]], with each batch requested after the one before has arrived: see [[Profile.inTurn]]. */
+  /** Plan of [[IBatch]], with each batch requested after the one before has arrived: see [[Profile.isSequential]]. */
   case object Paper extends Policy("paper")
 
   /** Policy of one batch for each layer, requested after the one before has arrived: what the paper compares with. */

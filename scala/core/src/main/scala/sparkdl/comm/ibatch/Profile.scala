@@ -16,7 +16,7 @@ package sparkdl.comm.ibatch
  *    alone lets none overlap, as in the paper
  * @param sum seconds to add up each layer's gradients; empty: none
  * @param update seconds to update and publish each layer; empty: none
- * @param inTurn a batch is requested only after the one before has arrived, as the paper's one thread does
+ * @param isSequential a batch is requested only after the one before has arrived, as the paper's one thread does
  */
 private[ibatch] final case class Profile(
     startup: Double,
@@ -24,7 +24,7 @@ private[ibatch] final case class Profile(
     compute: IndexedSeq[Double],
     bytes: IndexedSeq[Long] = IndexedSeq.empty,
     noticeBytes: Long = 0,
-    inTurn: Boolean = false,
+    isSequential: Boolean = false,
     gap: Option[Double] = None,
     sum: IndexedSeq[Double] = IndexedSeq.empty,
     update: IndexedSeq[Double] = IndexedSeq.empty
@@ -49,6 +49,6 @@ private[ibatch] final case class Profile(
   def layers: Int = transfer.size
 
   /** Return true if a batch travels inside its notices, so that nobody fetches it. False without [[bytes]]. */
-  def comesWithNotice(batch: Batch): Boolean =
+  def isInline(batch: Batch): Boolean =
     bytes.nonEmpty && bytes.slice(batch.first - 1, batch.last).sum <= noticeBytes
 }

@@ -20,7 +20,7 @@ private[ibatch] object ProfileAgreement {
       ))
 
   /** Return the median; None if no rank measured any. */
-  def agreedSeconds(found: Seq[Double]): Option[Double] =
+  def medianSeconds(found: Seq[Double]): Option[Double] =
     if (found.isEmpty) None
     else {
       val sorted = found.sorted

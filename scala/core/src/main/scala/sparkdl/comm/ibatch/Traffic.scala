@@ -7,14 +7,14 @@ package sparkdl.comm.ibatch
  * @param pull bytes of each layer's parameters on the network.
  * @param push approximate bytes of each layer's gradients on the network
  * @param noticeBytes largest batch, in bytes, that travels inside its notices
- * @param ahead parameters are pulled while gradients are still pushed
+ * @param pullsAhead parameters are pulled while gradients are still pushed
  */
 private[comm] final case class Traffic(
     world: Int,
     pull: IndexedSeq[Long],
     push: IndexedSeq[Long],
     noticeBytes: Long,
-    ahead: Boolean
+    pullsAhead: Boolean
 ) {
   require(
     pull.size == push.size,

@@ -12,5 +12,5 @@ private[comm] object AllocatedSegment {
 
   /** Allocate `bytes` bytes of zeros, which count against the JVM's -XX:MaxDirectMemorySize. */
   def apply(bytes: Long): AllocatedSegment =
-    new AllocatedSegment(DirectWindows.of(bytes)((_, count) => ByteBuffer.allocateDirect(count.toInt)))
+    new AllocatedSegment(DirectWindows.create(bytes)((_, count) => ByteBuffer.allocateDirect(count.toInt)))
 }

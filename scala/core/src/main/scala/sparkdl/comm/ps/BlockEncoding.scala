@@ -31,7 +31,7 @@ private[comm] trait BlockEncoding {
   def stagingBytes(shape: BlockShape): Long
 
   /** Return true if a block may have so many bytes. Call it before they arrive. */
-  def canHave(shape: BlockShape, bytes: Long): Boolean
+  def isValidLength(shape: BlockShape, bytes: Long): Boolean
 
   /**
    * Encode the elements at `from` as a block.

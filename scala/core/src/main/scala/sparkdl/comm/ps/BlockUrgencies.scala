@@ -23,5 +23,5 @@ private[ps] final class BlockUrgencies(node: PsNode) {
 private[ps] object BlockUrgencies {
 
   /** Priority of messages that belong to no block. They are small and rare. */
-  val First: Urgency = Urgency(0, 0)
+  val OfMessages: Urgency = Urgency(0, 0)
 }

@@ -17,7 +17,7 @@ private[comm] abstract class DenseEncoding(override val name: String, val elemen
 
   override def maxBytes(shape: BlockShape): Long = shape.count * elementBytes
   override def expectedBytes(elements: Long, density: Double): Long = elements * elementBytes
-  override def canHave(shape: BlockShape, bytes: Long): Boolean = bytes == maxBytes(shape)
+  override def isValidLength(shape: BlockShape, bytes: Long): Boolean = bytes == maxBytes(shape)
 
   /** Read `count` encoded elements at `offset` into `scratch.term`. */
   protected def load(memory: Segment, offset: Long, scratch: Scratch, count: Int): Unit
@@ -44,7 +44,7 @@ private[comm] abstract class DenseEncoding(override val name: String, val elemen
         load(memory, block.offset + first * elementBytes, scratch, count)
         DenseEncoding.add(scratch.sum, scratch.term, count)
       }
-      begin(scratch.sum, count)
+      beginSum(scratch.sum, count)
       before.foreach(add)
       memory.getFloats(at, scratch.term, count)
       DenseEncoding.add(scratch.sum, scratch.term, count)
@@ -84,7 +84,7 @@ private[comm] object DenseEncoding {
   private[ps] val ofThisThread: ThreadLocal[Scratch] = ThreadLocal.withInitial(() => new Scratch)
 
   /** Begin a sum: adding to -0.0 keeps the bits of the first term. */
-  private[ps] def begin(sum: Array[Float], count: Int): Unit = java.util.Arrays.fill(sum, 0, count, -0.0f)
+  private[ps] def beginSum(sum: Array[Float], count: Int): Unit = java.util.Arrays.fill(sum, 0, count, -0.0f)
 
   private[ps] def add(sum: Array[Float], term: Array[Float], count: Int): Unit = {
     var i = 0

@@ -15,7 +15,7 @@ private[ps] object DirectWindows {
    *
    * @param make a buffer from the first byte and the number of bytes
    */
-  def of[B <: ByteBuffer: ClassTag](bytes: Long)(make: (Long, Long) => B): Array[B] =
+  def create[B <: ByteBuffer: ClassTag](bytes: Long)(make: (Long, Long) => B): Array[B] =
     (0L until bytes by Bytes).map { begin =>
       val window = make(begin, math.min(Bytes, bytes - begin))
       window.order(ByteOrder.nativeOrder)

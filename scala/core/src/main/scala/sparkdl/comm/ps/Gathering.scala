@@ -12,8 +12,8 @@ private[comm] final class Gathering private[ps] (
     world: Int,
     timeoutSeconds: Double,
     clock: Clock,
-    incoming: Incoming,
-    outgoing: Outgoing
+    incoming: IncomingBlocks,
+    outgoing: OutgoingBlocks
 ) {
   import Gathering._
 
@@ -24,7 +24,7 @@ private[comm] final class Gathering private[ps] (
     incoming.checkNotFailed()
     require(part.length <= MostBytes, s"the part to gather has ${part.length} bytes: at most $MostBytes are allowed")
     rounds += 1
-    incoming.contributed(Contribution(job, rank, rank, rounds, part))
+    incoming.onContribution(Contribution(job, rank, rank, rounds, part))
     outgoing.contribute(rounds, part)
     val number = rounds
     new Round(() => parts(number))

@@ -10,7 +10,7 @@ import sparkdl.comm.{Clock, CommException}
  *
  * @param isElsewhere true if another executor has the block
  * @param start begins to transfer a block of so many bytes
- * @param broken called with the reason of a failure, before `done` fails
+ * @param onFailure called with the reason of a failure, before `done` fails
  */
 private[ps] final class BlockFetch(
     val from: Int,
@@ -18,8 +18,8 @@ private[ps] final class BlockFetch(
     sink: SegmentSink,
     clock: Clock,
     ready: CompletableFuture[Notice],
-    start: Long => BlockFetch.Underway,
-    broken: Throwable => Unit
+    start: Long => BlockFetch.InProgress,
+    onFailure: Throwable => Unit
 ) {
   @volatile private var requested: () => Long = () => sink.firstByteNanos
   @volatile private var lastByte = 0L
@@ -41,12 +41,12 @@ private[ps] final class BlockFetch(
         from
       )
     if (notice.isInline) {
-      sink.all.write(notice.contents)
-      BlockFetch.Here
+      sink.wholeBlock.write(notice.contents)
+      BlockFetch.Complete
     } else {
-      val underway = start(notice.blockBytes)
-      requested = underway.requested
-      underway.done
+      val transfer = start(notice.blockBytes)
+      requested = transfer.requested
+      transfer.done
     }
   }
 
@@ -54,7 +54,7 @@ private[ps] final class BlockFetch(
     .thenCompose[Void](take)
     .whenComplete { (_, cause) =>
       lastByte = clock.nanoTime
-      if (cause != null) broken(cause)
+      if (cause != null) onFailure(cause)
     }
 
   def times: BlockTimes = BlockTimes(from, requested(), sink.firstByteNanos, lastByte, sink.received)
@@ -68,9 +68,9 @@ private[ps] object BlockFetch {
    * @param requested returns when it was requested, or 0 before that
    * @param done completes when the block has arrived
    */
-  final case class Underway(requested: () => Long, done: CompletableFuture[Void])
+  final case class InProgress(requested: () => Long, done: CompletableFuture[Void])
 
-  val Here: CompletableFuture[Void] = CompletableFuture.completedFuture(null)
+  val Complete: CompletableFuture[Void] = CompletableFuture.completedFuture(null)
 }
 
 /** Blocks of one bucket, from all ranks that have part of it. */

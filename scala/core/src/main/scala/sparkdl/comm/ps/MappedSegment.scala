@@ -38,13 +38,13 @@ private[comm] object MappedSegment {
     try {
       if (file.length != bytes) refuse(s"has ${file.length} bytes: expected $bytes")
       if (!isSealed(file, bytes)) refuse("is not sealed: the worker must add F_SEAL_SHRINK before it sends the path")
-      of(file, bytes, mode)
+      mapFile(file, bytes, mode)
     } finally file.close()
   }
 
   /** Map an open file of `bytes` bytes that is never truncated. */
-  private[ps] def of(file: RandomAccessFile, bytes: Long, mode: FileChannel.MapMode): MappedSegment =
-    new MappedSegment(DirectWindows.of(bytes)(file.getChannel.map(mode, _, _)))
+  private[ps] def mapFile(file: RandomAccessFile, bytes: Long, mode: FileChannel.MapMode): MappedSegment =
+    new MappedSegment(DirectWindows.create(bytes)(file.getChannel.map(mode, _, _)))
 
   /**
    * Return true if memfd_create made the file. Opening a pipe may block forever, and a file on disk must not be

@@ -19,8 +19,8 @@ import com.codahale.metrics.{Gauge, MetricRegistry}
 import org.slf4j.LoggerFactory
 
 import sparkdl.comm.{Clock, CommConf, CommException, SystemClock}
-import sparkdl.comm.flow.{Fetches, ScheduledSends}
-import sparkdl.comm.transport.{Answer, Blocks, ChunkNetwork, ChunkPeer, PeerMessageReceiver, Transport}
+import sparkdl.comm.flow.{Fetcher, ScheduledSends}
+import sparkdl.comm.transport.{Blocks, ChunkAnswer, ChunkNetwork, ChunkPeer, PeerMessageReceiver, Transport}
 
 /** Endpoint of one executor for all ranks on it: its network, blocks, sessions and metrics. */
 private[comm] final class PsNode(
@@ -38,56 +38,56 @@ private[comm] final class PsNode(
   private[ps] val served = new ServedBlocks
   val metrics = new PsMetrics(registry)
   registerGauge("ps.sessions")(sessions.size)
-  registerGauge("ps.fetches")(open.fold(0)(_.fetches.pending)) // blocks that were requested and have not arrived
-  registerGauge("ps.sends")(open.fold(0)(_.sends.pending)) // messages and blocks that are not confirmed
-  registerGauge("ps.chunks.sending")(open.fold(0)(_.network.sending))
+  registerGauge("ps.fetches")(links.fold(0)(_.fetcher.pending)) // blocks that were requested and have not arrived
+  registerGauge("ps.sends")(links.fold(0)(_.sender.pending)) // messages and blocks that are not confirmed
+  registerGauge("ps.chunks.sending")(links.fold(0)(_.network.sending))
 
   // Bytes of ranks that have left, which a peer still reads or seems to read.
-  private val lingering = new AtomicLong
-  registerGauge("ps.lingering.bytes")(lingering.get)
+  private val lingeringBytes = new AtomicLong
+  registerGauge("ps.lingering.bytes")(lingeringBytes.get)
 
   /** Threads for work that would delay the network's threads too long. */
   val pool: ExecutorService = threads.getOrElse(Executors.newCachedThreadPool(daemons("sparkdl-ps")))
 
   // The network listens on a port, so it is open only while there are sessions. Most applications have none.
   private val phases = new AtomicLong
-  @volatile private var open: Option[Links] = None
-  private var lastLeft = clock.nanoTime
-  @volatile private var closing = false
+  @volatile private var links: Option[Links] = None
+  private var lastLeaveTime = clock.nanoTime
+  @volatile private var isClosing = false
   private val allLeft = new CompletableFuture[Void] // completes when this is closing and has no sessions
 
   /** Address of the sessions of this executor. It stays the same while there are any. */
-  def address: ChunkPeer = opened().network.here
+  def address: ChunkPeer = openLinks().network.address
 
   /** Fetcher of other executors' blocks. */
-  def fetches: Fetches = opened().fetches
+  def fetcher: Fetcher = openLinks().fetcher
 
   /** Return the number of the next phase of pulls or pushes on this executor. */
   def nextPhase(): Long = phases.incrementAndGet()
 
   /** Sender of data to other executors. */
-  def sends: ScheduledSends = opened().sends
+  def sender: ScheduledSends = openLinks().sender
 
-  private def opened(): Links = synchronized {
-    if (open.isEmpty)
+  private def openLinks(): Links = synchronized {
+    if (links.isEmpty)
       try {
         val network = transport.openNetwork(conf.firstPort, conf.portCount, this)
-        open = Some(Links(network, new Fetches(network, clock), new ScheduledSends(network, clock, lost)))
+        links = Some(Links(network, new Fetcher(network, clock), new ScheduledSends(network, clock, onPeerLost)))
       } catch {
         case e: java.net.BindException =>
           val ports = s"spark.sparkdl.comm.ports=${conf.firstPort}-${conf.firstPort + conf.portCount - 1}"
           throw new CommException(CommException.Conf, s"$ports: no port of ${transport.host} is free: $e", cause = e)
       }
-    open.get
+    links.get
   }
 
   private def closeIfIdle(): Unit = synchronized {
-    if (sessions.isEmpty && clock.nanoTime - lastLeft >= TimeUnit.SECONDS.toNanos(IdleSeconds)) closeNetwork()
+    if (sessions.isEmpty && clock.nanoTime - lastLeaveTime >= TimeUnit.SECONDS.toNanos(IdleSeconds)) closeNetwork()
   }
 
   private def closeNetwork(): Unit = synchronized {
-    open.foreach(_.network.close())
-    open = None
+    links.foreach(_.network.close())
+    links = None
   }
 
   private def registerGauge[T](name: String)(value: => T): Unit =
@@ -107,16 +107,16 @@ private[comm] final class PsNode(
    */
   def leave(session: PsSession): Unit = synchronized {
     sessions.remove((session.job, session.rank), session)
-    lastLeft = clock.nanoTime
-    if (closing) completeIfAllLeft() else clock.after(TimeUnit.SECONDS.toNanos(IdleSeconds))(closeIfIdle())
+    lastLeaveTime = clock.nanoTime
+    if (isClosing) completeIfAllLeft() else clock.after(TimeUnit.SECONDS.toNanos(IdleSeconds))(closeIfIdle())
   }
 
   private def completeIfAllLeft(): Unit = if (sessions.isEmpty) allLeft.complete(null)
 
   /** Call `attempt`, which frees so many bytes, every second until it succeeds or the executor ends. */
   def retryToFree(bytes: Long)(attempt: => Boolean): Unit = {
-    lingering.addAndGet(bytes)
-    def again(): Unit = if (!closing) clock.after(TimeUnit.SECONDS.toNanos(1))(once())
+    lingeringBytes.addAndGet(bytes)
+    def again(): Unit = if (!isClosing) clock.after(TimeUnit.SECONDS.toNanos(1))(once())
     def once(): Unit = {
       val done =
         try attempt
@@ -125,7 +125,7 @@ private[comm] final class PsNode(
             log.warn("The blocks of an ended session could not be removed; retrying: {}", e.toString)
             false
         }
-      if (done) lingering.addAndGet(-bytes) else again()
+      if (done) lingeringBytes.addAndGet(-bytes) else again()
     }
     again()
   }
@@ -134,27 +134,27 @@ private[comm] final class PsNode(
    * Deliver a message to its session. Drop it if this executor has none: the rank has left, and its peers learn that
    * from the gang.
    */
-  override def received(message: ByteBuffer): Unit = {
+  override def onMessage(message: ByteBuffer): Unit = {
     def deliver(job: Long, to: Int)(take: PsSession => Unit): Unit = session(job, to).foreach(take)
     Notice
       .decode(message)
-      .map(notice => deliver(notice.job, notice.to)(_.incoming.noticed(notice)))
+      .map(notice => deliver(notice.job, notice.to)(_.incoming.onNotice(notice)))
       .orElse(SegmentOffer.decode(message).map(offer =>
-        deliver(offer.job, offer.to)(_.incoming.neighbours.offered(offer))
+        deliver(offer.job, offer.to)(_.incoming.neighbors.onOffer(offer))
       ))
-      .orElse(Contribution.decode(message).map(part => deliver(part.job, part.to)(_.incoming.contributed(part))))
-      .orElse(Farewell.decode(message).map(farewell => deliver(farewell.job, farewell.to)(_.peerFailed(farewell))))
+      .orElse(Contribution.decode(message).map(part => deliver(part.job, part.to)(_.incoming.onContribution(part))))
+      .orElse(PeerFailed.decode(message).map(failure => deliver(failure.job, failure.to)(_.onPeerFailed(failure))))
       .getOrElse(log.warn("Dropping a message of {} bytes that this version does not know", message.remaining))
   }
 
-  override def asked(answer: Answer): Unit = {
+  override def onRequest(answer: ChunkAnswer): Unit = {
     val block = served(answer.chunk.job, answer.chunk.block)
-    open.foreach(_.sends.answer(answer, block.urgency, block.turn(answer.to)))
+    links.foreach(_.sender.answer(answer, block.urgency, block.turn(answer.to)))
   }
 
   private def session(job: Long, rank: Int): Option[PsSession] = Option(sessions.get((job, rank)))
 
-  override def lost(peer: ChunkPeer): Unit = sessions.values.asScala.foreach(_.peerLost(peer))
+  override def onPeerLost(peer: ChunkPeer): Unit = sessions.values.asScala.foreach(_.onPeerLost(peer))
 
   /**
    * Close the node after the bridge. Closing the bridge ends the connection of every session, and then each session is
@@ -163,7 +163,7 @@ private[comm] final class PsNode(
    */
   def close(): Unit = {
     synchronized {
-      closing = true
+      isClosing = true
       completeIfAllLeft()
     }
     try clock.await(allLeft, clock.nanoTime + TimeUnit.SECONDS.toNanos(CloseSeconds))
@@ -178,7 +178,7 @@ private[comm] object PsNode {
   private val CloseSeconds = 5L
   private val log = LoggerFactory.getLogger(classOf[PsNode])
 
-  private final case class Links(network: ChunkNetwork, fetches: Fetches, sends: ScheduledSends)
+  private final case class Links(network: ChunkNetwork, fetcher: Fetcher, sender: ScheduledSends)
 
   private def daemons(name: String): ThreadFactory = {
     val count = new AtomicInteger

@@ -32,8 +32,8 @@ private[comm] final class PsSession(val job: Long, val rank: Int, node: PsNode) 
   import PsSession._
 
   private val clock = node.clock
-  private[ps] val incoming = new Incoming(job, rank, node)
-  private val outgoing = new Outgoing(job, rank, node, new BlockUrgencies(node))
+  private[ps] val incoming = new IncomingBlocks(job, rank, node)
+  private val outgoing = new OutgoingBlocks(job, rank, node, new BlockUrgencies(node))
 
   @volatile private var peers: IndexedSeq[ChunkPeer] = IndexedSeq.empty
   private var settings: SessionSettings = _
@@ -46,9 +46,9 @@ private[comm] final class PsSession(val job: Long, val rank: Int, node: PsNode) 
   private var pushes: IndexedSeq[IndexedSeq[ShardSlice]] = IndexedSeq.empty
   private var inFlight: IndexedSeq[InFlightBucket] = IndexedSeq.empty
   private var reductions: IndexedSeq[GradientReduction] = IndexedSeq.empty
-  private var pulled = 0
-  private var collected = 0
-  private var complete = -1L // the last version whose parameters have all arrived
+  private var pulledCount = 0
+  private var collectedCount = 0
+  private var completeVersion = -1L // the last version whose parameters have all arrived
   private val summedBuckets = new SummedBuckets
   private var pullTimes, pushTimes = Option.empty[NetworkTimes]
 
@@ -75,8 +75,8 @@ private[comm] final class PsSession(val job: Long, val rank: Int, node: PsNode) 
     // Nobody requests inline blocks, so they show no start-up. Blocks of the first profile's steps are fetched.
     outgoing.open(peers, inlineFrom = settings.profileIterations.fold(0L)(_ + 1L))
     val layout = new ShardLayout(layers, peers.size)
-    def mapOf(rank: Int): SegmentMap = new SegmentMap(layout, rank, settings.encodings, settings.ahead)
-    if (settings.shared) incoming.neighbours.allow(mapOf)
+    def mapOf(rank: Int): SegmentMap = new SegmentMap(layout, rank, settings.encodings, settings.pullsAhead)
+    if (settings.sharesMemory) incoming.neighbors.allow(mapOf)
     map = mapOf(rank)
     map
   }
@@ -89,17 +89,17 @@ private[comm] final class PsSession(val job: Long, val rank: Int, node: PsNode) 
    * @param push buckets of the first version, as in [[cut]]
    */
   def attach(path: String, pull: IndexedSeq[Batch], push: IndexedSeq[Batch]): Unit = {
-    attach(MappedSegment.map(path, opened.bytes), pull, push)
-    if (settings.shared) outgoing.offer(path)
+    attach(MappedSegment.map(path, openMap.bytes), pull, push)
+    if (settings.sharesMemory) outgoing.offer(path)
   }
 
   /** Attach memory in this JVM. It has as many bytes as [[open]] returned, and is closed with this session. */
   def attach(memory: Segment, pull: IndexedSeq[Batch], push: IndexedSeq[Batch]): Unit = {
-    opened.own(memory, job)
+    openMap.markOwner(memory, job)
     segment = memory
     blocks = new SegmentBlocks(segment, map)
     cut(pull, push)
-    if (map.encodings.parameters.inPlace) complete = 0 // all ranks begin with equal values
+    if (map.encodings.parameters.inPlace) completeVersion = 0 // all ranks begin with equal values
     reductions = reduce(0)
   }
 
@@ -116,24 +116,25 @@ private[comm] final class PsSession(val job: Long, val rank: Int, node: PsNode) 
   def publish(version: Long, bucket: Int): Unit = {
     checkUsable()
     val slice = pulls(bucket)(rank)
-    if (!slice.isEmpty) segment.access(outgoing.parameters(bucket, version, slice, blocks.ofParameters(slice, version)))
+    if (!slice.isEmpty)
+      segment.access(outgoing.parameters(bucket, version, slice, blocks.encodeParameters(slice, version)))
   }
 
   /** Begin to fetch the other shards' parameters of `version`, each bucket when it is published. */
   def prefetch(version: Long): Unit = {
     checkUsable()
-    if (pulled != inFlight.size)
+    if (pulledCount != inFlight.size)
       throw new CommException(Protocol, s"prefetch of version $version before the last one was pulled")
-    pulled = 0
-    var before = BlockFetch.Here
+    pulledCount = 0
+    var before = BlockFetch.Complete
     inFlight = pulls.indices.map { bucket =>
       val arriving = new InFlightBucket(others.map(server => server -> pulls(bucket)(server)).collect {
         case (server, slice) if !slice.isEmpty =>
           val place = blocks.placeParameters(slice, version, _: Long, _: Long)
-          val sink = sinkFor(blocks.parametersArriveAt(slice, version), map.encodings.parameters, slice, place)
+          val sink = sinkFor(blocks.parametersTarget(slice, version), map.encodings.parameters, slice, place)
           incoming.parameters(server, bucket, version, slice, sink, before)
       })
-      if (settings.inTurn) before = arriving.all
+      if (settings.isSequential) before = arriving.all
       arriving
     }
   }
@@ -142,17 +143,17 @@ private[comm] final class PsSession(val job: Long, val rank: Int, node: PsNode) 
   def pull(version: Long, bucket: Int): Transfer = {
     checkUsable()
     val begin = clock.nanoTime
-    val from = pulled
-    while (pulled <= bucket) {
-      val arriving = inFlight(pulled)
-      finish(arriving, arriving.all, begin, s"pull of bucket $pulled", version, Notice.Parameters, pulled)
-      pulled += 1
+    val from = pulledCount
+    while (pulledCount <= bucket) {
+      val arriving = inFlight(pulledCount)
+      finish(arriving, arriving.all, begin, s"pull of bucket $pulledCount", version, Notice.Parameters, pulledCount)
+      pulledCount += 1
     }
-    val finished = inFlight.slice(from, pulled)
+    val finished = inFlight.slice(from, pulledCount)
     val transfer = Transfer(finished.map(_.bytes).sum, finished.map(_.times))
-    pullTimes.foreach(_.add(transfer, ends = pulled == inFlight.size))
-    if (pulled == inFlight.size) {
-      complete = version
+    pullTimes.foreach(_.add(transfer, ends = pulledCount == inFlight.size))
+    if (pulledCount == inFlight.size) {
+      completeVersion = version
       retire(Notice.Gradients, version - 1, deadline(begin))
     }
     node.metrics.pulledBytes.inc(transfer.bytes)
@@ -163,11 +164,12 @@ private[comm] final class PsSession(val job: Long, val rank: Int, node: PsNode) 
   /** Give this rank's gradients of a bucket of `version`, which must be final, to the servers. */
   def push(version: Long, bucket: Int): Unit = {
     checkUsable()
-    if (version != complete)
+    if (version != completeVersion)
       throw new CommException(Protocol, s"push of version $version before all of it was pulled")
     others.foreach { server =>
       val slice = pushes(bucket)(server)
-      if (!slice.isEmpty) segment.access(outgoing.gradients(server, bucket, version, slice, blocks.ofGradients(slice)))
+      if (!slice.isEmpty)
+        segment.access(outgoing.gradients(server, bucket, version, slice, blocks.encodeGradients(slice)))
     }
     reductions(bucket).own.complete(null)
   }
@@ -183,10 +185,10 @@ private[comm] final class PsSession(val job: Long, val rank: Int, node: PsNode) 
     if (!found.slice.isEmpty) retire(Notice.Parameters, version, deadline(begin))
     val seconds = (reduced - arrived) / 1e9
     val transfer = Transfer(found.inFlight.bytes, Seq(found.inFlight.times), seconds, Some(found.sum.join()))
-    collected += 1
-    pushTimes.foreach(_.add(transfer, ends = collected == reductions.size))
-    if (collected == reductions.size) {
-      collected = 0
+    collectedCount += 1
+    pushTimes.foreach(_.add(transfer, ends = collectedCount == reductions.size))
+    if (collectedCount == reductions.size) {
+      collectedCount = 0
       reductions = reduce(version + 1)
     }
     node.metrics.pushedBytes.inc(transfer.bytes)
@@ -196,7 +198,7 @@ private[comm] final class PsSession(val job: Long, val rank: Int, node: PsNode) 
   }
 
   /** Return this rank's measurements in its last steps: `computing` from its front end, and its transfers. */
-  def measured(computing: ComputingTimes): RankReport = RankReport(
+  def report(computing: ComputingTimes): RankReport = RankReport(
     computing.forward.flatMap(layers => pullTimes.flatMap(_.profile(layers, 0))),
     computing.backward.flatMap(layers => pushTimes.flatMap(_.profile(layers, computing.update))),
     computing.iteration
@@ -206,21 +208,21 @@ private[comm] final class PsSession(val job: Long, val rank: Int, node: PsNode) 
    * Return how many buckets of gradients of `version` are added up, counted from the first one. Call it at any time, on
    * any thread.
    */
-  def summed(version: Long): Int = summedBuckets.of(version)
+  def countSummed(version: Long): Int = summedBuckets.count(version)
 
   /** Report that this rank failed: end its own waits and the waits of other ranks for it. */
   def abandon(reason: String): Unit = {
-    outgoing.farewell(reason)
+    outgoing.announceFailure(reason)
     fail(new CommException(Closed, s"rank $rank failed: $reason"))
   }
 
-  private[ps] def peerFailed(farewell: Farewell): Unit =
-    fail(new CommException(PeerLost, s"rank ${farewell.from} failed: ${farewell.reason}", farewell.from))
+  private[ps] def onPeerFailed(failure: PeerFailed): Unit =
+    fail(new CommException(PeerLost, s"rank ${failure.from} failed: ${failure.reason}", failure.from))
 
-  def peerLost(lost: ChunkPeer): Unit =
+  def onPeerLost(lost: ChunkPeer): Unit =
     peers.indices.find(peer => peer != rank && peers(peer) == lost).foreach { peer =>
-      val where = s"${lost.host}:${lost.port}"
-      fail(new CommException(PeerLost, s"the executor of rank $peer ($where) is gone or does not answer", peer))
+      val address = s"${lost.host}:${lost.port}"
+      fail(new CommException(PeerLost, s"the executor of rank $peer ($address) is gone or does not answer", peer))
     }
 
   /** End every wait of this session, now and later, with `cause`. Only the first cause counts. */
@@ -233,7 +235,7 @@ private[comm] final class PsSession(val job: Long, val rank: Int, node: PsNode) 
   def close(): Unit = {
     fail(new CommException(Closed, s"rank $rank left"))
     // Whatever fails here, the rank must leave the node.
-    try incoming.neighbours.close()
+    try incoming.neighbors.close()
     finally
       try freeOnceCleared()
       finally node.leave(this)
@@ -273,7 +275,7 @@ private[comm] final class PsSession(val job: Long, val rank: Int, node: PsNode) 
   private def reduce(version: Long, bucket: Int): GradientReduction = {
     val slice = pushes(bucket)(rank)
     val arriving = new InFlightBucket((if (slice.isEmpty) Nil else others).map { worker =>
-      val sink = sinkFor(blocks.gradientsArriveAt(worker, slice), map.encodings.gradients, slice, (_, _) => ())
+      val sink = sinkFor(blocks.gradientsTarget(worker, slice), map.encodings.gradients, slice, (_, _) => ())
       incoming.gradients(worker, bucket, version, slice, sink)
     })
     val own = new CompletableFuture[Void]
@@ -281,14 +283,14 @@ private[comm] final class PsSession(val job: Long, val rank: Int, node: PsNode) 
     val sum = incoming.compute(s"add up bucket $bucket of version $version", small, arriving.all, own) {
       val begun = clock.nanoTime
       blocks.reduce(slice, arriving.blocks.map(block => block.from -> block.received))
-      summedBuckets.add(version, bucket)(told => segment.access(segment.putLong(map.summed, told)))
+      summedBuckets.add(version, bucket)(value => segment.access(segment.putLong(map.summed, value)))
       Span(begun, clock.nanoTime)
     }
     new GradientReduction(slice, arriving, own, sum)
   }
 
   private def sinkFor(to: IndexedSeq[ByteRange], as: BlockEncoding, slice: ShardSlice, arrived: (Long, Long) => Unit) =
-    new SegmentSink(segment, to, as.canHave(slice.shape, _), clock, arrived)
+    new SegmentSink(segment, to, as.isValidLength(slice.shape, _), clock, arrived)
 
   /** Wait for `done`, which completes with or after all of `arriving`. */
   private def finish(
@@ -326,7 +328,7 @@ private[comm] final class PsSession(val job: Long, val rank: Int, node: PsNode) 
       )
     }
 
-  private def opened: SegmentMap =
+  private def openMap: SegmentMap =
     if (map == null || segment != null) throw new CommException(Protocol, "attach must follow open, once") else map
 
   private def checkUsable(): Unit =

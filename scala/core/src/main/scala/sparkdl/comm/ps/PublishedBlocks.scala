@@ -26,7 +26,7 @@ private[ps] final class PublishedBlocks(job: Long, blocks: Blocks, served: Serve
       kind: Notice.Kind,
       version: Long,
       chunks: Array[ByteBuffer],
-      as: ServedBlocks.Served
+      as: ServedBlocks.Priority
   ): Unit = {
     val bytes = chunks.map(_.remaining.toLong).sum
     names.merge(Label(kind, version), Set(name), (known, one) => known ++ one)
@@ -47,23 +47,23 @@ private[ps] final class PublishedBlocks(job: Long, blocks: Blocks, served: Serve
   /**
    * Retire all blocks of a version.
    *
-   * @return the name of a block that a reader still held when `over` ended the wait
+   * @return the name of a block that a reader still held when `isOver` ended the wait
    */
-  def retire(kind: Notice.Kind, version: Long, over: () => Boolean): Option[String] = {
+  def retire(kind: Notice.Kind, version: Long, isOver: () => Boolean): Option[String] = {
     val label = Label(kind, version)
-    of(label).find(!retire(label, _, over))
+    namesOf(label).find(!retire(label, _, isOver))
   }
 
-  /** Retire all blocks. Return false if readers were left when `over` ended the wait. */
-  def clear(over: () => Boolean): Boolean = {
-    for (label <- names.keySet.asScala; name <- of(label)) retire(label, name, over)
+  /** Retire all blocks. Return false if readers were left when `isOver` ended the wait. */
+  def clear(isOver: () => Boolean): Boolean = {
+    for (label <- names.keySet.asScala; name <- namesOf(label)) retire(label, name, isOver)
     names.isEmpty
   }
 
-  private def of(label: Label): Set[String] = names.getOrDefault(label, Set.empty)
+  private def namesOf(label: Label): Set[String] = names.getOrDefault(label, Set.empty)
 
-  private def retire(label: Label, name: String, over: () => Boolean): Boolean = {
-    val gone = blocks.retire(job, name, over)
+  private def retire(label: Label, name: String, isOver: () => Boolean): Boolean = {
+    val gone = blocks.retire(job, name, isOver)
     if (gone) {
       served.remove(job, name)
       names.computeIfPresent(label, (_, known) => if (known == Set(name)) null else known - name)

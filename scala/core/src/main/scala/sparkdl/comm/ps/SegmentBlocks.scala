@@ -11,18 +11,18 @@ private[ps] final class SegmentBlocks(segment: Segment, map: SegmentMap) {
   private def gradientsEncoding = map.encodings.gradients
 
   /** Return the place of a range of the flat vector that begins at `vector`. */
-  private def in(vector: Long)(range: ElementRange): Long = vector + range.start * 4
+  private def placeIn(vector: Long)(range: ElementRange): Long = vector + range.start * 4
 
   /**
    * Make the block of a slice of this rank's shard from its exact values. Put the values that its readers will decode
    * into this rank's parameters of `version`.
    */
-  def ofParameters(slice: ShardSlice, version: Long): Array[ByteBuffer] = segment.access {
-    val computed = in(map.parameters(version)) _
+  def encodeParameters(slice: ShardSlice, version: Long): Array[ByteBuffer] = segment.access {
+    val computed = placeIn(map.parameters(version)) _
     def encode(from: ElementRange => Long) =
       parametersEncoding.encode(segment, from, slice.shape, map.shardStaging(slice))
     if (parametersEncoding.inPlace) {
-      if (map.ahead)
+      if (map.pullsAhead)
         slice.shape.ranges.foreach(range => segment.copy(map.master(range), computed(range), range.count * 4))
       views(encode(computed))
     } else {
@@ -33,26 +33,26 @@ private[ps] final class SegmentBlocks(segment: Segment, map: SegmentMap) {
   }
 
   /** Make the block of this rank's gradients for a slice of another rank's shard. */
-  def ofGradients(slice: ShardSlice): Array[ByteBuffer] = segment.access {
-    views(gradientsEncoding.encode(segment, in(map.gradients), slice.shape, map.gradientStaging(slice)))
+  def encodeGradients(slice: ShardSlice): Array[ByteBuffer] = segment.access {
+    views(gradientsEncoding.encode(segment, placeIn(map.gradients), slice.shape, map.gradientStaging(slice)))
   }
 
-  /** Return the block of `bytes` bytes that [[ofParameters]] made of this slice. */
-  def parametersLieAt(slice: ShardSlice, version: Long, bytes: Long): Array[ByteBuffer] =
-    views(parametersEncoding.placeOf(in(map.parameters(version)), slice.shape, map.shardStaging(slice), bytes))
+  /** Return the block of `bytes` bytes that [[encodeParameters]] made of this slice. */
+  def findParameters(slice: ShardSlice, version: Long, bytes: Long): Array[ByteBuffer] =
+    views(parametersEncoding.placeOf(placeIn(map.parameters(version)), slice.shape, map.shardStaging(slice), bytes))
 
-  /** Return the block of `bytes` bytes that [[ofGradients]] made of this slice. */
-  def gradientsLieAt(slice: ShardSlice, bytes: Long): Array[ByteBuffer] =
-    views(gradientsEncoding.placeOf(in(map.gradients), slice.shape, map.gradientStaging(slice), bytes))
+  /** Return the block of `bytes` bytes that [[encodeGradients]] made of this slice. */
+  def findGradients(slice: ShardSlice, bytes: Long): Array[ByteBuffer] =
+    views(gradientsEncoding.placeOf(placeIn(map.gradients), slice.shape, map.gradientStaging(slice), bytes))
 
   /** Return where the block of a slice of another rank's shard arrives. */
-  def parametersArriveAt(slice: ShardSlice, version: Long): IndexedSeq[ByteRange] =
+  def parametersTarget(slice: ShardSlice, version: Long): IndexedSeq[ByteRange] =
     if (parametersEncoding.inPlace)
-      slice.shape.ranges.map(range => ByteRange(in(map.parameters(version))(range), range.count * 4))
+      slice.shape.ranges.map(range => ByteRange(placeIn(map.parameters(version))(range), range.count * 4))
     else IndexedSeq(ByteRange(map.pullbox(slice), parametersEncoding.maxBytes(slice.shape)))
 
   /** Return where `worker`'s block of gradients for a slice of this rank's shard arrives. */
-  def gradientsArriveAt(worker: Int, slice: ShardSlice): IndexedSeq[ByteRange] =
+  def gradientsTarget(worker: Int, slice: ShardSlice): IndexedSeq[ByteRange] =
     IndexedSeq(ByteRange(map.inbox(worker, slice), gradientsEncoding.maxBytes(slice.shape)))
 
   /**
@@ -64,7 +64,7 @@ private[ps] final class SegmentBlocks(segment: Segment, map: SegmentMap) {
       val element = parametersEncoding.elementBytes
       val (first, end) = (from / element, until / element)
       val encoded = map.pullbox(slice) + first * element
-      parametersEncoding.decode(segment, encoded, slice.shape.part(first, end), in(map.parameters(version)))
+      parametersEncoding.decode(segment, encoded, slice.shape.part(first, end), placeIn(map.parameters(version)))
     }
 
   /**
@@ -76,7 +76,7 @@ private[ps] final class SegmentBlocks(segment: Segment, map: SegmentMap) {
   def reduce(slice: ShardSlice, arrived: Seq[(Int, Long)]): Unit = segment.access {
     val (lower, higher) = arrived.partition(_._1 < map.rank)
     def blocks(of: Seq[(Int, Long)]) = of.map { case (worker, bytes) => ByteRange(map.inbox(worker, slice), bytes) }
-    gradientsEncoding.addInto(segment, blocks(lower), blocks(higher), slice.shape, in(map.gradients))
+    gradientsEncoding.addInto(segment, blocks(lower), blocks(higher), slice.shape, placeIn(map.gradients))
   }
 
   private def views(block: IndexedSeq[ByteRange]): Array[ByteBuffer] =

@@ -31,20 +31,20 @@ private[comm] final case class ShardSlice(server: Int, firstLayer: Int, shape: B
  * needs no more room than these. So it begins where the block of its first layer would, for all cuts into buckets.
  * `master` has the elements of the shard in the order of the layers.
  *
- * @param ahead parameters of the next version arrive while the model computes with this one
+ * @param pullsAhead parameters of the next version arrive while the model computes with this one
  */
 private[comm] final class SegmentMap(
     val layout: ShardLayout,
     val rank: Int,
     val encodings: Encodings,
-    val ahead: Boolean = false
+    val pullsAhead: Boolean = false
 ) {
-  import SegmentMap.Line
+  import SegmentMap.LineBytes
 
   private var used = 0L
   private def reserve(bytes: Long): Long = {
     val at = used
-    used = (used + bytes + Line - 1) / Line * Line
+    used = (used + bytes + LineBytes - 1) / LineBytes * LineBytes
     at
   }
 
@@ -60,7 +60,7 @@ private[comm] final class SegmentMap(
   private def roomPerPeer(server: Int => Int, blockBytes: BlockShape => Long): Map[Int, Room] =
     peers.map(peer => peer -> new Room(server(peer), blockBytes)).toMap
 
-  val parameterBuffers: IndexedSeq[Long] = IndexedSeq.fill(if (ahead) 2 else 1)(reserve(layout.total * 4))
+  val parameterBuffers: IndexedSeq[Long] = IndexedSeq.fill(if (pullsAhead) 2 else 1)(reserve(layout.total * 4))
   val gradients: Long = reserve(layout.total * 4)
   private val inboxes = roomPerPeer(_ => rank, encodings.gradients.maxBytes)
   private val pullboxes =
@@ -74,7 +74,7 @@ private[comm] final class SegmentMap(
 
   /** Offset of each range, by its first element. Empty if the parameters themselves are the exact values. */
   private val masters: Map[Long, Long] =
-    if (encodings.parameters.inPlace && !ahead) Map.empty
+    if (encodings.parameters.inPlace && !pullsAhead) Map.empty
     else {
       val begin = reserve(shard.map(_.count).sum * 4)
       shard.map(_.start).zip(shard.scanLeft(begin)((at, range) => at + range.count * 4)).toMap
@@ -96,19 +96,19 @@ private[comm] final class SegmentMap(
       bytes(encodings.parameters),
       bytes(encodings.gradients),
       inlineThreshold * layout.world,
-      ahead
+      pullsAhead
     )
   }
 
   /** Write into the memory that it belongs to this rank of the fit `job`. */
-  def own(segment: Segment, job: Long): Unit = segment.access {
+  def markOwner(segment: Segment, job: Long): Unit = segment.access {
     segment.putLong(owner, job)
     segment.putLong(owner + 8, rank.toLong)
   }
 
   def isOwned(segment: Segment, job: Long): Boolean = segment.access {
-    val said = segment.slices(owner, 16).head.order(ByteOrder.nativeOrder)
-    said.getLong() == job && said.getLong() == rank
+    val stored = segment.slices(owner, 16).head.order(ByteOrder.nativeOrder)
+    stored.getLong() == job && stored.getLong() == rank
   }
 
   /** Return the byte offset of the exact values of a range of this rank's shard, which the optimizer updates. */
@@ -145,7 +145,7 @@ private[comm] final class SegmentMap(
 }
 
 private[comm] object SegmentMap {
-  private val Line = 64L
+  private val LineBytes = 64L
 
   /** Amount that one version adds to `summed`. A bucket adds 1. */
   val SummedVersion: Long = 1L << 32

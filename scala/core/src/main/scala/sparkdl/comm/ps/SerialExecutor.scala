@@ -6,13 +6,13 @@ import java.util.concurrent.Executor
 /** Executor that runs tasks one at a time, in order. It occupies a thread of `pool` only while it has tasks. */
 private[ps] final class SerialExecutor(pool: Executor) extends Executor {
   private val waiting = new ArrayDeque[Runnable]
-  private var running = false
+  private var isRunning = false
 
   override def execute(task: Runnable): Unit = synchronized {
     waiting.add(task)
-    if (!running) {
+    if (!isRunning) {
       pool.execute(() => runAll())
-      running = true
+      isRunning = true
     }
   }
 
@@ -20,7 +20,7 @@ private[ps] final class SerialExecutor(pool: Executor) extends Executor {
 
   private def next(): Option[Runnable] = synchronized {
     val task = Option(waiting.poll())
-    running = task.isDefined
+    isRunning = task.isDefined
     task
   }
 }

@@ -9,14 +9,14 @@ import sparkdl.comm.transport.ChunkPeer
 private[ps] final class ServedBlocks {
   import ServedBlocks._
 
-  private val served = new ConcurrentHashMap[(Long, String), Served]
+  private val priorities = new ConcurrentHashMap[(Long, String), Priority]
 
-  def add(job: Long, name: String, block: Served): Unit = served.put((job, name), block)
+  def add(job: Long, name: String, block: Priority): Unit = priorities.put((job, name), block)
 
-  def remove(job: Long, name: String): Unit = served.remove((job, name))
+  def remove(job: Long, name: String): Unit = priorities.remove((job, name))
 
   /** Return the priority of a block; any priority if it is not served. */
-  def apply(job: Long, name: String): Served = served.getOrDefault((job, name), Unknown)
+  def apply(job: Long, name: String): Priority = priorities.getOrDefault((job, name), Unknown)
 }
 
 private[ps] object ServedBlocks {
@@ -24,9 +24,9 @@ private[ps] object ServedBlocks {
   /**
    * Priority of a block.
    *
-   * @param turn position among equally urgent blocks, by the peer that asks; see [[sparkdl.comm.flow.Wanted]]
+   * @param turn position among equally urgent blocks, by the peer that asks; see [[sparkdl.comm.flow.SendRequest]]
    */
-  final case class Served(urgency: Urgency, turn: ChunkPeer => Int)
+  final case class Priority(urgency: Urgency, turn: ChunkPeer => Int)
 
-  private val Unknown = Served(BlockUrgencies.First, _ => 0)
+  private val Unknown = Priority(BlockUrgencies.OfMessages, _ => 0)
 }

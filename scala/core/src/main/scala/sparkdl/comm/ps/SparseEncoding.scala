@@ -17,18 +17,18 @@ import sparkdl.comm.CommException
 private[comm] object SparseEncoding extends BlockEncoding {
   import DenseEncoding.tiles
 
-  private val Dense = -1
-  private val Stretch = 1 << 16
-  private val Entry = 6L
+  private val DenseMarker = -1
+  private val StretchElements = 1 << 16
+  private val EntryBytes = 6L
 
   override def name: String = "sparse"
   override def maxBytes(shape: BlockShape): Long = if (shape.count == 0) 0 else 4 + shape.count * 4
   override def stagingBytes(shape: BlockShape): Long = maxBytes(shape)
 
   override def expectedBytes(elements: Long, density: Double): Long =
-    1 + math.rint(elements * math.min(Entry * density, 4)).toLong
+    1 + math.rint(elements * math.min(EntryBytes * density, 4)).toLong
 
-  override def canHave(shape: BlockShape, bytes: Long): Boolean =
+  override def isValidLength(shape: BlockShape, bytes: Long): Boolean =
     bytes == maxBytes(shape) || (bytes >= 8 + 4 * stretches(shape) && bytes <= maxBytes(shape))
 
   override def encode(
@@ -37,7 +37,7 @@ private[comm] object SparseEncoding extends BlockEncoding {
       shape: BlockShape,
       staging: Long
   ): IndexedSeq[ByteRange] = {
-    val found = new Survey(shape, memory, from)
+    val found = new EntryCounter(shape, memory, from)
     if (shape.count == 0) IndexedSeq(ByteRange(staging, 0))
     else if (!found.isShorter) encodeDense(memory, from, shape, staging)
     else {
@@ -59,10 +59,10 @@ private[comm] object SparseEncoding extends BlockEncoding {
       to: ElementRange => Long
   ): Unit =
     if (shape.count > 0) {
-      val Seq(lower, higher) = Seq(before, after).map(_.map(new Entries(memory, _, shape)))
+      val Seq(lower, higher) = Seq(before, after).map(_.map(new EntryReader(memory, _, shape)))
       val sum, own = new Array[Float](DenseEncoding.Tile)
       tiles(shape.ranges, to) { (at, first, count) =>
-        DenseEncoding.begin(sum, count)
+        DenseEncoding.beginSum(sum, count)
         lower.foreach(_.addTo(sum, first, count))
         memory.getFloats(at, own, count)
         DenseEncoding.add(sum, own, count)
@@ -72,12 +72,12 @@ private[comm] object SparseEncoding extends BlockEncoding {
       (lower ++ higher).foreach(_.end())
     }
 
-  private def stretches(shape: BlockShape): Long = (shape.count + Stretch - 1) / Stretch
+  private def stretches(shape: BlockShape): Long = (shape.count + StretchElements - 1) / StretchElements
 
   private def isNegativeZero(value: Float): Boolean = value == 0f && java.lang.Float.floatToRawIntBits(value) != 0
 
   private def encodeDense(memory: Segment, from: ElementRange => Long, shape: BlockShape, staging: Long) = {
-    memory.put(staging, ByteBuffer.allocate(4).order(ByteOrder.LITTLE_ENDIAN).putInt(Dense).flip())
+    memory.put(staging, ByteBuffer.allocate(4).order(ByteOrder.LITTLE_ENDIAN).putInt(DenseMarker).flip())
     var at = staging + 4
     shape.ranges.foreach { range =>
       memory.copy(from(range), at, range.count * 4)
@@ -114,7 +114,7 @@ private[comm] object SparseEncoding extends BlockEncoding {
   }
 
   /** Count of what a sparse block of these elements would have. It stops when the dense block is shorter. */
-  private final class Survey(shape: BlockShape, memory: Segment, from: ElementRange => Long) {
+  private final class EntryCounter(shape: BlockShape, memory: Segment, from: ElementRange => Long) {
     private val found = Array.newBuilder[Int]
     private var runNumber = 0L
     private var runBegin, runEnd = -1L
@@ -130,7 +130,7 @@ private[comm] object SparseEncoding extends BlockEncoding {
         var i = 0
         while (i < count) {
           if (elements(i) != 0f) {
-            counts(((before + i) / Stretch).toInt) += 1
+            counts(((before + i) / StretchElements).toInt) += 1
             entries += 1
           } else if (isNegativeZero(elements(i))) add(before + i)
           i += 1
@@ -143,7 +143,7 @@ private[comm] object SparseEncoding extends BlockEncoding {
     val runs: Array[Int] = found.result()
 
     def headBytes: Long = 8 + 8 * runNumber + 4 * counts.length
-    def bytes: Long = headBytes + Entry * entries
+    def bytes: Long = headBytes + EntryBytes * entries
     def isShorter: Boolean = bytes < maxBytes(shape) && shape.count <= Int.MaxValue
 
     private def add(element: Long): Unit =
@@ -159,13 +159,13 @@ private[comm] object SparseEncoding extends BlockEncoding {
   }
 
   /** Reader of a block, from its beginning to its end. */
-  private final class Entries(memory: Segment, block: ByteRange, shape: BlockShape) {
-    private val isDense = ints(0, 1)(0) == Dense
+  private final class EntryReader(memory: Segment, block: ByteRange, shape: BlockShape) {
+    private val isDense = ints(0, 1)(0) == DenseMarker
     private val Array(entries, runNumber) = if (isDense) Array(0, 0) else ints(0, 2)
     private val headBytes = 8 + 8L * runNumber + 4 * stretches(shape)
     check(
       if (isDense) block.count == maxBytes(shape)
-      else entries >= 0 && runNumber >= 0 && block.count == headBytes + Entry * entries
+      else entries >= 0 && runNumber >= 0 && block.count == headBytes + EntryBytes * entries
     )
     private val runs = ints(8, 2 * runNumber)
     private val counts = if (isDense) Array.empty[Int] else ints(8 + 8L * runNumber, stretches(shape).toInt)
@@ -182,7 +182,7 @@ private[comm] object SparseEncoding extends BlockEncoding {
 
     /** Position of the next entry; after the last one, more than there are elements. */
     private var position = 0L
-    if (!isDense) find()
+    if (!isDense) findNext()
 
     /** Add `count` elements of the block, from number `before` on, to `sum`. */
     def addTo(sum: Array[Float], before: Long, count: Int): Unit =
@@ -195,13 +195,13 @@ private[comm] object SparseEncoding extends BlockEncoding {
           check(position >= before)
           sum((position - before).toInt) += values(next % values.length)
           next += 1
-          find()
+          findNext()
         }
       }
 
     def end(): Unit = check(isDense || next == entries)
 
-    private def find(): Unit =
+    private def findNext(): Unit =
       if (next == entries) position = Long.MaxValue
       else {
         if (next % values.length == 0) {
@@ -214,7 +214,7 @@ private[comm] object SparseEncoding extends BlockEncoding {
           ofStretch = 0
         }
         ofStretch += 1
-        position = stretch.toLong * Stretch + (positions(next % values.length) & 0xffff)
+        position = stretch.toLong * StretchElements + (positions(next % values.length) & 0xffff)
       }
 
     /** Add 0.0 to all elements outside of runs: a -0.0 must become 0.0 if any rank used the parameter. */

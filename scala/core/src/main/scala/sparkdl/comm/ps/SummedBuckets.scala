@@ -10,7 +10,7 @@ private[ps] final class SummedBuckets {
   private val done = new BitSet
 
   // The worker reads this value between layers of its backward pass, where it must not wait for an answer.
-  @volatile private var told = 0L
+  @volatile private var value = 0L
 
   /** Begin another version, which has no sums yet. */
   def clear(): Unit = synchronized(done.clear())
@@ -18,17 +18,17 @@ private[ps] final class SummedBuckets {
   /**
    * Record that the sum of a bucket is ready.
    *
-   * @param tell called with the new value of [[SegmentMap.summed]]
+   * @param publish called with the new value of [[SegmentMap.summed]]
    */
-  def add(version: Long, bucket: Int)(tell: Long => Unit): Unit = synchronized {
+  def add(version: Long, bucket: Int)(publish: Long => Unit): Unit = synchronized {
     done.set(bucket)
-    told = version * SegmentMap.SummedVersion + done.nextClearBit(0)
-    tell(told)
+    value = version * SegmentMap.SummedVersion + done.nextClearBit(0)
+    publish(value)
   }
 
   /** Return how many buckets of `version` are ready. */
-  def of(version: Long): Int = {
-    val now = told
+  def count(version: Long): Int = {
+    val now = value
     if (now / SegmentMap.SummedVersion == version) (now % SegmentMap.SummedVersion).toInt else 0
   }
 }

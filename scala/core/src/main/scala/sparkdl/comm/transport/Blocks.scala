@@ -23,10 +23,10 @@ trait Blocks {
   /**
    * Remove the block once no reader is left.
    *
-   * @param over polled while readers are left; true ends the wait. At least one attempt is made
+   * @param isOver polled while readers are left; true ends the wait. At least one attempt is made
    * @return false if readers were left in the end
    */
-  def retire(job: Long, name: String, over: () => Boolean): Boolean
+  def retire(job: Long, name: String, isOver: () => Boolean): Boolean
 
   /** Return the block's bytes in memory and on disk; None if this executor does not have it. */
   def status(job: Long, name: String): Option[(Long, Long)]

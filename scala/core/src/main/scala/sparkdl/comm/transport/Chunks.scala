@@ -40,10 +40,10 @@ trait DirectChunkTarget extends ChunkTarget {
    * Read the next bytes of the chunk from the socket into their place. On encrypted connections, and for bytes that
    * arrive together with other answers, `write` is called instead.
    *
-   * @param atMost bytes, at least 1
+   * @param maxCount bytes, at least 1
    * @return bytes that were read, as ReadableByteChannel defines it; it does not wait
    */
-  def read(from: ReadableByteChannel, atMost: Int): Int
+  def read(from: ReadableByteChannel, maxCount: Int): Int
 }
 
 /** Fetch of one chunk. */
@@ -122,7 +122,7 @@ object PeerMessages {
 }
 
 /** Data that is sent to one peer in parts. */
-trait Outbound {
+trait OutboundTransfer {
   def to: ChunkPeer
 
   /**
@@ -144,7 +144,7 @@ trait Outbound {
 }
 
 /** Chunk of this executor that `to` asked for. */
-trait Answer extends Outbound {
+trait ChunkAnswer extends OutboundTransfer {
   def chunk: Chunk
   override def bytes: Int = chunk.length
 }
@@ -153,24 +153,24 @@ trait Answer extends Outbound {
 trait PeerMessageReceiver {
 
   /** Handle a peer's request for a chunk. */
-  def asked(answer: Answer): Unit
+  def onRequest(answer: ChunkAnswer): Unit
 
   /**
    * Handle a message. Messages of one peer come one at a time, those of several peers concurrently.
    *
    * @param message valid until this returns
    */
-  def received(message: ByteBuffer): Unit
+  def onMessage(message: ByteBuffer): Unit
 
   /** Handle a connection to `peer` that broke or could not be made: messages may be lost. */
-  def lost(peer: ChunkPeer): Unit
+  def onPeerLost(peer: ChunkPeer): Unit
 }
 
 /** Endpoint of this executor in the network of chunks and messages. */
 trait ChunkNetwork extends Chunks with PeerMessages {
 
   /** Address under which other executors reach it. */
-  def here: ChunkPeer
+  def address: ChunkPeer
 
   /** Parts of chunks that are being sent to others. */
   def sending: Int

@@ -32,7 +32,7 @@ class BridgeRequestSpec extends AnyFunSuite {
       Bf16,
       density = Some(0.01),
       canPullAhead = true,
-      shared = true,
+      sharesMemory = true,
       BatchingSettings(Policy.Paper, Policy.Fixed(4096), profileIterations = 10, replanDrift = 0.25),
       timeoutSeconds = 60.5
     ),
@@ -55,7 +55,7 @@ class BridgeRequestSpec extends AnyFunSuite {
     "fs.exists" -> FileExists("hdfs://b")
   )
 
-  test("each operation is parsed as Python sends it, and both sides post the same ones") {
+  test("each operation is parsed as Python sends it, and both sides post the same operations") {
     assert(BridgeRequest.names === golden.keySet)
     assert(golden.map { case (name, row) => name -> BridgeRequest.parse(row.get("request")) } === expected)
     golden.foreach { case (name, row) =>
@@ -119,7 +119,7 @@ class BridgeRequestSpec extends AnyFunSuite {
     }
   }
 
-  test("an unknown operation is answered, and names what to do") {
+  test("the error for an unknown operation says what to do") {
     val unknown = mapper.readTree("""{"op": "fs.chmod"}""")
     assert(!BridgeRequest.isPosted("fs.chmod"))
     assert(intercept[CommException](BridgeRequest.parse(unknown)).getMessage.contains("fs.chmod: install"))

@@ -25,7 +25,7 @@ import sparkdl.comm.CommConf
 import sparkdl.comm.ps.PsNode
 import sparkdl.comm.transport.{ExecutorEnvironment, InMemoryNetwork}
 
-/** Real sockets, an in-memory executor. */
+/** Tests with real sockets and an in-memory executor. */
 class BridgeServerSpec extends AnyFunSuite with BeforeAndAfterAll with Eventually {
   implicit override val patienceConfig: PatienceConfig = PatienceConfig(timeout = Span(10, Seconds))
   private val directory = Files.createTempDirectory("executor")
@@ -34,7 +34,7 @@ class BridgeServerSpec extends AnyFunSuite with BeforeAndAfterAll with Eventuall
     override def localDirectory: File = directory.toFile
     override val hadoopConf: Configuration = {
       val conf = new Configuration
-      conf.set("fs.held.impl", classOf[HeldFileSystem].getName)
+      conf.set("fs.held.impl", classOf[BlockingFileSystem].getName)
       conf
     }
   }
@@ -62,7 +62,7 @@ class BridgeServerSpec extends AnyFunSuite with BeforeAndAfterAll with Eventuall
 
   private def put(remote: String): String = s"""{"op": "fs.put", "local": "$source", "remote": "$remote"}"""
 
-  test("a connection without a rank has the files, and nothing else") {
+  test("a connection without a rank can use files, and nothing else") {
     val client = new Client
     assert(client.ask(put(s"file:$directory/copy")).get("ok").asBoolean)
     val entries = client.ask(s"""{"op": "fs.list", "remote": "file:$directory"}""").get("entries").elements.asScala
@@ -75,11 +75,11 @@ class BridgeServerSpec extends AnyFunSuite with BeforeAndAfterAll with Eventuall
     client.close()
   }
 
-  /** Of rank 0. */
+  /** Return the hello of rank 0. */
   private def hello(job: Int): String =
     s"""{"op": "hello", "protocol": ${BridgeConnection.Protocol}, "job": $job, "rank": 0}"""
 
-  test("nothing listens for other executors until the first rank is here") {
+  test("nothing listens for other executors until the first rank joins") {
     val (files, rank) = (new Client, new Client)
     assert(files.ask(s"""{"op": "fs.exists", "remote": "file:$directory"}""").get("ok").asBoolean)
     assert(transport.opened.get === 0)
@@ -89,7 +89,7 @@ class BridgeServerSpec extends AnyFunSuite with BeforeAndAfterAll with Eventuall
     Seq(files, rank).foreach(_.close())
   }
 
-  /** Of two layers that both ranks have. */
+  /** Return a request to open a session of two layers. */
   private def openRequest(peers: JsonNode*): String = {
     val request = Frames.newObject().put("op", "open").put("wire", "fp32").put("timeout", 5.0)
     request.putNull("density").put("can_pull_ahead", true).put("shared", true)
@@ -114,7 +114,7 @@ class BridgeServerSpec extends AnyFunSuite with BeforeAndAfterAll with Eventuall
   }
 
   test(
-    "rank 0 asks in which buckets the next layers travel, and what has become of the plan when its session is over"
+    "rank 0 asks for the next buckets, and for the outcome of the plan at the end of its session"
   ) {
     val rank = new Client
     val here = rank.ask(hello(job = 9))
@@ -141,7 +141,7 @@ class BridgeServerSpec extends AnyFunSuite with BeforeAndAfterAll with Eventuall
     rank.close()
   }
 
-  test("a request that is posted has no answer; one that fails is the answer to the next other one") {
+  test("a posted request has no answer; its failure is the answer to the next other request") {
     val client = new Client
     val ask = s"""{"op": "fs.exists", "remote": "file:$directory"}"""
     client.send("""{"op": "push", "version": 0, "batch": 0}""")
@@ -153,22 +153,22 @@ class BridgeServerSpec extends AnyFunSuite with BeforeAndAfterAll with Eventuall
     client.close()
   }
 
-  test("a long copy does not hold up another connection, and ends when its worker leaves") {
+  test("a long copy does not delay another connection, and ends when its worker leaves") {
     val (copying, other) = (new Client, new Client)
     copying.send(put(s"held:$directory/held"))
-    assert(HeldFileSystem.created.await(10, TimeUnit.SECONDS))
+    assert(BlockingFileSystem.created.await(10, TimeUnit.SECONDS))
     assert(other.ask(s"""{"op": "fs.exists", "remote": "file:$directory/held"}""").get("exists").asBoolean)
     copying.close()
-    // Only `other` is still read from: the bridge knows that the copy's worker left.
+    // Only `other` is still read: the bridge has noticed that the copy's worker left.
     eventually(assert(Thread.getAllStackTraces.keySet.asScala.count(_.getName == "sparkdl-bridge-worker") === 1))
-    HeldFileSystem.released.countDown()
+    BlockingFileSystem.released.countDown()
     eventually(assert(!Files.exists(directory.resolve("held"))))
     other.close()
   }
 }
 
-/** Its files are made, and then take no byte until they are released. */
-class HeldFileSystem extends RawLocalFileSystem {
+/** File system whose files are created, but take no byte until they are released. */
+class BlockingFileSystem extends RawLocalFileSystem {
   override def getUri: java.net.URI = java.net.URI.create("held:///")
   override def getScheme: String = "held"
   override def create(
@@ -180,13 +180,13 @@ class HeldFileSystem extends RawLocalFileSystem {
       progress: Progressable
   ): FSDataOutputStream = {
     val made = super.create(path, overwrite, bufferSize, replication, blockSize, progress)
-    HeldFileSystem.created.countDown()
-    HeldFileSystem.released.await(10, TimeUnit.SECONDS)
+    BlockingFileSystem.created.countDown()
+    BlockingFileSystem.released.await(10, TimeUnit.SECONDS)
     made
   }
 }
 
-object HeldFileSystem {
+object BlockingFileSystem {
   val created = new CountDownLatch(1)
   val released = new CountDownLatch(1)
 }

@@ -33,7 +33,7 @@ class FramesSpec extends AnyFunSuite {
     }
   }
 
-  test("a request as Python sends it") {
+  test("a request is decoded as Python sends it") {
     withConnection(Golden.bytes("bridge/request.bin")) { channel =>
       val request = Frames.read(channel).get
       assert(request.get("op").asText === "pull")
@@ -44,7 +44,7 @@ class FramesSpec extends AnyFunSuite {
     }
   }
 
-  test("a reply as Python expects it, whatever the JSON library escapes") {
+  test("a reply is encoded as Python expects it") {
     withConnection(Golden.bytes("bridge/reply.bin")) { channel =>
       val expected = Frames.read(channel).get
       val reply = Frames.newObject()
@@ -56,13 +56,13 @@ class FramesSpec extends AnyFunSuite {
     }
   }
 
-  test("a length above the limit is refused before anything is allocated for it") {
+  test("a length above the limit is refused before memory is allocated") {
     withConnection(Array[Byte](127, -1, -1, -1)) { channel =>
       assert(intercept[IOException](Frames.read(channel)).getMessage.contains(Frames.MaxBytes.toString))
     }
   }
 
-  test("a frame that ends early, and one that is no object") {
+  test("a truncated frame and a frame without an object are refused") {
     withConnection(Array[Byte](0, 0, 0, 9, '{'))(channel => intercept[EOFException](Frames.read(channel)))
     withConnection(Array[Byte](0, 0, 0, 2, '[', ']'))(channel => intercept[IOException](Frames.read(channel)))
   }

@@ -51,7 +51,7 @@ class HadoopFilesSpec extends AnyFunSuite {
       }
   }
 
-  test("failures name the path and say what Hadoop says") {
+  test("failures name the path and contain Hadoop's message") {
     val file = write("there", "x")
     val target = mounted.resolve("target").toUri.toString
     files.put(file, target)
@@ -69,11 +69,11 @@ class HadoopFilesSpec extends AnyFunSuite {
     assert(Files.readString(mounted.resolve("target")) === "x")
   }
 
-  test("a file system that lacks its classes is a failure, not the executor's end") {
+  test("a file system without its classes fails the request, not the executor") {
     refused("nosdk://x/y", "NoClassDefFoundError", "com/example/Sdk")(files.exists("nosdk://x/y"))
   }
 
-  test("a copy that nobody waits for any more ends, and leaves nothing") {
+  test("an abandoned copy ends and leaves nothing") {
     val left = new HadoopFiles(conf, () => true)
     val source = write("left", "x")
     refused("worker left")(left.put(source, mounted.resolve("partial").toUri.toString))
@@ -83,7 +83,7 @@ class HadoopFilesSpec extends AnyFunSuite {
   }
 }
 
-/** What an object store's connector does where only half of its jars are there. */
+/** File system that fails as an object store's connector does without its SDK. */
 class FileSystemWithoutSdk extends org.apache.hadoop.fs.RawLocalFileSystem {
   override def initialize(uri: java.net.URI, conf: Configuration): Unit =
     throw new NoClassDefFoundError("com/example/Sdk")

@@ -17,7 +17,7 @@ class SocketDirectorySpec extends AnyFunSuite {
   private def growOld(directory: Path): Unit =
     Files.setLastModifiedTime(directory, FileTime.fromMillis(System.currentTimeMillis - 3600 * 1000))
 
-  test("only sockets that are old and that nobody answers are swept away") {
+  test("only old sockets without a listener are removed") {
     val parent = Files.createTempDirectory("swept")
     val Seq(dead, alive, young, foreign) = Seq.fill(4)(SocketDirectory.create(parent))
     listen(dead).close()
@@ -31,7 +31,7 @@ class SocketDirectorySpec extends AnyFunSuite {
     } finally listener.close()
   }
 
-  test("links, files, and directories that others may write to or own stay") {
+  test("links, files, and directories that others can write to or own are kept") {
     val (parent, elsewhere) = (Files.createTempDirectory("swept"), Files.createTempDirectory("elsewhere"))
     listen(elsewhere).close()
     Files.createSymbolicLink(parent.resolve("sparkdl-link"), elsewhere)
@@ -54,14 +54,14 @@ class SocketDirectorySpec extends AnyFunSuite {
     assert(Files.isSymbolicLink(parent.resolve("sparkdl-link")))
   }
 
-  test("a socket whose process takes no visitors, as one that is stopped, holds nothing up") {
+  test("a socket whose process is stopped delays nothing") {
     val stopped = SocketDirectory.create(Files.createTempDirectory("swept"))
     val address = UnixDomainSocketAddress.of(stopped.resolve(SocketDirectory.SocketName))
     val listener = ServerSocketChannel.open(StandardProtocolFamily.UNIX).bind(address, 1)
     val visitors = Seq.fill(10)(SocketChannel.open(StandardProtocolFamily.UNIX))
     visitors.foreach(_.configureBlocking(false))
     val full = visitors.exists(visitor => scala.util.Try(visitor.connect(address)).isFailure)
-    assert(full, "the queue of visitors is not full: no test")
+    assert(full, "the test needs a full queue of connections")
     growOld(stopped)
     val sweeping = new Thread(() => SocketDirectory.sweep(SocketDirectory.create(stopped.getParent)))
     sweeping.setDaemon(true)

@@ -14,7 +14,7 @@ import org.apache.spark.network.buffer.NioManagedBuffer
 
 import sparkdl.comm.transport.{Chunk, ChunkFailure, ChunkPeer, ChunkTarget, DirectChunkTarget, MessagePart}
 
-/** Executors in one JVM that fetch from each other over the loopback. */
+/** Tests of executors in one JVM that fetch from each other over loopback. */
 class ChunkNodeSpec extends AnyFunSuite with BeforeAndAfterEach {
   import Nodes._
 
@@ -33,7 +33,7 @@ class ChunkNodeSpec extends AnyFunSuite with BeforeAndAfterEach {
 
   private def whole(name: String, length: Int): Chunk = Chunk(1, name, 0, length)
 
-  test("chunks of drawn sizes and places, in parts, all at once between three executors") {
+  test("chunks of random sizes and places are fetched in parts, concurrently between three executors") {
     val executors = Vector(1000, 65536, Int.MaxValue).map(bytes => start(partBytes = bytes))
     for (seed <- 0 until 100) withClue(s"seed $seed: ") {
       val draw = new Random(seed)
@@ -44,7 +44,7 @@ class ChunkNodeSpec extends AnyFunSuite with BeforeAndAfterEach {
         val length = 1 + draw.nextInt(block.length - offset)
         val Seq(to, from) = draw.shuffle(executors).take(2)
         val chunk = Chunk(1, s"block_$seed", offset, length)
-        (new Fetched(to.node, from.node.here, chunk, direct = draw.nextBoolean()), offset, length)
+        (new TestFetch(to.node, from.node.address, chunk, direct = draw.nextBoolean()), offset, length)
       }
       for ((fetch, offset, length) <- fetched)
         assert(fetch.bytes === block.slice(offset, offset + length).toSeq, s"$length at $offset")
@@ -53,21 +53,21 @@ class ChunkNodeSpec extends AnyFunSuite with BeforeAndAfterEach {
     eventually("nothing is being sent")(executors.forall(_.node.sending == 0))
   }
 
-  test("many chunks asked for by several threads, the network's among them, with as many threads as ever") {
+  test("many chunks requested on several threads, also the network's, need no more threads") {
     eventually("earlier tests' threads end")(threads.isEmpty)
     val Seq(client, server) = Seq.fill(2)(start())
     val block = random(1 << 20)
     server.transport.put("block", block)
     val wrong = new AtomicInteger
-    // Each of the chains asks for its next chunk when one has come: on the network's thread.
+    // Each chain requests its next chunk when one has arrived, on the network's thread.
     def chain(seed: Int, left: Int, done: CompletableFuture[Unit]): Unit = {
       val chunk = Chunk(1, "block", new Random(seed * 1000 + left).nextInt(1000000).toLong, 1 + left)
       var at = chunk.offset.toInt
       client.node.fetch(
-        server.node.here,
+        server.node.address,
         chunk,
         piece => while (piece.hasRemaining) { if (piece.get() != block(at)) wrong.incrementAndGet(); at += 1 },
-        Fetched.soon
+        TestFetch.soon
       ) {
         case Some(failure) => done.completeExceptionally(failure)
         case None => if (left == 0) done.complete(()) else chain(seed, left - 1, done)
@@ -86,18 +86,19 @@ class ChunkNodeSpec extends AnyFunSuite with BeforeAndAfterEach {
   }
 
   for (secret <- Seq(None, Some("secret")))
-    test(s"direct memory is read into without a copy, with authentication: ${secret.isDefined}") {
+    test(s"bytes are read into direct memory without a copy, with authentication: ${secret.isDefined}") {
       val Seq(client, server) = Seq.fill(2)(start(new TestTransport(secret)))
       val block = random(8 << 20)
       server.transport.put("block", block)
-      val fetched = Seq.fill(5)(new Fetched(client.node, server.node.here, whole("block", block.length), direct = true))
+      val fetched =
+        Seq.fill(5)(new TestFetch(client.node, server.node.address, whole("block", block.length), direct = true))
       for (fetch <- fetched) {
         assert(fetch.bytes === block.toSeq)
         assert(fetch.readDirectly > block.length * 9 / 10)
       }
     }
 
-  test("a block that is not there, one that is shorter, and one that is gone halfway, fail alone") {
+  test("a missing block, a shorter one, and one that is retired halfway fail only their own fetches") {
     val Seq(client, server) = Seq.fill(2)(start(partBytes = 400))
     server.transport.put("block", random(1000))
     server.transport.serve("gone") { chunk =>
@@ -105,29 +106,29 @@ class ChunkNodeSpec extends AnyFunSuite with BeforeAndAfterEach {
       new NioManagedBuffer(ByteBuffer.allocate(chunk.length))
     }
     val chunks = Seq(whole("none", 10), whole("block", 1001), whole("gone", 1000), whole("block", 1000))
-    val ways = chunks.map(new Fetched(client.node, server.node.here, _))
+    val ways = chunks.map(new TestFetch(client.node, server.node.address, _))
     assert(ways.take(3).map(_.failure.get.getClass) === Seq.fill(3)(classOf[ChunkFailure.NotServed]))
     assert(ways(2).failure.get.getMessage.contains("it was retired") && ways(2).received === 400)
     assert(ways.last.bytes === random(1000).toSeq)
-    assert(client.kept.losses.isEmpty)
+    assert(client.receiver.losses.isEmpty)
   }
 
-  test("a target that fails ends its own fetch only") {
+  test("a failing target ends only its own fetch") {
     val Seq(client, server) = Seq.fill(2)(start())
     val block = random(3000000)
     server.transport.put("block", block)
     val chunk = whole("block", block.length)
     object Full extends DirectChunkTarget {
       override def write(from: ByteBuffer): Unit = ()
-      override def read(from: ReadableByteChannel, atMost: Int): Int = throw new IllegalStateException("full")
+      override def read(from: ReadableByteChannel, maxCount: Int): Int = throw new IllegalStateException("full")
     }
     val targets = Seq[ChunkTarget](_ => throw new IllegalStateException("full"), Full)
     val failed = targets.map { target =>
       val end = new CompletableFuture[Option[ChunkFailure]]
-      client.node.fetch(server.node.here, chunk, target, Fetched.soon)(end.complete(_))
+      client.node.fetch(server.node.address, chunk, target, TestFetch.soon)(end.complete(_))
       end
     }
-    val other = new Fetched(client.node, server.node.here, chunk)
+    val other = new TestFetch(client.node, server.node.address, chunk)
     failed.map(_.get(30, TimeUnit.SECONDS).get).foreach {
       case failure: ChunkFailure.TargetFailed => assert(failure.getCause.getMessage === "full")
       case failure => fail(failure)
@@ -135,15 +136,17 @@ class ChunkNodeSpec extends AnyFunSuite with BeforeAndAfterEach {
     assert(other.bytes === block.toSeq)
   }
 
-  test("a callback that fails does no harm to others") {
+  test("a failing callback does not affect other fetches") {
     val Seq(client, server) = Seq.fill(2)(start())
     server.transport.put("block", random(1000))
-    client.node.fetch(server.node.here, whole("block", 10), _ => (), Fetched.soon)(_ => throw new IllegalStateException)
-    assert(new Fetched(client.node, server.node.here, whole("block", 1000)).bytes === random(1000).toSeq)
-    assert(client.kept.losses.isEmpty)
+    client.node.fetch(server.node.address, whole("block", 10), _ => (), TestFetch.soon)(_ =>
+      throw new IllegalStateException
+    )
+    assert(new TestFetch(client.node, server.node.address, whole("block", 1000)).bytes === random(1000).toSeq)
+    assert(client.receiver.losses.isEmpty)
   }
 
-  test("nobody listens: the fetch fails, and one when somebody does succeeds") {
+  test("a fetch fails without a listener, and a later one succeeds with a listener") {
     val Seq(client, server) = Seq.fill(2)(start())
     val port = {
       val free = new java.net.ServerSocket(0, 1, java.net.InetAddress.getByName("127.0.0.1"))
@@ -151,46 +154,46 @@ class ChunkNodeSpec extends AnyFunSuite with BeforeAndAfterEach {
       finally free.close()
     }
     val nobody = ChunkPeer("127.0.0.1", port, "1")
-    val fetched = new Fetched(client.node, nobody, whole("block", 10))
+    val fetched = new TestFetch(client.node, nobody, whole("block", 10))
     assert(fetched.failure.get.isInstanceOf[ChunkFailure.PeerLost])
-    assert(client.kept.next(client.kept.losses) === nobody)
+    assert(client.receiver.next(client.receiver.losses) === nobody)
     server.transport.put("block", random(10))
-    assert(new Fetched(client.node, server.node.here, whole("block", 10)).bytes === random(10).toSeq)
+    assert(new TestFetch(client.node, server.node.address, whole("block", 10)).bytes === random(10).toSeq)
   }
 
-  test("a connection that breaks fails all that is asked for over it, and the next fetch makes another one") {
+  test("a broken connection fails all its fetches, and the next fetch makes another connection") {
     val Seq(client, server) = Seq.fill(2)(start())
-    val half, goOn = new CountDownLatch(1)
-    server.transport.serve("stalls")(chunk => new Stalling(random(chunk.length), half, goOn))
+    val half, resume = new CountDownLatch(1)
+    server.transport.serve("stalls")(chunk => new StalledBuffer(random(chunk.length), half, resume))
     server.transport.put("block", random(100000))
-    val tap = new Tap(server.node.here)
+    val tap = new Tap(server.node.address)
     try {
       val chunks = whole("stalls", 100000) +: Seq.fill(5)(whole("block", 100000))
-      val fetched = chunks.map(new Fetched(client.node, tap.here, _))
+      val fetched = chunks.map(new TestFetch(client.node, tap.address, _))
       assert(half.await(30, TimeUnit.SECONDS))
       tap.cut()
       fetched.foreach(fetch => assert(fetch.failure.get.isInstanceOf[ChunkFailure.PeerLost]))
-      goOn.countDown()
-      assert(client.kept.next(client.kept.losses) === tap.here)
-      assert(new Fetched(client.node, tap.here, whole("block", 100000)).bytes === random(100000).toSeq)
-      assert(tap.connections === 2 && client.kept.losses.isEmpty && client.node.pending === 0)
+      resume.countDown()
+      assert(client.receiver.next(client.receiver.losses) === tap.address)
+      assert(new TestFetch(client.node, tap.address, whole("block", 100000)).bytes === random(100000).toSeq)
+      assert(tap.connections === 2 && client.receiver.losses.isEmpty && client.node.pending === 0)
       eventually("nothing is being sent")(server.node.sending == 0)
     } finally {
-      goOn.countDown()
+      resume.countDown()
       tap.close()
     }
   }
 
-  test("an executor at the address of one that is gone without a word has a connection of its own") {
+  test("an executor at the address of a vanished one has its own connection") {
     val Seq(client, gone, back) = Seq.fill(3)(start())
     val blocks = Seq(gone, back).zipWithIndex.map { case (node, seed) =>
       val block = random(1000, seed)
       node.transport.put("block", block)
       block.toSeq
     }
-    val tap = new Tap(gone.node.here)
-    val (before, after) = (tap.here, tap.here.copy(executor = "2"))
-    def fetched(from: ChunkPeer): Seq[Byte] = new Fetched(client.node, from, whole("block", 1000)).bytes
+    val tap = new Tap(gone.node.address)
+    val (before, after) = (tap.address, tap.address.copy(executor = "2"))
+    def fetched(from: ChunkPeer): Seq[Byte] = new TestFetch(client.node, from, whole("block", 1000)).bytes
     def arrives(to: ChunkPeer): Boolean = {
       val arrived = new CompletableFuture[Boolean]
       client.node.send(to, Array[Byte](1))(time => arrived.complete(time.isDefined))
@@ -198,45 +201,45 @@ class ChunkNodeSpec extends AnyFunSuite with BeforeAndAfterEach {
     }
     try {
       assert(fetched(before) === blocks(0) && arrives(before))
-      tap.replace(back.node.here)
+      tap.replace(back.node.address)
       assert(fetched(after) === blocks(1))
       assert(!arrives(before))
-      assert(client.kept.next(client.kept.losses) === before)
+      assert(client.receiver.next(client.receiver.losses) === before)
       assert(fetched(after) === blocks(1))
-      assert(client.kept.losses.isEmpty && tap.connections === 2)
+      assert(client.receiver.losses.isEmpty && tap.connections === 2)
     } finally tap.close()
   }
 
-  test("close ends what is under way, and leaves neither threads nor sockets") {
+  test("close ends all fetches, and leaves neither threads nor sockets") {
     eventually("earlier tests' threads end")(threads.isEmpty)
     val before = sockets
     val Seq(client, server) = Seq.fill(2)(start())
-    val half, goOn = new CountDownLatch(1)
-    server.transport.serve("stalls")(chunk => new Stalling(random(chunk.length), half, goOn))
-    val fetched = Seq.fill(3)(new Fetched(client.node, server.node.here, whole("stalls", 1000)))
+    val half, resume = new CountDownLatch(1)
+    server.transport.serve("stalls")(chunk => new StalledBuffer(random(chunk.length), half, resume))
+    val fetched = Seq.fill(3)(new TestFetch(client.node, server.node.address, whole("stalls", 1000)))
     assert(half.await(30, TimeUnit.SECONDS) && threads.nonEmpty && sockets > before)
     client.node.close()
     fetched.foreach(fetch => assert(fetch.failure.get.isInstanceOf[ChunkFailure.Cancelled]))
-    goOn.countDown()
+    resume.countDown()
     server.node.close()
     eventually("threads end")(threads.isEmpty)
     eventually(s"sockets are closed, but there were $before and are $sockets")(sockets <= before)
-    val late = new Fetched(client.node, server.node.here, whole("stalls", 1000))
+    val late = new TestFetch(client.node, server.node.address, whole("stalls", 1000))
     assert(late.failure.get.isInstanceOf[ChunkFailure.Cancelled])
   }
 
-  test("messages arrive whole and in order, those before the connection too, and the other way round") {
+  test("messages arrive complete and in order in both directions, also those sent before the connection") {
     val Seq(one, other) = Seq.fill(2)(start())
     val messages = (0 until 1000).map(number => random(number % 97, number))
-    messages.foreach(one.node.send(other.node.here, _)(_ => ()))
-    other.node.send(one.node.here, random(1 << 20))(_ => ())
-    messages.foreach(message => assert(other.kept.next(other.kept.messages) === message.toSeq))
-    assert(one.kept.next(one.kept.messages) === random(1 << 20).toSeq)
-    intercept[IllegalArgumentException](one.node.send(other.node.here, random((1 << 20) + 1))(_ => ()))
-    assert(one.kept.losses.isEmpty && other.kept.losses.isEmpty)
+    messages.foreach(one.node.send(other.node.address, _)(_ => ()))
+    other.node.send(one.node.address, random(1 << 20))(_ => ())
+    messages.foreach(message => assert(other.receiver.next(other.receiver.messages) === message.toSeq))
+    assert(one.receiver.next(one.receiver.messages) === random(1 << 20).toSeq)
+    intercept[IllegalArgumentException](one.node.send(other.node.address, random((1 << 20) + 1))(_ => ()))
+    assert(one.receiver.losses.isEmpty && other.receiver.losses.isEmpty)
   }
 
-  test("parts of drawn messages, mixed, arrive as whole messages, each when its last part is there") {
+  test("interleaved parts of random messages arrive as whole messages, each with its last part") {
     val Seq(one, other) = Seq.fill(2)(start())
     val draw = new Random(1)
     val left = Array.tabulate(100)(number => MessagePart(number.toLong, random(draw.nextInt(1 << 16), number), 0, 0))
@@ -248,25 +251,25 @@ class ChunkNodeSpec extends AnyFunSuite with BeforeAndAfterEach {
         val offset = left(number).offset + left(number).length
         val part = left(number).copy(offset = offset, length = draw.nextInt(left(number).message.length - offset + 1))
         left(number) = part
-        one.node.send(other.node.here, part)(_ => ())
+        one.node.send(other.node.address, part)(_ => ())
         if (isComplete(part)) complete :+= part.message.toSeq
       }
     }
-    complete.foreach(message => assert(other.kept.next(other.kept.messages) === message))
-    assert(one.kept.losses.isEmpty && other.kept.losses.isEmpty)
+    complete.foreach(message => assert(other.receiver.next(other.receiver.messages) === message))
+    assert(one.receiver.losses.isEmpty && other.receiver.losses.isEmpty)
   }
 
-  test("a message is known to have arrived once the peer has it, and to be lost if the connection ends before") {
+  test("a message is confirmed once the peer has it, and lost if the connection ends before") {
     val Seq(one, other) = Seq.fill(2)(start())
     val arrived = new LinkedBlockingQueue[Boolean]
     def sent(): Boolean = {
-      one.node.send(other.node.here, Array[Byte](1))(time => arrived.put(time.isDefined))
-      Option(arrived.poll(20, TimeUnit.SECONDS)).getOrElse(fail("nothing is known of it"))
+      one.node.send(other.node.address, Array[Byte](1))(time => arrived.put(time.isDefined))
+      Option(arrived.poll(20, TimeUnit.SECONDS)).getOrElse(fail("neither confirmed nor lost"))
     }
     assert(sent() && sent())
-    assert(other.kept.messages.size === 2)
+    assert(other.receiver.messages.size === 2)
     other.node.close()
-    assert(one.kept.next(one.kept.losses) === other.node.here)
+    assert(one.receiver.next(one.receiver.losses) === other.node.address)
     assert(!sent())
     one.node.close()
     assert(!sent())

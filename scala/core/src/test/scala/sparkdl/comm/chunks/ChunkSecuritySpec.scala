@@ -11,7 +11,7 @@ import org.apache.spark.network.server.{NoOpRpcHandler, TransportServerBootstrap
 
 import sparkdl.comm.transport.{Chunk, ChunkFailure, ChunkPeer, MessagePart}
 
-/** Who is let in, and what others hear. */
+/** Tests of authentication and encryption. */
 class ChunkSecuritySpec extends AnyFunSuite {
   import Nodes._
 
@@ -34,41 +34,41 @@ class ChunkSecuritySpec extends AnyFunSuite {
   for (way <- Ways) {
     val name = way.headOption.fold("SASL")(_._1)
 
-    test(s"peers of one secret fetch, and only what is encrypted is not heard: $name") {
+    test(s"peers with one secret can fetch, and only encrypted data is unreadable on the wire: $name") {
       val Seq(client, server) = Seq.fill(2)(node(Some("secret"), way))
-      val tap = new Tap(server.node.here)
+      val tap = new Tap(server.node.address)
       try {
-        assert(new Fetched(client.node, tap.here, All, direct = true).bytes === Text.getBytes("ISO-8859-1").toSeq)
-        client.node.send(tap.here, Text.getBytes("ISO-8859-1"))(_ => ())
-        server.kept.next(server.kept.messages)
-        assert(tap.heard.length > 2 * Text.length)
-        assert(tap.heard.contains(Text.take(100)) === way.isEmpty)
+        assert(new TestFetch(client.node, tap.address, All, direct = true).bytes === Text.getBytes("ISO-8859-1").toSeq)
+        client.node.send(tap.address, Text.getBytes("ISO-8859-1"))(_ => ())
+        server.receiver.next(server.receiver.messages)
+        assert(tap.recordedText.length > 2 * Text.length)
+        assert(tap.recordedText.contains(Text.take(100)) === way.isEmpty)
       } finally {
         tap.close()
         Seq(client, server).foreach(_.node.close())
       }
     }
 
-    test(s"a peer with another secret is refused before anything that it says is read: $name") {
+    test(s"a peer with another secret is refused before any of its messages is read: $name") {
       val client = node(Some("guessed"), way)
       val server = node(Some("secret"), way)
       try {
-        client.node.send(server.node.here, Array[Byte](1))(_ => ())
-        val fetched = new Fetched(client.node, server.node.here, All)
+        client.node.send(server.node.address, Array[Byte](1))(_ => ())
+        val fetched = new TestFetch(client.node, server.node.address, All)
         assert(fetched.failure.get.isInstanceOf[ChunkFailure.PeerLost])
-        assert(client.kept.next(client.kept.losses) === server.node.here)
-        assert(server.transport.opened.get === 0 && server.kept.messages.isEmpty)
+        assert(client.receiver.next(client.receiver.losses) === server.node.address)
+        assert(server.transport.opened.get === 0 && server.receiver.messages.isEmpty)
       } finally Seq(client, server).foreach(_.node.close())
     }
   }
 
-  /** What a stranger gets who speaks Spark's protocol. */
+  /** Check that a stranger that uses Spark's protocol is refused. */
   private def stranger(secret: Option[String])(says: TransportClient => Unit): Unit = {
     val server = node(secret, Seq(Crypto, NoFallback))
     val context = new TransportContext(new TestTransport().transportConf, new NoOpRpcHandler, false, true)
     val factory = context.createClientFactory()
     try {
-      val client = factory.createUnmanagedClient("127.0.0.1", server.node.here.port)
+      val client = factory.createUnmanagedClient("127.0.0.1", server.node.address.port)
       says(client)
       val end = new CompletableFuture[Throwable]
       client.stream(
@@ -81,7 +81,7 @@ class ChunkSecuritySpec extends AnyFunSuite {
       )
       assert(end.get(30, TimeUnit.SECONDS).isInstanceOf[Exception])
       eventually("its connection is closed")(!client.getChannel.isOpen)
-      assert(server.transport.opened.get === 0 && server.kept.messages.isEmpty)
+      assert(server.transport.opened.get === 0 && server.receiver.messages.isEmpty)
     } finally {
       factory.close()
       context.close()
@@ -89,39 +89,39 @@ class ChunkSecuritySpec extends AnyFunSuite {
     }
   }
 
-  test("a request without authentication is refused, though Spark would hand it on")(stranger(Some("secret"))(_ => ()))
+  test("a request without authentication is refused, though Spark would pass it on")(stranger(Some("secret"))(_ => ()))
 
-  test("a chunk that is asked for without authentication is not looked for")(stranger(Some("secret")) { client =>
+  test("a chunk is not looked up for a request without authentication")(stranger(Some("secret")) { client =>
     client.send(Wire.hello(Nobody))
     client.send(Wire.ask(1, All))
   })
 
-  test("nor is one without a hello")(stranger(None)(_.send(Wire.ask(1, All))))
+  test("a chunk is not looked up for a request without a hello")(stranger(None)(_.send(Wire.ask(1, All))))
 
-  test("Spark's stream requests are refused, with a hello too")(stranger(None)(_.send(Wire.hello(Nobody))))
+  test("Spark's stream requests are refused, also after a hello")(stranger(None)(_.send(Wire.hello(Nobody))))
 
-  test("who confirms what was not sent loses its connection")(stranger(None) { client =>
+  test("a confirmation of parts that were not sent ends the connection")(stranger(None) { client =>
     client.send(Wire.hello(Nobody))
     client.send(Wire.received(1, 0))
   })
 
   test("a hello without authentication does not help")(stranger(Some("secret"))(_.send(Wire.hello(Nobody))))
 
-  test("without authentication, too, a connection begins with the hello")(stranger(None)(_ => ()))
+  test("a connection without authentication must also begin with the hello")(stranger(None)(_ => ()))
 
   test("a hello of another version is refused")(stranger(None)(_.send(Wire.hello(Nobody, Wire.Version + 1))))
 
-  test("what is no message ends the connection")(stranger(None) { client =>
+  test("a malformed message ends the connection")(stranger(None) { client =>
     client.send(Wire.hello(Nobody))
     client.send(ByteBuffer.wrap(Array[Byte](2, 0, 0, 0)))
   })
 
-  test("a part of another message than its number's ends the connection")(stranger(None) { client =>
+  test("a part that does not fit the message with its number ends the connection")(stranger(None) { client =>
     client.send(Wire.hello(Nobody))
     client.send(Wire.batch(Seq(MessagePart(1, new Array(9), 0, 5), MessagePart(1, new Array(8), 0, 3))))
   })
 
-  test("a server that says anything but how many messages have come loses its connection") {
+  test("a server that sends anything but confirmations loses its connection") {
     val lies =
       Seq(Wire.received(7, 0), Wire.received(-1, 0), Wire.batch(Seq(Short)), ByteBuffer.wrap(Array[Byte](9)))
     lies.foreach { lie =>
@@ -136,7 +136,7 @@ class ChunkSecuritySpec extends AnyFunSuite {
         val arrived = new CompletableFuture[Boolean]
         client.node.send(peer, Array[Byte](1))(time => arrived.complete(time.isDefined))
         assert(!arrived.get(30, TimeUnit.SECONDS))
-        assert(client.kept.next(client.kept.losses) === peer)
+        assert(client.receiver.next(client.receiver.losses) === peer)
       } finally {
         client.node.close()
         server.close()

@@ -11,33 +11,33 @@ import org.apache.spark.network.server.NoOpRpcHandler
 import sparkdl.comm.ManualClock
 import sparkdl.comm.transport.{Chunk, ChunkFailure, ChunkPeer}
 
-/** Peers that stand still, and callers that do not want to wait for them. */
+/** Tests of stalled peers, deadlines and cancelled fetches. */
 class ChunkTimeSpec extends AnyFunSuite {
   import Nodes._
 
-  /** A server that sends half of every chunk of `stalls`, until it is let go on. */
+  /** Run `body` with a server that sends half of each chunk of `stalls`, and the rest after the latch is counted down. */
   private def withStalled(body: (TestNode, TestNode, ManualClock, CountDownLatch) => Unit): Unit = {
     val clock = new ManualClock
     val client = new TestNode(clock = clock)
     val server = new TestNode()
-    val half, goOn = new CountDownLatch(1)
-    server.transport.serve("stalls")(chunk => new Stalling(random(chunk.length), half, goOn))
+    val half, resume = new CountDownLatch(1)
+    server.transport.serve("stalls")(chunk => new StalledBuffer(random(chunk.length), half, resume))
     server.transport.put("block", random(1000))
-    try body(client, server, clock, goOn)
+    try body(client, server, clock, resume)
     finally {
-      goOn.countDown()
+      resume.countDown()
       Seq(client, server).foreach(_.node.close())
     }
   }
 
   private def seconds(count: Long): Long = TimeUnit.SECONDS.toNanos(count)
 
-  test("a peer that stops in the middle of a chunk: the deadline ends the fetch, and lets its memory go") {
-    withStalled { (client, server, clock, goOn) =>
+  test("the deadline ends a fetch from a stalled peer, and releases its memory") {
+    withStalled { (client, server, clock, resume) =>
       var target = new Array[Byte](100000)
       val memory = new WeakReference(target)
       val stalled = into(client, server, target, seconds(10))
-      val behind = new Fetched(client.node, server.node.here, Chunk(1, "block", 0, 1000), seconds(20))
+      val behind = new TestFetch(client.node, server.node.address, Chunk(1, "block", 0, 1000), seconds(20))
       eventually("half has come")(stalled.received == 50000)
       clock.advance(9)
       assert(stalled.failure.isEmpty && client.node.pending === 2)
@@ -50,16 +50,17 @@ class ChunkTimeSpec extends AnyFunSuite {
         System.gc()
         memory.get == null
       }
-      goOn.countDown() // a peer that was only slow
+      resume.countDown() // the peer was only slow
       assert(behind.bytes === random(1000).toSeq)
       assert(stalled.received === 50000)
     }
   }
 
-  test("a deadline that is nearer than those before it is kept, and so are they") {
+  test("deadlines are kept, also one that is nearer than earlier ones") {
     withStalled { (client, server, clock, _) =>
       val chunk = Chunk(1, "stalls", 0, 10)
-      val fetched = Seq(30, 10, 20).map(at => new Fetched(client.node, server.node.here, chunk, seconds(at.toLong)))
+      val fetched =
+        Seq(30, 10, 20).map(at => new TestFetch(client.node, server.node.address, chunk, seconds(at.toLong)))
       for (passed <- Seq(Seq(1), Seq(1, 2), Seq(0, 1, 2))) {
         clock.advance(10)
         assert(fetched.indices.filter(fetched(_).isOver) === passed)
@@ -67,15 +68,15 @@ class ChunkTimeSpec extends AnyFunSuite {
     }
   }
 
-  for (direct <- Seq(false, true)) test(s"a fetch that is cancelled is over and gets nothing more: direct $direct") {
-    withStalled { (client, server, _, goOn) =>
+  for (direct <- Seq(false, true)) test(s"a cancelled fetch is over and gets no more bytes: direct $direct") {
+    withStalled { (client, server, _, resume) =>
       val chunk = Chunk(1, "stalls", 0, 100000)
-      val stalled = new Fetched(client.node, server.node.here, chunk, seconds(10), direct)
-      val behind = new Fetched(client.node, server.node.here, Chunk(1, "block", 0, 1000), seconds(10))
+      val stalled = new TestFetch(client.node, server.node.address, chunk, seconds(10), direct)
+      val behind = new TestFetch(client.node, server.node.address, Chunk(1, "block", 0, 1000), seconds(10))
       eventually("half has come")(stalled.received == 50000)
       stalled.fetch.cancel()
       assert(stalled.isOver && stalled.failure.get.isInstanceOf[ChunkFailure.Cancelled])
-      goOn.countDown()
+      resume.countDown()
       assert(behind.bytes === random(1000).toSeq)
       assert(stalled.received === 50000)
       behind.fetch.cancel()
@@ -83,7 +84,7 @@ class ChunkTimeSpec extends AnyFunSuite {
     }
   }
 
-  test("a peer that reads nothing loses its connection, and what was to be sent to it is released") {
+  test("a peer that reads nothing loses its connection, and the data for it is released") {
     val settings = "spark.sparkdl.io.connectionTimeout" -> "1s"
     val server = new TestNode(new TestTransport(settings = Map(settings)))
     val block = random(64 << 20)
@@ -91,7 +92,7 @@ class ChunkTimeSpec extends AnyFunSuite {
     val context = new TransportContext(new TestTransport().transportConf, new NoOpRpcHandler, false, true)
     val factory = context.createClientFactory()
     try {
-      val peer = factory.createUnmanagedClient("127.0.0.1", server.node.here.port)
+      val peer = factory.createUnmanagedClient("127.0.0.1", server.node.address.port)
       peer.getChannel.config.setAutoRead(false)
       peer.send(Wire.hello(ChunkPeer("nobody", 1, "1")))
       peer.send(Wire.ask(1, Chunk(1, "block", 0, block.length)))
@@ -104,11 +105,12 @@ class ChunkTimeSpec extends AnyFunSuite {
     }
   }
 
-  /** A fetch of `stalls` into `target`, which it is alone to hold. */
+  /** Fetch `stalls` into `target`. Only the fetch refers to `target`. */
   private def into(client: TestNode, server: TestNode, target: Array[Byte], deadline: Long): Into = {
     val state = new Into
-    client.node.fetch(server.node.here, Chunk(1, "stalls", 0, target.length), state.writer(target), deadline) { end =>
-      state.failure = end
+    client.node.fetch(server.node.address, Chunk(1, "stalls", 0, target.length), state.writer(target), deadline) {
+      end =>
+        state.failure = end
     }
     state
   }

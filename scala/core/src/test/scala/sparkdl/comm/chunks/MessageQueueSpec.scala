@@ -23,26 +23,26 @@ class MessageQueueSpec extends AnyFunSuite {
 
   private def message(size: Int): MessagePart = MessagePart(0, new Array[Byte](size), 0, size)
 
-  test("messages that wait travel together, as many as one message may have, and one that need not wait goes at once") {
+  test("waiting messages are batched up to the largest message, and the first one is sent at once") {
     val queue = new MessageQueue
     val sizes = Seq(1, 2, 3, PeerMessages.MaxBytes - 200, 50, 200)
     sizes.foreach(size => queue.add(message(size), _ => ()))
     val channel = new EmbeddedChannel
-    queue.opened(channel)
+    queue.onOpened(channel)
     assert(batches(channel) === Seq(Seq(1, 2, 3, PeerMessages.MaxBytes - 200, 50), Seq(200)))
     queue.add(message(7), _ => ())
     assert(batches(channel) === Seq(Seq(7)))
     channel.close()
   }
 
-  test("whoever sent a message learns when the peer has it, or that there is no connection any more") {
+  test("the sender of a message learns its confirmation, or the end of the connection") {
     val queue = new MessageQueue
     var known = Vector.empty[(Int, Option[Long])]
     def add(number: Int): Unit = queue.add(message(number), arrived => known :+= number -> arrived)
     (1 to 3).foreach(add)
-    assert(!queue.confirm(4, 7) && !queue.confirm(-1, 7) && known.isEmpty, "there are not so many")
+    assert(!queue.confirm(4, 7) && !queue.confirm(-1, 7) && known.isEmpty, "so many were not sent")
     assert(queue.confirm(2, 7) && known === Vector(1 -> Some(7), 2 -> Some(7)))
-    assert(!queue.confirm(1, 8), "it has more already")
+    assert(!queue.confirm(1, 8), "more were confirmed before")
     assert(queue.confirm(2, 8) && known.size === 2)
     add(4)
     queue.end()

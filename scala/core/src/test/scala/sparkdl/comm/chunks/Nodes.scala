@@ -9,22 +9,22 @@ import scala.util.Random
 import sparkdl.comm.{Clock, SystemClock}
 import sparkdl.comm.transport.{Chunk, ChunkFailure, ChunkFetch, ChunkPeer, ChunkTarget, Chunks, DirectChunkTarget}
 
-/** An executor of the tests. */
+/** Executor of the tests. */
 final class TestNode(
     val transport: TestTransport = new TestTransport,
     clock: Clock = SystemClock,
     partBytes: Int = Int.MaxValue
 ) {
-  val kept = new Kept(partBytes)
-  val node = new ChunkNode(transport, "127.0.0.1", "1", 0, 1, kept, clock)
+  val receiver = new RecordingReceiver(partBytes)
+  val node = new ChunkNode(transport, "127.0.0.1", "1", 0, 1, receiver, clock)
 }
 
-/** Direct memory as a target, which counts the bytes that it read itself. */
+/** Target in direct memory, with a count of the bytes that it read from the socket. */
 final class DirectTarget(memory: ByteBuffer) extends DirectChunkTarget {
   @volatile var readDirectly = 0
   override def write(from: ByteBuffer): Unit = memory.put(from)
-  override def read(from: ReadableByteChannel, atMost: Int): Int = {
-    memory.limit(memory.position() + atMost)
+  override def read(from: ReadableByteChannel, maxCount: Int): Int = {
+    memory.limit(memory.position() + maxCount)
     val count =
       try from.read(memory)
       finally memory.limit(memory.capacity)
@@ -33,12 +33,12 @@ final class DirectTarget(memory: ByteBuffer) extends DirectChunkTarget {
   }
 }
 
-/** A fetch into memory of its own. */
-final class Fetched(
+/** Fetch into its own memory. */
+final class TestFetch(
     chunks: Chunks,
     from: ChunkPeer,
     chunk: Chunk,
-    deadline: Long = Fetched.soon,
+    deadline: Long = TestFetch.soon,
     direct: Boolean = false
 ) {
   private val memory = if (direct) ByteBuffer.allocateDirect(chunk.length) else ByteBuffer.allocate(chunk.length)
@@ -47,13 +47,13 @@ final class Fetched(
   private val target: ChunkTarget = if (direct) directTarget else piece => memory.put(piece)
   val fetch: ChunkFetch = chunks.fetch(from, chunk, target, deadline)(end.complete(_))
 
-  /** Bytes that were read from the socket to the memory. */
+  /** Bytes that were read from the socket directly into the memory. */
   def readDirectly: Int = directTarget.readDirectly
 
   def isOver: Boolean = end.isDone
   def failure: Option[ChunkFailure] = end.get(30, TimeUnit.SECONDS)
 
-  /** What came, once all is here. */
+  /** Return the bytes, once all have arrived. */
   def bytes: Seq[Byte] = {
     failure.foreach(throw _)
     val bytes = new Array[Byte](chunk.length)
@@ -61,11 +61,11 @@ final class Fetched(
     bytes.toSeq
   }
 
-  /** Bytes that came. */
+  /** Bytes that have arrived. */
   def received: Int = memory.position()
 }
 
-object Fetched {
+object TestFetch {
   def soon: Long = System.nanoTime + TimeUnit.SECONDS.toNanos(30)
 }
 
@@ -76,7 +76,7 @@ object Nodes {
     bytes
   }
 
-  /** Waits until `condition` holds, at most 30 s. */
+  /** Wait until `condition` holds, at most 30 s. */
   def eventually(what: String)(condition: => Boolean): Unit = {
     val end = System.nanoTime + TimeUnit.SECONDS.toNanos(30)
     while (!condition) {
@@ -85,14 +85,14 @@ object Nodes {
     }
   }
 
-  /** Names of the threads that chunks have. */
+  /** Names of the network's threads. */
   def threads: Seq[String] = {
     val all = new Array[Thread](Thread.activeCount * 2 + 100)
     val names = all.take(Thread.enumerate(all)).map(_.getName).toSeq
     names.filter(_.matches("sparkdl-(client|server|connect).*"))
   }
 
-  /** Sockets of this JVM, and what it waits for them with. */
+  /** Number of this JVM's sockets and of the descriptors that it polls them with. */
   def sockets: Int = new java.io.File("/proc/self/fd").listFiles.count { descriptor =>
     val target = scala.util.Try(java.nio.file.Files.readSymbolicLink(descriptor.toPath).toString)
     target.toOption.exists(_.matches("(socket|anon_inode):.*"))

@@ -5,26 +5,26 @@ import java.net.{InetAddress, ServerSocket, Socket}
 
 import sparkdl.comm.transport.ChunkPeer
 
-/** Stands between a client and an executor: it hears what they say, and can cut them off, or play a machine that is replaced. */
+/** Proxy between a client and an executor. It records their data, and can cut them off or emulate a replaced machine. */
 final class Tap(first: ChunkPeer) {
   @volatile private var to = first
   private val listening = new ServerSocket(0, 50, InetAddress.getByName("127.0.0.1"))
-  private val said = new ByteArrayOutputStream
+  private val recorded = new ByteArrayOutputStream
   private var sockets = Vector.empty[Socket]
 
-  val here: ChunkPeer = ChunkPeer("127.0.0.1", listening.getLocalPort, first.executor)
+  val address: ChunkPeer = ChunkPeer("127.0.0.1", listening.getLocalPort, first.executor)
 
-  /** Everything, in both directions, one character for each byte. */
-  def heard: String = synchronized(said.toString("ISO-8859-1"))
+  /** All data in both directions, one character for each byte. */
+  def recordedText: String = synchronized(recorded.toString("ISO-8859-1"))
 
-  /** How many connections there have been. */
+  /** Number of connections so far. */
   def connections: Int = synchronized(sockets.size / 2)
 
   def cut(): Unit = synchronized(sockets.foreach(_.close()))
 
   /**
-   * The machine is gone without a word, and `by` runs on another one that has its address. It knows nothing of the connections
-   * of before, and says so to whoever sends something over one.
+   * Emulate that the machine vanishes and `by` runs on another one with its address. That machine does not know the earlier
+   * connections, and closes them when it gets data over one.
    */
   def replace(by: ChunkPeer): Unit = to = by
 
@@ -47,7 +47,7 @@ final class Tap(first: ChunkPeer) {
   private def copy(from: Socket, to: Socket, isKnown: => Boolean): Unit = {
     val buffer = new Array[Byte](1 << 16)
     Iterator.continually(from.getInputStream.read(buffer)).takeWhile(_ >= 0 && isKnown).foreach { count =>
-      synchronized(said.write(buffer, 0, count))
+      synchronized(recorded.write(buffer, 0, count))
       to.getOutputStream.write(buffer, 0, count)
     }
     Seq(from, to).foreach(_.close())

@@ -13,10 +13,10 @@ import org.apache.spark.network.sasl.SecretKeyHolder
 import org.apache.spark.network.server.TransportServerBootstrap
 import org.apache.spark.network.util.{MapConfigProvider, TransportConf}
 
-import sparkdl.comm.transport.{Answer, Chunk, ChunkPeer, ChunkTransport, PeerMessageReceiver}
+import sparkdl.comm.transport.{Chunk, ChunkAnswer, ChunkPeer, ChunkTransport, PeerMessageReceiver}
 
 /**
- * Serves blocks of memory, without Spark's environment.
+ * Transport that serves blocks of memory, without Spark's environment.
  *
  * @param secret None: no authentication
  */
@@ -24,7 +24,7 @@ final class TestTransport(secret: Option[String] = None, settings: Map[String, S
     extends ChunkTransport {
   private val blocks = new ConcurrentHashMap[String, Chunk => ManagedBuffer]
 
-  /** Chunks that somebody looked for. */
+  /** Number of chunks that were looked up. */
   val opened = new AtomicInteger
 
   def put(name: String, bytes: Array[Byte]): Unit = {
@@ -63,15 +63,16 @@ final class TestTransport(secret: Option[String] = None, settings: Map[String, S
 }
 
 /**
- * Keeps what it is told, and answers whoever asks.
+ * Receiver that keeps all messages, and answers all requests.
  *
- * @param partBytes of the parts in which it does, the last one is shorter
- * @param answering runs what answers: at once, if nothing else is given
+ * @param partBytes of each part of an answer; the last one is shorter
+ * @param answering runs the sending of answers; by default at once
  */
-final class Kept(partBytes: Int = Int.MaxValue, answering: Runnable => Unit = _.run()) extends PeerMessageReceiver {
-  override def asked(answer: Answer): Unit = answering(() => send(answer))
+final class RecordingReceiver(partBytes: Int = Int.MaxValue, answering: Runnable => Unit = _.run())
+    extends PeerMessageReceiver {
+  override def onRequest(answer: ChunkAnswer): Unit = answering(() => send(answer))
 
-  private def send(answer: Answer): Unit = {
+  private def send(answer: ChunkAnswer): Unit = {
     val offsets = Iterator.iterate(0L)(_ + partBytes).takeWhile(_ < answer.bytes).map(_.toInt)
     offsets.foreach(offset => answer.send(offset, math.min(partBytes, answer.bytes - offset))(_ => (), () => ()))
   }
@@ -79,13 +80,13 @@ final class Kept(partBytes: Int = Int.MaxValue, answering: Runnable => Unit = _.
   val messages = new LinkedBlockingQueue[Seq[Byte]]
   val losses = new LinkedBlockingQueue[ChunkPeer]
 
-  override def received(message: ByteBuffer): Unit = {
+  override def onMessage(message: ByteBuffer): Unit = {
     val bytes = new Array[Byte](message.remaining)
     message.get(bytes)
     messages.put(bytes.toSeq)
   }
-  override def lost(peer: ChunkPeer): Unit = losses.put(peer)
+  override def onPeerLost(peer: ChunkPeer): Unit = losses.put(peer)
 
   def next[T](queue: LinkedBlockingQueue[T]): T =
-    Option(queue.poll(20, TimeUnit.SECONDS)).getOrElse(throw new AssertionError("nothing came"))
+    Option(queue.poll(20, TimeUnit.SECONDS)).getOrElse(throw new AssertionError("no event arrived"))
 }

@@ -13,8 +13,8 @@ class WireSpec extends AnyFunSuite {
   private def bytes(hex: String): ByteBuffer =
     ByteBuffer.wrap(hex.grouped(2).map(Integer.parseInt(_, 16).toByte).toArray)
 
-  // Golden: peers of another build understand exactly this. Whoever changes it raises Wire.Version.
-  test("what is said, byte by byte") {
+  // Golden: peers of another build understand exactly this. A change must raise Wire.Version.
+  test("messages are encoded byte by byte as the golden ones") {
     assert(Wire.Version === 5)
     assert(hex(Wire.hello(ChunkPeer("h1", 513, "e2"))) === "01" + "00000005" + "00000201" + "0002" + "6831" + "6532")
     val message = Array[Byte](1, 2, 3, -1)
@@ -29,7 +29,7 @@ class WireSpec extends AnyFunSuite {
     assert(Wire.request(Chunk(-3, "b", Long.MaxValue - 1, 1)) === "-3/b/9223372036854775806/1")
   }
 
-  test("what was said is understood") {
+  test("encoded messages are decoded") {
     val hello = "01" + "00000007" + "00000201" + "0002" + "6831" + "6532"
     assert(Wire.decode(bytes(hello)) === Wire.Hello(7, ChunkPeer("h1", 513, "e2")))
     assert(Wire.decode(Wire.received(Long.MaxValue, -7)) === Wire.Received(Long.MaxValue, -7))
@@ -49,7 +49,7 @@ class WireSpec extends AnyFunSuite {
       assert(Wire.part(Wire.partId(part._1, part._2)) === Some(part))
   }
 
-  test("what nobody says is refused") {
+  test("malformed messages are refused") {
     val number = "00" * 8
     val tooLong = number + f"${PeerMessages.MaxBytes + 1}%08x" + "00000001" + "00"
     val messages =

@@ -9,21 +9,21 @@ class PhaseNumbersSpec extends AnyFunSuite {
     last
   })
 
-  test("a phase keeps its number, and comes after those before it, whichever is wanted first") {
+  test("a phase keeps its number, and comes after earlier phases in any order of requests") {
     val numbers = fit()
     val third = numbers(2)
     assert(numbers(1) < third && numbers(0) < numbers(1))
     assert(numbers(3) > third && numbers(2) === third)
   }
 
-  test("a fit that has done many steps and one that has done few take turns") {
+  test("fits with many and with few steps take turns") {
     val (old, young) = (fit(), fit())
     (0L to 100000L).foreach(old(_))
     assert(old(100000) < young(0))
     assert(young(0) < old(100001) && old(100001) < young(1))
   }
 
-  test("what is long past is as urgent as the oldest that is known") {
+  test("a long past phase has the number of the oldest known phase") {
     val numbers = fit()
     (0L to 9L).foreach(numbers(_))
     assert(numbers(0) === numbers(6) && numbers(6) < numbers(7))

@@ -2,7 +2,7 @@ package sparkdl.comm.flow
 
 import scala.collection.mutable
 
-/** Virtual time: what is to happen happens in its order. Times are nanoseconds. */
+/** Simulation in virtual time, which runs events in order. Times are nanoseconds. */
 final class Simulation {
   private val events =
     mutable.PriorityQueue.empty[(Long, Long, () => Unit)](Ordering.by(event => (-event._1, -event._2)))
@@ -16,7 +16,7 @@ final class Simulation {
     events.enqueue((time + nanos, count, () => happens))
   }
 
-  /** Until then, or until nothing is left to happen. */
+  /** Run until that time, or until there are no events. */
   def run(until: Long, unless: => Boolean = false): Unit =
     while (events.nonEmpty && events.head._1 <= until && !unless) {
       val (at, _, happens) = events.dequeue()
@@ -26,7 +26,7 @@ final class Simulation {
 }
 
 /**
- * One direction of a cable: packets of each flow in their order, flows in turn.
+ * Direction of a cable. It carries the packets of each flow in order, and the flows in turn.
  *
  * @param rate bytes per second
  * @param latency nanoseconds that a packet needs after it was sent
@@ -34,7 +34,7 @@ final class Simulation {
 final class Link(simulation: Simulation, var rate: Double, var latency: Long) {
   private val flows = mutable.LinkedHashMap.empty[Any, mutable.Queue[(Int, () => Unit)]]
   private var busy = false
-  private var debt = 0.0 // of a nanosecond, so that rounding does not change the rate
+  private var debt = 0.0 // part of a nanosecond, so that rounding does not change the rate
 
   def send(flow: Any, bytes: Int)(there: => Unit): Unit = {
     flows.getOrElseUpdate(flow, mutable.Queue.empty).enqueue((bytes, () => there))
@@ -57,7 +57,7 @@ final class Link(simulation: Simulation, var rate: Double, var latency: Long) {
   }
 }
 
-/** A window that does not follow anything. */
+/** Window of fixed size. */
 final class FixedWindow(override val bytes: Long) extends Window {
-  override def held(): Unit = ()
+  override def markLimited(): Unit = ()
 }

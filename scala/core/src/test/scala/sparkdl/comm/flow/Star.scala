@@ -3,8 +3,8 @@ package sparkdl.comm.flow
 import scala.collection.mutable
 
 /**
- * Executors with cables to a switch, which packets pass in the order in which they come. Those that confirm what came queue with
- * all others.
+ * Executors with cables to a switch, which forwards packets in the order of arrival. Confirmations queue with all other
+ * packets.
  *
  * @param rate bytes per second of every cable
  */
@@ -15,29 +15,29 @@ final class Star(val rate: Double, roundTrip: Long, executors: Int) {
   val uplinks: IndexedSeq[Link] = IndexedSeq.fill(executors)(new Link(simulation, rate, roundTrip / 2))
   val downlinks: IndexedSeq[Link] = IndexedSeq.fill(executors)(new Link(simulation, rate, 0))
   private val schedulers = IndexedSeq.fill(executors)(new TransferScheduler)
-  private val whenAllCame = mutable.Map.empty[Wanted, () => Unit]
-  private val missing = mutable.Map.empty[Wanted, Int]
+  private val completions = mutable.Map.empty[SendRequest, () => Unit]
+  private val missing = mutable.Map.empty[SendRequest, Int]
   private val wakes = Array.fill(executors)(-1L)
   private var received = 0L
 
   def inFlight: Long = schedulers.map(_.inFlight).sum
 
-  def send(from: Int, to: Int, bytes: Int, urgency: Urgency = Urgency(0, 0))(came: => Unit): Unit = {
+  def send(from: Int, to: Int, bytes: Int, urgency: Urgency = Urgency(0, 0))(onArrival: => Unit): Unit = {
     val turn = Math.floorMod(to - from, executors)
-    val block = new Wanted("block", to.toString, bytes.toLong, urgency, turn)
-    whenAllCame(block) = () => came
+    val block = new SendRequest("block", to.toString, bytes.toLong, urgency, turn)
+    completions(block) = () => onArrival
     missing(block) = bytes
-    schedulers(from).want(block)
+    schedulers(from).add(block)
     pump(from)
   }
 
-  /** Sends two blocks, and another one whenever one has come. */
+  /** Send two blocks, and another one whenever one has arrived. */
   def sendAlways(from: Int, to: Int, bytes: Int): Unit = {
     def another(): Unit = send(from, to, bytes)(another())
     (1 to 2).foreach(_ => another())
   }
 
-  /** Bytes that executors get in so many seconds. */
+  /** Run for so many seconds, and return the bytes that executors receive. */
   def received(seconds: Double): Double = {
     val (before, begin) = (received, simulation.now)
     simulation.run(begin + (seconds * 1e9).toLong)
@@ -53,7 +53,7 @@ final class Star(val rate: Double, roundTrip: Long, executors: Int) {
     }
   }
 
-  private def carryOut(from: Int, request: Request): Unit = {
+  private def carryOut(from: Int, request: ChunkRequest): Unit = {
     val to = request.block.peer.toInt
     val packets = (request.bytes + Packet - 1) / Packet
     (1 to packets).foreach { packet =>
@@ -63,10 +63,10 @@ final class Star(val rate: Double, roundTrip: Long, executors: Int) {
         if (packet == packets) {
           val there = simulation.now
           pass(to, from, Confirmation) {
-            schedulers(from).arrived(request, simulation.now, Some(there - to))
+            schedulers(from).recordArrival(request, simulation.now, Some(there - to))
             pump(from)
           }
-          arrived(request)
+          recordArrival(request)
         }
       }
     }
@@ -75,12 +75,12 @@ final class Star(val rate: Double, roundTrip: Long, executors: Int) {
   private def pass(from: Int, to: Int, bytes: Int)(there: => Unit): Unit =
     uplinks(from).send((), bytes)(downlinks(to).send((), bytes)(there))
 
-  private def arrived(request: Request): Unit = {
+  private def recordArrival(request: ChunkRequest): Unit = {
     val block = request.block
     missing(block) -= request.bytes
     if (missing(block) == 0) {
       missing -= block
-      whenAllCame.remove(block).get()
+      completions.remove(block).get()
     }
   }
 }

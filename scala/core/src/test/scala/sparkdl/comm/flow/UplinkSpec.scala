@@ -5,7 +5,7 @@ import scala.util.Random
 
 import org.scalatest.funsuite.AnyFunSuite
 
-/** Messages and blocks of many sizes that executors send each other, each in its turn. */
+/** Tests of executors that send each other messages and blocks of many sizes. */
 class UplinkSpec extends AnyFunSuite {
   private val Milli = 1000L * 1000
 
@@ -14,7 +14,7 @@ class UplinkSpec extends AnyFunSuite {
     roundTrip <- Seq(200000L, 20 * Milli)
   } yield (mbits, roundTrip)
 
-  test("of whatever link of one sender, most is used, and what is urgent waits for little") {
+  test("one sender uses most of any link, and an urgent message waits little") {
     val largest = 60000
     for ((mbits, roundTrip) <- Links; peers <- Seq(1, 7)) {
       val star = new Star(mbits * 1e6 / 8, roundTrip, peers + 1)
@@ -38,7 +38,7 @@ class UplinkSpec extends AnyFunSuite {
     }
   }
 
-  test("where all send to all, a bucket after the other and none far ahead, most of the links is used") {
+  test("all-to-all traffic, bucket by bucket, uses most of the links") {
     val (executors, ahead) = (8, 30)
     for ((mbits, roundTrip) <- Links if mbits < 1000; mean <- Seq(3000, 13000, 40000)) {
       val star = new Star(mbits * 1e6 / 8, roundTrip, executors)
@@ -68,23 +68,23 @@ class UplinkSpec extends AnyFunSuite {
     }
   }
 
-  test("small messages have the room of larger ones") {
+  test("small messages count as larger ones in the window") {
     val window = new UplinkWindow
     val message = 1600
     var now = 0L
-    window.arrived(window.send(message, now), 0, now + Milli, 0) // tells how long the path is
+    window.recordArrival(window.send(message, now), 0, now + Milli, 0) // shows the latency of the path
     for (_ <- 1 to 100) {
       val flights = Iterator.continually(window.send(message, now)).takeWhile(_ => window.hasRoom(message, now)).toList
-      window.held()
+      window.markLimited()
       flights.foreach { flight =>
         now += 4 * Milli
-        window.arrived(flight, 0, now, 0)
+        window.recordArrival(flight, 0, now, 0)
       }
     }
-    assert(window.bytes > 2 * ChunkSizes.Least)
+    assert(window.bytes > 2 * ChunkSizes.LeastBytes)
   }
 
-  test("a link whose rate changes is used") {
+  test("a link is used when its rate changes") {
     for (peers <- Seq(1, 4); roundTrip <- Seq(200000L, 20 * Milli); rates <- Seq((200, 20), (20, 200), (1000, 50))) {
       val (before, after) = (rates._1 * 1e6 / 8, rates._2 * 1e6 / 8)
       val star = new Star(math.max(before, after), roundTrip, peers + 1)
@@ -99,7 +99,7 @@ class UplinkSpec extends AnyFunSuite {
     }
   }
 
-  test("a path that becomes longer is believed in the end") {
+  test("a path that becomes longer is accepted after a while") {
     val rate = 100 * 1e6 / 8
     val star = new Star(rate, Milli, 2)
     star.sendAlways(0, 1, 16 << 20)
@@ -109,7 +109,7 @@ class UplinkSpec extends AnyFunSuite {
     assert(star.received(5) > 0.9 * 5 * rate)
   }
 
-  test("one receiver that is slow keeps the link from no other") {
+  test("a slow receiver does not keep the link from other receivers") {
     for (mbits <- Seq(50, 200, 1000); roundTrip <- Seq(200000L, 20 * Milli)) {
       val rate = mbits * 1e6 / 8
       val star = new Star(rate, roundTrip, 5)
@@ -120,7 +120,7 @@ class UplinkSpec extends AnyFunSuite {
     }
   }
 
-  test("many that send to one use its link") {
+  test("many senders to one receiver use its link") {
     for (mbits <- Seq(27, 200); senders <- Seq(3, 8)) {
       val star = new Star(mbits * 1e6 / 8, 200000L, senders + 1)
       for (from <- 1 to senders) star.sendAlways(from, 0, 1 << 20)
@@ -129,7 +129,7 @@ class UplinkSpec extends AnyFunSuite {
     }
   }
 
-  test("64 MiB to one in the same machine are there nearly as soon as they can be") {
+  test("64 MiB to a peer on the same machine arrive nearly at the link's rate") {
     val star = new Star(4e9, 60000, 2)
     var took = 0L
     star.send(0, 1, 64 << 20, Urgency(0, 0)) { took = star.simulation.now }
@@ -137,22 +137,24 @@ class UplinkSpec extends AnyFunSuite {
     assert(took / 1e9 < 1.1 * (64 << 20) / 4e9)
   }
 
-  test("whatever is slow and whenever it is sent, all comes") {
+  test("all blocks arrive, for any slow links and times of sending") {
     for (seed <- 1 to 100) withClue(s"seed $seed: ") {
       val random = new Random(seed)
       val executors = 2 + random.nextInt(6)
       val rate = Seq(10, 100, 1000)(random.nextInt(3)) * 1e6 / 8
       val star = new Star(rate, 100000L + random.nextInt(200) * Milli / 10, executors)
       for (link <- star.uplinks ++ star.downlinks if random.nextInt(4) == 0) link.rate = rate / (1 + random.nextInt(50))
-      var came = 0
+      var arrivedCount = 0
       for (_ <- 1 to 40) {
         val Seq(from, to) = random.shuffle((0 until executors).toList).take(2)
         val bytes = 1 + (random.nextDouble() * rate / 20).toInt
         val urgency = Urgency(random.nextInt(2).toLong, random.nextInt(9))
-        star.simulation.after((random.nextDouble() * 1e9).toLong)(star.send(from, to, bytes, urgency)(came += 1))
+        star.simulation.after((random.nextDouble() * 1e9).toLong)(
+          star.send(from, to, bytes, urgency)(arrivedCount += 1)
+        )
       }
       star.simulation.run(1000000 * Milli)
-      assert(came === 40 && star.inFlight === 0)
+      assert(arrivedCount === 40 && star.inFlight === 0)
     }
   }
 }

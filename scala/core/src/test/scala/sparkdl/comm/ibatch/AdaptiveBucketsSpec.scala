@@ -12,14 +12,14 @@ class AdaptiveBucketsSpec extends AnyFunSuite {
   private val mapper = new ObjectMapper
   private val clock = new ManualClock
   private val traffic =
-    Traffic(world = 2, pull = IndexedSeq(64, 20), push = IndexedSeq(64, 20), noticeBytes = 0, ahead = true)
+    Traffic(world = 2, pull = IndexedSeq(64, 20), push = IndexedSeq(64, 20), noticeBytes = 0, pullsAhead = true)
   private val whole = IndexedSeq(Batch(1, 2))
   private val layerwise = IndexedSeq(Batch(1, 1), Batch(2, 2))
 
   private val direction = DirectionProfile(IndexedSeq(0.5, 0.25), startup = 0.001, perByte = 2e-9)
   private val pulls = RankReport(Some(direction), None, None)
 
-  /** With it, layers are best pulled one by one, and pushed at once. */
+  /** Reports with which pulls are best layer by layer, and pushes best in one batch. */
   private val both = RankReport(Some(direction), Some(direction.copy(startup = 5)), None)
 
   private def adaptive(
@@ -42,7 +42,7 @@ class AdaptiveBucketsSpec extends AnyFunSuite {
   private def kept(buckets: AdaptiveBuckets): Seq[String] =
     Seq("pull", "push").map(direction => report(buckets).get(direction).get("kept").asText)
 
-  /** By policy, what an iteration took; alike in both directions. */
+  /** Return the measured seconds of each tried policy, which are equal in both directions. */
   private def tried(buckets: AdaptiveBuckets): Seq[(String, Double)] = {
     val found = Set("pull", "push").map(direction => report(buckets).get(direction).path("tried"))
     assert(found.size === 1)
@@ -51,33 +51,36 @@ class AdaptiveBucketsSpec extends AnyFunSuite {
 
   test("policies that need no profile measure nothing") {
     val blind = adaptive("layerwise", "fixed:10")
-    assert(!blind.profiles && blind.nextLook.isEmpty)
+    assert(!blind.needsProfiles && blind.nextReportStep.isEmpty)
     assert((blind.pulls, blind.pushes) === ((layerwise, layerwise.reverse)))
     assert(outcomes(blind) === Set("used"))
     assert(report(blind).get("pull").toString ===
       """{"policy":"layerwise","kept":"layerwise","batches":[[1,1],[2,2]],"asked":"layerwise","outcome":"used"}""")
     assert(kept(blind) === Seq("layerwise", "fixed:10"))
-    assert(adaptive("ibatch", traffic = traffic.copy(world = 1)).nextLook.isEmpty, "there is nobody to pull from")
+    assert(
+      adaptive("ibatch", traffic = traffic.copy(world = 1)).nextReportStep.isEmpty,
+      "there is no rank to pull from"
+    )
   }
 
-  test("a profile comes first, and a new plan when it drifts") {
-    val buckets = adaptive("ibatch", traffic = traffic.copy(ahead = false, noticeBytes = 20))
+  test("the first plan follows a profile, and a new plan its drift") {
+    val buckets = adaptive("ibatch", traffic = traffic.copy(pullsAhead = false, noticeBytes = 20))
     assert((buckets.pulls, buckets.pushes) === ((whole, whole)))
-    assert(buckets.nextLook === Some(6))
+    assert(buckets.nextReportStep === Some(6))
     assert(buckets.replan(Seq(RankReport(None, None, None))) === None, "nothing was measured")
-    assert(buckets.nextLook === Some(56))
+    assert(buckets.nextReportStep === Some(56))
     assert(buckets.replan(Seq(pulls)) === Some((layerwise, whole)), "pushes were not measured")
     val expected = mapper.readTree(
       """{"policy": "ibatch", "kept": "plan, 2 pulls, one per layer", "batches": [[1, 1], [2, 2]], "predicted_seconds": 0.751000064, "optimal_ratio": 1.0,
         | "profile": {"startup": 0.001, "transfer": [6.4e-8, 2e-8], "compute": [0.5, 0.25], "bytes": [64, 20],
         | "notice_bytes": 20}, "asked": "ibatch", "outcome": "used"}""".stripMargin
     )
-    assert(report(buckets).get("pull").toString === expected.toString, "one of two ranks has half of each layer")
+    assert(report(buckets).get("pull").toString === expected.toString, "each of two ranks has half of each layer")
     assert(report(buckets).get("push").get("batches").toString === "[[1,2]]")
     def slower(startup: Double) = Seq(RankReport(Some(direction.copy(startup = startup)), None, None))
     assert(buckets.replan(slower(0.0012)) === None)
     assert(buckets.replan(slower(0.0013)) === Some((layerwise, whole)))
-    assert(buckets.nextLook === Some(206))
+    assert(buckets.nextReportStep === Some(206))
   }
 
   test("a reported profile is a request for the same plan") {
@@ -95,7 +98,7 @@ class AdaptiveBucketsSpec extends AnyFunSuite {
     }
   }
 
-  test("sums and updates of a step are of its layers, by their bytes") {
+  test("sums and updates of a step are divided among its layers by their bytes") {
     val buckets = adaptive("whole", "ibatch")
     val measured = direction.copy(sum = 0.75, update = 1.5)
     assert(buckets.replan(Seq(RankReport(None, Some(measured), None))).isDefined)
@@ -105,24 +108,24 @@ class AdaptiveBucketsSpec extends AnyFunSuite {
     assert(!profile.has("gap"))
   }
 
-  test("the paper's policy is of pulls") {
+  test("the paper's policy plans pulls only") {
     val buckets = adaptive("paper")
     assert(buckets.replan(Seq(both)).map(_._2) === Some(whole))
     val Seq(pull, push) = Seq("pull", "push").map(report(buckets).get(_))
     assert(pull.get("policy").asText === "paper" && pull.get("profile").get("in_turn").asBoolean)
     assert(push.get("policy").asText === "whole" && !push.get("profile").has("in_turn"))
     val settings = BatchingSettings("paper", "ibatch", 5, 0.25)
-    assert((settings.pull, settings.push, settings.inTurn) === ((Policy.Paper, Policy.IBatch, true)))
+    assert((settings.pull, settings.push, settings.isSequential) === ((Policy.Paper, Policy.IBatch, true)))
   }
 
-  test("the paper's layers come one by one") {
+  test("the paper's layerwise policy requests one layer at a time") {
     val buckets = adaptive("paper-layerwise")
-    assert(buckets.nextLook.isEmpty)
+    assert(buckets.nextReportStep.isEmpty)
     assert((buckets.pulls, buckets.pushes) === ((layerwise, whole)))
-    assert(BatchingSettings("paper-layerwise", "", 5, 0.25).inTurn)
+    assert(BatchingSettings("paper-layerwise", "", 5, 0.25).isSequential)
   }
 
-  test("of many layers a few equal parts are tried as well") {
+  test("with many layers, a few equal parts are tried too") {
     val many = IndexedSeq.fill(72)(64L)
     val buckets = adaptive("ibatch", traffic = traffic.copy(pull = many, push = many))
     val measured = direction.copy(compute = IndexedSeq.fill(72)(0.1), startup = 1)
@@ -134,35 +137,35 @@ class AdaptiveBucketsSpec extends AnyFunSuite {
     assert(outcomes(buckets) === Set("tried, and rejected: parts:24 was faster"))
     assert(kept(buckets) === Seq("parts:24", "parts:24"))
     val sizes = buckets.pulls.map(batch => batch.last - batch.first + 1)
-    assert(sizes.take(2) === Seq(1, 2), "the first part is cut once more")
+    assert(sizes.take(2) === Seq(1, 2), "the first part is cut again")
     assert(sizes.drop(2).forall(size => size >= 2 && size <= 4))
   }
 
-  test("directions overlap where neither is whole") {
-    assert(BatchingSettings("ibatch", "", 5, 0.25).overlap)
+  test("directions overlap if neither has one batch for all layers") {
+    assert(BatchingSettings("ibatch", "", 5, 0.25).canOverlap)
     Seq(("whole", "ibatch"), ("ibatch", "whole"), ("paper", ""), ("paper-layerwise", "")).foreach { case (pull, push) =>
-      assert(!BatchingSettings(pull, push, 5, 0.25).overlap)
+      assert(!BatchingSettings(pull, push, 5, 0.25).canOverlap)
     }
   }
 
-  test("what shares the network is planned together") {
+  test("directions that share the network are planned together") {
     val buckets = adaptive("ibatch")
     assert(buckets.replan(Seq(both)) === Some((layerwise, whole)))
     val seconds = Set("pull", "push").map(report(buckets).get(_).get("iteration_seconds").asDouble)
     assert(seconds.size === 1 && seconds.head > 5)
     assert(report(buckets).get("push").get("profile").get("compute").toString === "[0.5,0.25]")
-    assert(outcomes(buckets) === Set("used"), "nothing is tried where iterations are not timed")
+    assert(outcomes(buckets) === Set("used"), "nothing is tried without timed iterations")
     assert(kept(buckets) === Seq("plan, 2 pulls, one per layer", "plan, 1 push"))
   }
 
-  /** Asked for another plan whenever an iteration took so long. */
+  /** Replan after iterations of so many seconds. */
   private def replanned(buckets: AdaptiveBuckets, seconds: Double*) =
     seconds.map(each => buckets.replan(Seq.fill(2)(both.copy(seconds = Some(each)))))
 
-  test("a plan stays if nothing plainer is faster") {
+  test("a plan stays if no simpler policy is faster") {
     val buckets = adaptive("ibatch")
     val looks = Seq(3.0, 1.0, 0.99, 5.0).map { seconds =>
-      (replanned(buckets, seconds).head, buckets.nextLook)
+      (replanned(buckets, seconds).head, buckets.nextReportStep)
     }
     assert(looks === Seq(
       (Some((layerwise, whole)), Some(11)),
@@ -174,9 +177,9 @@ class AdaptiveBucketsSpec extends AnyFunSuite {
     assert(outcomes(buckets) === Set("tried, and used"))
   }
 
-  test("what is faster than the plan is taken") {
+  test("a policy that is faster than the plan is used") {
     val buckets = adaptive("ibatch")
-    assert(replanned(buckets, 3.0, 1.0, 0.9).last === None, "it is in use")
+    assert(replanned(buckets, 3.0, 1.0, 0.9).last === None, "the best policy is in use")
     assert(buckets.pushes === layerwise.reverse)
     assert(outcomes(buckets) === Set("tried, and rejected: layerwise was faster"))
     assert(Seq("policy", "asked").map(report(buckets).get("pull").get(_).asText) === Seq("layerwise", "ibatch"))
@@ -186,7 +189,7 @@ class AdaptiveBucketsSpec extends AnyFunSuite {
     assert(outcomes(other) === Set("tried, and rejected: whole was faster"))
   }
 
-  test("of a plan that was rejected the summary has what was predicted and what was measured") {
+  test("the summary of a rejected plan has its prediction and its measurement") {
     val buckets = adaptive("ibatch")
     replanned(buckets, 3.0)
     val promised = report(buckets).get("pull").get("iteration_seconds").asDouble
@@ -195,12 +198,12 @@ class AdaptiveBucketsSpec extends AnyFunSuite {
     val plan = found.get("ibatch")
     assert((plan.get("seconds").asDouble, plan.get("predicted_seconds").asDouble) === ((1.0, promised)))
     assert((plan.get("pulls").asInt, plan.get("pushes").asInt) === ((2, 1)))
-    assert(found.get("whole").get("predicted_seconds").asDouble > promised, "it was planned because of that")
+    assert(found.get("whole").get("predicted_seconds").asDouble > promised, "that is why it was planned")
     assert(found.get("layerwise").get("predicted_seconds").asDouble ===
       report(buckets).get("pull").get("iteration_seconds").asDouble)
   }
 
-  test("where one batch comes with its notices it is timed again, as its blocks were fetched in the profile") {
+  test("one inline batch is timed again, as its blocks were fetched in the profile") {
     val buckets = adaptive("ibatch", traffic = traffic.copy(noticeBytes = 84))
     assert(replanned(buckets, 3.0).last.isDefined)
     assert(tried(buckets) === Nil)
@@ -211,7 +214,7 @@ class AdaptiveBucketsSpec extends AnyFunSuite {
     assert(outcomes(buckets) === Set("tried, and rejected: whole was faster"))
   }
 
-  test("a summary tells what was rejected from what was never tried") {
+  test("a summary distinguishes rejected plans from plans that were never tried") {
     def why(buckets: AdaptiveBuckets) = {
       assert(outcomes(buckets).size === 1 && kept(buckets) === Seq("whole", "whole"))
       outcomes(buckets).head
@@ -230,11 +233,11 @@ class AdaptiveBucketsSpec extends AnyFunSuite {
 
   test("a new plan is tried if it has other batches") {
     val buckets = adaptive("ibatch")
-    replanned(buckets, 3.0, 1.0, 0.9) // it stays with layerwise
+    replanned(buckets, 3.0, 1.0, 0.9) // layerwise stays
     def slower(startup: Double) =
       buckets.replan(Seq(both.copy(pull = Some(direction.copy(startup = startup)), seconds = Some(2.0))))
     assert(slower(0.002) === Some((layerwise, whole)))
-    assert(slower(0.009) === None, "what was known of layerwise is known: the trial is of the plan alone")
+    assert(slower(0.009) === None, "layerwise was measured before, so only the plan is tried")
     assert(tried(buckets) === Seq("layerwise" -> 2.0, "ibatch" -> 2.0))
     assert(slower(0.009) === Some((layerwise, whole)))
     assert(tried(buckets) === Seq("layerwise" -> 2.0, "ibatch" -> 2.0))

@@ -10,38 +10,40 @@ class AutotunerSpec extends AnyFunSuite {
   private val batches = Map[Policy, Int](Whole -> 2, Parts(24) -> 48, IBatch -> 60, Layerwise -> 200)
 
   private def measured(policy: Policy, seconds: Double) =
-    Autotuner.Measured(seconds, predicted = seconds / 2, batches(policy), pushes = 0)
+    Autotuner.Measured(seconds, predictedSeconds = seconds / 2, batches(policy), pushes = 0)
 
-  /** What is in use after each of `seconds`. */
+  /** Return the policy in use after each of `seconds`. */
   private def inUse(autotuner: Autotuner, seconds: Double*): Seq[Policy] = seconds.map { each =>
     assert(!autotuner.isOver)
-    autotuner.took(measured(autotuner.current, each))
+    autotuner.record(measured(autotuner.current, each))
     autotuner.current
   }
 
   private def autotuner = new Autotuner(IBatch, Seq(Layerwise), ListMap(Whole -> measured(Whole, 3.0)))
 
   test("the plan comes first, then the others in turn, then the fastest") {
-    val tried = autotuner
-    assert(tried.current === IBatch)
-    assert(inUse(tried, 1.0, 0.9) === Seq(Layerwise, Layerwise))
-    assert(tried.isOver)
-    assert(tried.tried.toSeq.map { case (policy, each) => (policy, each.seconds, each.predicted) } ===
+    val tuner = autotuner
+    assert(tuner.current === IBatch)
+    assert(inUse(tuner, 1.0, 0.9) === Seq(Layerwise, Layerwise))
+    assert(tuner.isOver)
+    assert(tuner.measurements.toSeq.map { case (policy, each) =>
+      (policy, each.seconds, each.predictedSeconds)
+    } ===
       Seq((Whole, 3.0, 1.5), (IBatch, 1.0, 0.5), (Layerwise, 0.9, 0.45)))
-    assert(inUse(autotuner, 4.0, 5.0) === Seq(Layerwise, Whole), "that was known from before")
+    assert(inUse(autotuner, 4.0, 5.0) === Seq(Layerwise, Whole), "that was measured before")
   }
 
-  test("what is as fast as the plan, but for chance, does not take its place") {
+  test("a policy that is faster by chance only does not replace the plan") {
     assert(inUse(autotuner, 1.0, 0.99) === Seq(Layerwise, IBatch))
   }
 
-  test("but with fewer batches it does") {
-    def tried = new Autotuner(IBatch, Seq(Parts(24)), ListMap.empty)
-    assert(inUse(tried, 1.0, 1.01) === Seq(Parts(24), Parts(24)))
-    assert(inUse(tried, 1.0, 1.03) === Seq(Parts(24), IBatch))
+  test("a policy that is as fast with fewer batches replaces the plan") {
+    def tuner = new Autotuner(IBatch, Seq(Parts(24)), ListMap.empty)
+    assert(inUse(tuner, 1.0, 1.01) === Seq(Parts(24), Parts(24)))
+    assert(inUse(tuner, 1.0, 1.03) === Seq(Parts(24), IBatch))
   }
 
-  test("where all else is known the plan alone is tried") {
+  test("only the plan is tried if all other policies were measured") {
     val alone = new Autotuner(IBatch, Nil, ListMap(Layerwise -> measured(Layerwise, 2.0)))
     assert(inUse(alone, 2.0) === Seq(IBatch))
     assert(alone.isOver)

@@ -23,7 +23,7 @@ class PlanMainSpec extends AnyFunSuite {
   private def request(direction: String, policy: String = "layerwise"): String =
     s"""{"startup": 1, "transfer": [2, 3], "compute": [4, 5], "policy": "$policy", "direction": "$direction"}"""
 
-  test("every line is answered with a line; pushes go in the reverse order, mirrored in time") {
+  test("every line is answered with a line; pushes are in reverse order, mirrored in time") {
     val Seq(pull, push) = answers(request("pull"), request("push"))
     assert(pull.toString === """{"predicted_seconds":12.0,"optimal_ratio":1.0,"batches":[[1,1],[2,2]],""" +
       """"schedule":[[0.0,3.0,3.0,7.0],[3.0,7.0,7.0,12.0]]}""")
@@ -31,7 +31,7 @@ class PlanMainSpec extends AnyFunSuite {
     assert(push.path("schedule").toString === "[[5.0,9.0,0.0,5.0],[9.0,12.0,5.0,9.0]]")
   }
 
-  test("both directions together: chosen, or judged as they are given") {
+  test("both directions together: batches are chosen, or predicted as given") {
     val direction = """"startup": 1, "transfer": [2, 3], "compute": [4, 5]"""
     def both(batches: String) = s"""{"pull": {$direction$batches}, "push": {$direction$batches}}"""
     val Seq(chosen, whole, bad) =
@@ -43,7 +43,7 @@ class PlanMainSpec extends AnyFunSuite {
     assert(bad.path("error").asText.contains("that cover 2 layers"))
   }
 
-  test("blocks that come with their notices wait for those that are more urgent, and have no start-up") {
+  test("inline blocks wait for more urgent blocks, and have no start-up") {
     def both(noticed: String) = {
       def direction(compute: String, batches: String) =
         s"""{"startup": 0.1, "transfer": [0.9, 0.3], "compute": $compute, "bytes": [100, 1], "batches": $batches$noticed}"""
@@ -54,7 +54,7 @@ class PlanMainSpec extends AnyFunSuite {
     assert(answers(both(""", "notice_bytes": 0.5""")).head.path("error").asText.contains("whole numbers"))
   }
 
-  test("a bad request is answered with what is wrong, and the next one with a plan") {
+  test("a bad request is answered with its error, and the next one with a plan") {
     val bad = Seq(
       "{" -> "not JSON",
       "{}" -> "startup",

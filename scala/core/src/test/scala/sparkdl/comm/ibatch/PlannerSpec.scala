@@ -6,7 +6,7 @@ import scala.util.Random
 
 import org.scalatest.funsuite.AnyFunSuite
 
-/** Times are whole numbers in these tests, so that sums are exact in whatever order they are made. */
+/** Tests with times in whole numbers, so that sums are exact in any order. */
 class PlannerSpec extends AnyFunSuite {
   private val greedy = Seq(Policy.Greedy1, Policy.Greedy2)
   private val policies = greedy ++ Seq(Policy.Whole, Policy.Layerwise, Policy.IBatch, Policy.Optimal, Policy.Fixed(40))
@@ -14,7 +14,7 @@ class PlannerSpec extends AnyFunSuite {
   private def profile(startup: Int, transfer: Seq[Int], compute: Seq[Int]): Profile =
     Profile(startup.toDouble, transfer.map(_.toDouble).toIndexedSeq, compute.map(_.toDouble).toIndexedSeq)
 
-  /** Small ones, in which neither communication nor computation always dominates; layers that take no time too. */
+  /** Return small profiles in which neither communication nor computation always dominates, also with layers that take no time. */
   private def profiles(seed: Int, most: Int): Iterator[Profile] = {
     val random = new Random(seed)
     Iterator.fill(2000) {
@@ -33,7 +33,7 @@ class PlannerSpec extends AnyFunSuite {
       (1 until layers).filter(layer => (cuts >> (layer - 1) & 1) == 1) :+ layers
     }
 
-  /** The pipeline as it runs, batch by batch. */
+  /** Simulate the pipeline batch by batch, and return its time. */
   private def simulated(profile: Profile, ends: IndexedSeq[Int]): Double = {
     var (arrived, done, before) = (0.0, 0.0, 0)
     ends.foreach { end =>
@@ -44,7 +44,7 @@ class PlannerSpec extends AnyFunSuite {
     done
   }
 
-  /** Pushes as they run: a batch can go when its gradients are there and the batch before it has gone. */
+  /** Simulate pushes: a batch is sent when its gradients are complete and the batch before it is sent. */
   private def simulatedPush(profile: Profile, ends: IndexedSeq[Int]): Double = {
     var (computed, gone, last) = (0.0, 0.0, profile.layers)
     (0 +: ends.init).reverse.foreach { before =>
@@ -73,7 +73,7 @@ class PlannerSpec extends AnyFunSuite {
     }
   }
 
-  test("no plan takes less time than the optimal one, and none as good has fewer batches") {
+  test("no plan is faster than the optimal one, or as fast with fewer batches") {
     profiles(2, 10).foreach { profile =>
       val best = everyCut(profile.layers).map(cut => (simulated(profile, cut), cut.size)).min
       val plan = Planner.plan(profile, Policy.Optimal)
@@ -81,7 +81,7 @@ class PlannerSpec extends AnyFunSuite {
     }
   }
 
-  test("Algorithm 1 satisfies Eq. 5 unless no choice of its step does") {
+  test("Algorithm 1 satisfies Eq. 5 unless its step has no such choice") {
     profiles(3, 12).foreach { profile =>
       val times = new Pipeline(profile)
       val found = 0 +: ends(Planner.plan(profile, Policy.Greedy1))
@@ -97,7 +97,7 @@ class PlannerSpec extends AnyFunSuite {
     }
   }
 
-  test("Algorithm 2 satisfies Eq. 5 unless no choice of its step does") {
+  test("Algorithm 2 satisfies Eq. 5 unless its step has no such choice") {
     profiles(4, 12).foreach { profile =>
       val times = new Pipeline(profile)
       val found = 0 +: ends(Planner.plan(profile, Policy.Greedy2))
@@ -116,7 +116,7 @@ class PlannerSpec extends AnyFunSuite {
     }
   }
 
-  test("ibatch is the better one of the two") {
+  test("ibatch is the better plan of the two algorithms") {
     profiles(5, 12).foreach { profile =>
       val both = greedy.map(Planner.plan(profile, _).seconds)
       assert(Planner.plan(profile, Policy.IBatch).seconds === both.min)
@@ -124,7 +124,7 @@ class PlannerSpec extends AnyFunSuite {
   }
 
   test("the paper's Fig. 4: twelve layers in three batches") {
-    // As in its Fig. 3: layer 2, a convolution, computes long; layer 11, fully connected, transfers long.
+    // As in its Fig. 3: layer 2, a convolution, computes long. Layer 11, fully connected, transfers long.
     val googLeNet = profile(1, Seq(1, 1, 1, 1, 1, 2, 2, 2, 2, 2, 9, 1), Seq(1, 4, 2, 2, 2, 9, 1, 1, 0, 1, 0, 0))
     val plan = Planner.plan(googLeNet, Policy.IBatch)
     assert(plan.batches === Seq(Batch(1, 5), Batch(6, 10), Batch(11, 12)))
@@ -134,7 +134,7 @@ class PlannerSpec extends AnyFunSuite {
     )
   }
 
-  test("parts take about as long to transfer, and the first one is cut once more") {
+  test("parts have about equal transfer times, and the first one is cut again") {
     val even = profile(1, Seq.fill(6)(1), Seq.fill(6)(1))
     assert(ends(Planner.plan(even, Policy("parts:2"))) === Seq(1, 3, 6))
     assert(ends(Planner.plan(even, Policy("parts:100"))) === (1 to 6))
@@ -147,14 +147,14 @@ class PlannerSpec extends AnyFunSuite {
     intercept[IllegalArgumentException](Planner.plan(sized.copy(bytes = IndexedSeq.empty), Policy.Fixed(40)))
   }
 
-  test("a thousand layers are planned at once") {
+  test("a thousand layers are planned quickly") {
     val random = new Random(6)
     def times = IndexedSeq.fill(1000)(random.nextDouble() * random.nextDouble())
     val large = Profile(0.01, times, times)
     val threads = ManagementFactory.getThreadMXBean
     val limits = greedy.map((_, 0.05)) ++ Seq[(Policy, Double)](Policy.IBatch -> 0.05, Policy.Optimal -> 1.0)
     limits.foreach { case (policy, limit) =>
-      // This thread's own time, and the best of some: other programs may run.
+      // This thread's CPU time, and the best of several runs, as other programs may run.
       val seconds = Iterator
         .fill(10) {
           val begin = threads.getCurrentThreadCpuTime
@@ -167,7 +167,7 @@ class PlannerSpec extends AnyFunSuite {
     policies.init.foreach(policy => assert(Planner.ratioToOptimal(large, Planner.plan(large, policy)) >= 1.0, policy))
   }
 
-  test("what makes no sense is refused") {
+  test("invalid arguments are refused") {
     intercept[IllegalArgumentException](profile(1, Nil, Nil))
     intercept[IllegalArgumentException](profile(1, Seq(1, 2), Seq(1)))
     intercept[IllegalArgumentException](profile(-1, Seq(1), Seq(1)))

@@ -28,7 +28,7 @@ class BlockEncodingSpec extends AnyFunSuite {
   }
 
   Seq(Bf16, Fp16).foreach { half =>
-    test(s"${half.name} rounds as the golden values do") {
+    test(s"${half.name} rounds as the golden values") {
       val expected = Golden.shorts(s"wire/values.${half.name}")
       rounded(half, values).zip(expected).zip(values).foreach { case ((found, right), value) =>
         assert(found === right, s"for $value")
@@ -45,9 +45,9 @@ class BlockEncodingSpec extends AnyFunSuite {
       }
     }
 
-    test(s"${half.name} rounds every number to the nearest one that it has, of two the even one") {
+    test(s"${half.name} rounds every number to the nearest value, and ties to even") {
       val finite = widened(half, Array.tabulate(1 << 15)(_.toShort)).takeWhile(!_.isInfinite).map(_.toDouble)
-      // Infinity is rounded to as if it were the next finite number.
+      // Infinity counts as the next finite number in rounding.
       val steps = finite :+ (2 * finite.last - finite(finite.length - 2))
       val random = new Random(11)
       val drawn = Array.fill(100000)(java.lang.Float.intBitsToFloat(random.nextInt())).filterNot(_.isNaN)
@@ -65,7 +65,7 @@ class BlockEncodingSpec extends AnyFunSuite {
       }
     }
 
-    test(s"a ${half.name} block is decoded in parts as it is at once") {
+    test(s"a ${half.name} block is decoded in parts to the same values as at once") {
       val layout = new ShardLayout(IndexedSeq(5000L, 17L, 20000L, 3L), 2)
       val shape = layout.wholeBlock(1)
       val count = layout.total.toInt
@@ -89,7 +89,7 @@ class BlockEncodingSpec extends AnyFunSuite {
   }
 
   Seq(Fp32, Bf16, Fp16, SparseEncoding).foreach { encoding =>
-    test(s"a ${encoding.name} block of several layers needs no more room than their blocks apart") {
+    test(s"a ${encoding.name} block of several layers needs no more room than one block per layer") {
       val random = new Random(8)
       (1 to 100).foreach { _ =>
         val layers = IndexedSeq.fill(1 + random.nextInt(9))(1L + random.nextInt(1 << (1 + random.nextInt(16))))
@@ -106,7 +106,7 @@ class BlockEncodingSpec extends AnyFunSuite {
       }
     }
 
-    test(s"what is encoded as ${encoding.name} is added in the order of the blocks") {
+    test(s"${encoding.name} blocks are added in their order") {
       val layout = new ShardLayout(IndexedSeq(5000L, 17L, 20000L), 1)
       val shape = layout.wholeBlock(0)
       val count = layout.total.toInt
@@ -128,7 +128,7 @@ class BlockEncodingSpec extends AnyFunSuite {
       }
       val begin = staging + encoding.stagingBytes(shape)
       val block = ByteRange(begin, at - begin)
-      assert(encoding.canHave(shape, block.count) && block.count <= encoding.maxBytes(shape))
+      assert(encoding.isValidLength(shape, block.count) && block.count <= encoding.maxBytes(shape))
       encoding.addInto(memory, Nil, Seq(block), shape, vector(1))
       assert(read(1) === sent)
       val own = Array.fill(count)(1e8f)
@@ -141,7 +141,7 @@ class BlockEncodingSpec extends AnyFunSuite {
     }
   }
 
-  /** On one server. */
+  /** Return the shape of one layer on one server, and memory for it. */
   private def oneLayer(count: Int): (BlockShape, Segment) =
     (new ShardLayout(IndexedSeq(count.toLong), 1).wholeBlock(0), Memory.allocate(count * 32L))
 
@@ -150,7 +150,7 @@ class BlockEncodingSpec extends AnyFunSuite {
     SparseEncoding.encode(memory, _.start * 4, shape, at).head
   }
 
-  /** -0.0 is what changes nothing that it is added to. */
+  /** Decode a block by adding it to -0.0, which keeps the block's bits. */
   private def ofSparse(memory: Segment, block: ByteRange, shape: BlockShape): Array[Float] = {
     val elements = Array.fill(shape.count.toInt)(-0.0f)
     memory.putFloats(shape.count * 4, elements, elements.length)
@@ -161,7 +161,7 @@ class BlockEncodingSpec extends AnyFunSuite {
 
   private def bits(values: Array[Float]): Seq[Int] = values.toSeq.map(java.lang.Float.floatToRawIntBits)
 
-  test("a sparse block is as the golden one") {
+  test("a sparse block equals the golden one") {
     val elements = Golden.floats("wire/sparse.f32")
     val (shape, memory) = oneLayer(elements.length)
     val block = encoded(memory, shape, elements, elements.length * 8L)
@@ -171,7 +171,7 @@ class BlockEncodingSpec extends AnyFunSuite {
     assert(bits(ofSparse(memory, block, shape)) === bits(elements))
   }
 
-  test("what most elements are not zero of is sent as it is, four bytes longer") {
+  test("mostly non-zero elements are sent densely, four bytes longer") {
     val elements = Array.tabulate(9000)(i => if (i % 10 == 0) -0.0f else i.toFloat)
     val (shape, memory) = oneLayer(elements.length)
     val block = encoded(memory, shape, elements, 9000 * 8L)
@@ -179,7 +179,7 @@ class BlockEncodingSpec extends AnyFunSuite {
     assert(bits(ofSparse(memory, block, shape)) === bits(elements))
   }
 
-  test("in sums of sparse blocks only what nobody used is -0.0, as if all were dense") {
+  test("in sums of sparse blocks only unused elements are -0.0, as in dense sums") {
     val random = new Random(3)
     (1 to 200).foreach { _ =>
       val count = 1 + random.nextInt(6000)
@@ -205,7 +205,7 @@ class BlockEncodingSpec extends AnyFunSuite {
     }
   }
 
-  test("a sparse block that lies is refused") {
+  test("a malformed sparse block is refused") {
     val elements = Array.tabulate(100000)(i => if (i % 1000 == 7) 1f else if (i < 5) -0.0f else 0f)
     val (shape, memory) = oneLayer(elements.length)
     val at = elements.length * 8L
@@ -222,26 +222,26 @@ class BlockEncodingSpec extends AnyFunSuite {
       assert(error.kind === CommException.Protocol)
     }
     refused(_ => (), whole.count - 2)
-    refused(_.putInt(0, 99)) // entries
+    refused(_.putInt(0, 99)) // number of entries
     refused(_.putInt(0, -2))
-    refused(_.putInt(0, -1)) // the elements themselves
-    refused(_.putInt(4, 1 << 30)) // runs
+    refused(_.putInt(0, -1)) // dense
+    refused(_.putInt(4, 1 << 30)) // number of runs
     refused(_.putInt(4, -1))
     refused(_.putInt(8, 99999)) // the first run
     refused(_.putInt(12, 0))
-    refused(_.putInt(16, 65)) // of the first 65,536 elements
+    refused(_.putInt(16, 65)) // entries in the first 65,536 elements
     val positions = whole.count.toInt - 2 * 100
     refused(_.putShort(positions, 5000.toShort)) // after the next one
     refused(_.putShort(positions + 2 * 99, -1.toShort)) // after the last element
   }
 
-  test("about how long a block will be follows from how many of its elements are not zero") {
+  test("the expected bytes of a block follow from its share of non-zero elements") {
     assert(Seq(Fp32, Bf16, Fp16).map(_.expectedBytes(1000, 0.01)) === Seq(4000, 2000, 2000))
     assert(Seq(0.01, 0.6, 0.7, 1).map(SparseEncoding.expectedBytes(1000, _)) === Seq(61, 3601, 4001, 4001))
-    assert(SparseEncoding.expectedBytes(3, 0.25) === 1 + 4, "4.5 is rounded to the even number")
+    assert(SparseEncoding.expectedBytes(3, 0.25) === 1 + 4, "4.5 is rounded to even")
   }
 
-  test("an unknown encoding is refused with the key and what there is") {
+  test("an unknown encoding is refused with the key and the known ones") {
     val message = intercept[IllegalArgumentException](BlockEncoding("fp8")).getMessage
     assert(message.contains("spark.sparkdl.comm.ps.wire=fp8") && message.contains("bf16"))
   }

@@ -10,7 +10,7 @@ import sparkdl.comm.{CommConf, CommException, ManualClock}
 import sparkdl.comm.ibatch.Batch
 import sparkdl.comm.transport.InMemoryNetwork
 
-/** Ranks whose memory is that of this JVM, and what they gather, on an in-memory network. */
+/** Tests of ranks in this JVM on an in-memory network. */
 class GatheringSpec extends AnyFunSuite {
   private val Job = 7L
   private val TimeoutSeconds = 5L
@@ -36,7 +36,7 @@ class GatheringSpec extends AnyFunSuite {
 
   private def part(rank: Int, round: Int): Array[Byte] = Array.tabulate(rank + 1)(byte => (10 * round + byte).toByte)
 
-  test("parts come by rank, and round after round, whoever is first") {
+  test("parts are ordered by rank, in each round, for any order of arrival") {
     withRanks { ranks =>
       val first = ranks.map(rank => rank.gathering.begin(part(rank.rank, 0)))
       val second = ranks.reverse.map(rank => rank.gathering.begin(part(rank.rank, 1))).reverse
@@ -46,7 +46,7 @@ class GatheringSpec extends AnyFunSuite {
     }
   }
 
-  test("who waits too long for a rank says for which") {
+  test("the error of a wait that took too long names the missing rank") {
     withRanks { ranks =>
       val round = ranks.take(2).map(_.gathering.begin(Array.emptyByteArray)).head
       val waiting = Future(intercept[CommException](round.parts()))(ExecutionContext.global)
@@ -78,7 +78,7 @@ class GatheringSpec extends AnyFunSuite {
     }
   }
 
-  test("gradients of ranks in this JVM are summed in their own memory; how many are is asked without waiting") {
+  test("gradients of ranks in this JVM are summed in their own memory, and their count never waits") {
     withRanks { ranks =>
       val layout = new ShardLayout(IndexedSeq(40000L, 1600L), World)
       val batches = IndexedSeq(Batch(1, 2))
@@ -89,11 +89,11 @@ class GatheringSpec extends AnyFunSuite {
         rank.attach(memory, batches, batches)
         map -> memory
       }
-      assert(ranks.map(_.summed(0)) === Seq(0, 0, 0))
+      assert(ranks.map(_.countSummed(0)) === Seq(0, 0, 0))
       ranks.foreach(_.push(0, 0))
       ranks.foreach(_.collect(0, 0))
-      assert(ranks.map(_.summed(0)) === Seq(1, 1, 1))
-      assert(ranks.map(_.summed(1)) === Seq(0, 0, 0))
+      assert(ranks.map(_.countSummed(0)) === Seq(1, 1, 1))
+      assert(ranks.map(_.countSummed(1)) === Seq(0, 0, 0))
       memories.foreach { case (map, memory) =>
         val sums = map.shard.flatMap { range =>
           val values = new Array[Float](range.count.toInt + 1)

@@ -5,25 +5,25 @@ import java.nio.{ByteBuffer, ByteOrder}
 /** Segments without a Python worker. */
 object Memory {
 
-  /** Of this JVM's own memory. */
+  /** Return a segment of this JVM's own memory. */
   def allocate(bytes: Long): Segment = {
     val buffer = ByteBuffer.allocateDirect(bytes.toInt).order(ByteOrder.nativeOrder)
     new BufferSegment(Array(buffer), Int.MaxValue.toLong) { override protected def release(): Unit = () }
   }
 
-  /** The path of a memory file of another process, as a worker has it. */
+  /** Run `body` with the path of another process's memory file, as a worker has one. */
   def withPath[T](bytes: Long, seals: String = "F_SEAL_SHRINK F_SEAL_GROW F_SEAL_SEAL")(body: String => T): T = {
     val worker = new ProcessBuilder("python3", "-c", Worker, bytes.toString, seals)
       .redirectError(ProcessBuilder.Redirect.INHERIT)
       .start()
     try body(worker.inputReader.readLine())
     finally {
-      worker.getOutputStream.close() // it ends
+      worker.getOutputStream.close() // the worker ends
       worker.waitFor()
     }
   }
 
-  /** Java cannot make such a file. */
+  /** Program of the worker: Java cannot make a memory file. */
   private val Worker =
     """import fcntl, os, sys
       |fd = os.memfd_create("sparkdl", os.MFD_ALLOW_SEALING)

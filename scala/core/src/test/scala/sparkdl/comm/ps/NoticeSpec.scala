@@ -18,18 +18,18 @@ class NoticeSpec extends AnyFunSuite {
   )
 
   golden.foreach { case (notice, encoded) =>
-    test(s"a notice of ${notice.blockBytes} bytes is what it was before, and comes back as it was sent") {
+    test(s"a notice of ${notice.blockBytes} bytes equals the golden one, and is decoded as it was sent") {
       assert(hex(notice.encode) === encoded)
       val message = ByteBuffer.allocate(encoded.length / 2 + 4)
       message.position(4).put(4, notice.encode)
       val decoded = Notice.decode(message)
-      message.clear().put(new Array[Byte](message.capacity)) // as the network uses it again
+      message.clear().put(new Array[Byte](message.capacity)) // as the network reuses it
       assert(decoded === Some(notice))
       assert(decoded.get.isInline === notice.contents.hasRemaining)
     }
   }
 
-  test("what is no notice is none") {
+  test("other messages are not decoded as notices") {
     val right = notice(3, 5, -1, 0).encode
     val wrong = Seq(
       Array.emptyByteArray,
@@ -43,7 +43,7 @@ class NoticeSpec extends AnyFunSuite {
     wrong.foreach(bytes => assert(Notice.decode(ByteBuffer.wrap(bytes)).isEmpty, hex(bytes)))
   }
 
-  test("an offer of memory is what it was before, and comes back as it was sent; what is none is none") {
+  test("an offer of memory equals the golden one and is decoded as it was sent; other messages are not decoded") {
     val offer = SegmentOffer((1L << 61) + 7, 1, 2, "host", "/proc/1/fd/3")
     val encoded = "2000000000000007" + "00000001" + "00000002" + "02" + "00000004" + "686f7374" + "0000000c" +
       "2f70726f632f312f66642f33"
@@ -56,7 +56,7 @@ class NoticeSpec extends AnyFunSuite {
     }
   }
 
-  test("what ranks gather, and their farewells, come back as they were sent; what is none is none") {
+  test("contributions and failures are decoded as they were sent; other messages are not decoded") {
     val contribution = Contribution((1L << 61) + 7, 1, 2, 258, Array[Byte](5, -1))
     assert(
       hex(contribution.encode) === "2000000000000007" + "00000001" + "00000002" + "03" + "0000000000000102" + "05ff"
@@ -64,18 +64,18 @@ class NoticeSpec extends AnyFunSuite {
     val decoded = Contribution.decode(ByteBuffer.wrap(contribution.encode)).get
     assert(decoded.part === contribution.part)
     assert(decoded.copy(part = contribution.part) === contribution)
-    val farewell = Farewell((1L << 61) + 7, 1, 2, "lost")
-    assert(hex(farewell.encode) === "2000000000000007" + "00000001" + "00000002" + "04" + "6c6f7374")
-    assert(Farewell.decode(ByteBuffer.wrap(farewell.encode)) === Some(farewell))
+    val failure = PeerFailed((1L << 61) + 7, 1, 2, "lost")
+    assert(hex(failure.encode) === "2000000000000007" + "00000001" + "00000002" + "04" + "6c6f7374")
+    assert(PeerFailed.decode(ByteBuffer.wrap(failure.encode)) === Some(failure))
     val others =
       Seq(notice(3, 5, -1, 0).encode, contribution.encode.take(24), contribution.encode.updated(16, 5.toByte))
-    (others :+ farewell.encode).foreach(bytes =>
+    (others :+ failure.encode).foreach(bytes =>
       assert(Contribution.decode(ByteBuffer.wrap(bytes)).isEmpty, hex(bytes))
     )
     (others :+ contribution.encode).foreach(bytes =>
-      assert(Farewell.decode(ByteBuffer.wrap(bytes)).isEmpty, hex(bytes))
+      assert(PeerFailed.decode(ByteBuffer.wrap(bytes)).isEmpty, hex(bytes))
     )
-    Seq(contribution.encode, farewell.encode).foreach { bytes =>
+    Seq(contribution.encode, failure.encode).foreach { bytes =>
       assert(Notice.decode(ByteBuffer.wrap(bytes)).isEmpty)
       assert(SegmentOffer.decode(ByteBuffer.wrap(bytes)).isEmpty)
     }

@@ -11,7 +11,7 @@ class PsNodeSpec extends AnyFunSuite {
   private val executor = new InMemoryNetwork().executor(1)
   private val node = new PsNode(executor, CommConf(0, 1), new MetricRegistry, clock)
 
-  test("the port stays while there is a rank, and for half a minute after the last one left") {
+  test("the port stays open while there is a rank, and for half a minute after the last one left") {
     val first = node.join(7, 0)
     assert(node.address === ChunkPeer("here", 1, "1"))
     first.close()
@@ -28,7 +28,7 @@ class PsNodeSpec extends AnyFunSuite {
     assert(executor.opened.get === 2)
   }
 
-  test("a port that is taken is an error of the rank that needs it, and names the key to change") {
+  test("a taken port fails the rank that needs it, with the key to change") {
     val executor = new InMemoryNetwork().executor(1)
     executor.portsTaken = true
     val node = new PsNode(executor, CommConf(40000, 3), new MetricRegistry, clock)
@@ -38,7 +38,7 @@ class PsNodeSpec extends AnyFunSuite {
     assert(node.address === ChunkPeer("here", 1, "1"))
   }
 
-  test("a rank joins once") {
+  test("a rank can join only once") {
     val session = node.join(8, 0)
     assert(intercept[CommException](node.join(8, 0)).getMessage.contains("rank 0 of job 8"))
     session.close()

@@ -17,7 +17,7 @@ import sparkdl.comm.chunks.Nodes
 import sparkdl.comm.ibatch.{Batch, ComputingTimes}
 import sparkdl.comm.transport.{InMemoryNetwork, InMemoryTransport}
 
-/** Two ranks on an in-memory network. */
+/** Tests of two ranks on an in-memory network. */
 class PsSessionSpec extends AnyFunSuite {
   private val Job = 7L
   private val TimeoutSeconds = 5L
@@ -53,7 +53,7 @@ class PsSessionSpec extends AnyFunSuite {
       values.toSet
     }
 
-    /** Of this worker's memory into this process. Others' go when the garbage collector likes. */
+    /** Return this worker's mappings in this process. Other mappings go with the garbage collector. */
     def mappings: Int = {
       val file = Files.getAttribute(Path.of(path), "unix:ino").toString
       val maps = scala.io.Source.fromFile("/proc/self/maps")
@@ -72,15 +72,15 @@ class PsSessionSpec extends AnyFunSuite {
   }
 
   private def withWorkers(layers: Long*)(body: IndexedSeq[Worker] => Unit): Unit =
-    withWorkers(layers, ahead = false)(body)
+    withWorkers(layers, pullsAhead = false)(body)
 
   private def withWorkers(
       layers: Seq[Long],
-      ahead: Boolean,
+      pullsAhead: Boolean,
       byLayer: Boolean = false,
       encodings: Encodings = Encodings(Fp32),
-      shared: Boolean = false,
-      inTurn: Boolean = false,
+      sharesMemory: Boolean = false,
+      isSequential: Boolean = false,
       profileIterations: Option[Int] = None,
       before: IndexedSeq[String] => Unit = _ => ()
   )(body: IndexedSeq[Worker] => Unit): Unit = {
@@ -95,7 +95,8 @@ class PsSessionSpec extends AnyFunSuite {
     nodes.foreach(_.address)
     val peers = executors.map(_.address)
     val sessions = nodes.indices.map(rank => nodes(rank).join(Job, rank))
-    val settings = SessionSettings(encodings, ahead, shared, inTurn, profileIterations, TimeoutSeconds.toDouble)
+    val settings =
+      SessionSettings(encodings, pullsAhead, sharesMemory, isSequential, profileIterations, TimeoutSeconds.toDouble)
     val maps = sessions.map(_.open(peers, layers.toIndexedSeq, settings))
     Memory.withPath(maps(0).bytes) { first =>
       Memory.withPath(maps(1).bytes) { second =>
@@ -112,7 +113,7 @@ class PsSessionSpec extends AnyFunSuite {
     }
   }
 
-  /** One iteration: gradients 1 and 2; each rank's optimizer sets its shard to minus their sum. */
+  /** Run one iteration with gradients 1 and 2. Each rank's optimizer sets its shard to minus their sum times its number. */
   private def iterate(workers: IndexedSeq[Worker]): Unit = {
     workers.zip(Seq(1f, 2f)).foreach { case (worker, gradient) =>
       worker.write(worker.map.gradients, gradient)
@@ -129,11 +130,11 @@ class PsSessionSpec extends AnyFunSuite {
     workers.foreach(worker => assert(worker.read(worker.map.parameters(1)) === Set(-3f, -6f)))
     (pulled ++ collected).zip(workers ++ workers).foreach { case (transfer, worker) =>
       val shard = worker.map.shard.map(_.count).sum * 4
-      assert(transfer.bytes === shard, "both shards are as large")
+      assert(transfer.bytes === shard, "both shards are equally large")
     }
   }
 
-  test("small blocks come with their notices; parameters are in the store all the same") {
+  test("small blocks travel inside their notices, and parameters are in the store too") {
     withWorkers(16000, 1600) { workers =>
       iterate(workers)
       assert(executors.map(_.served.get) === Seq(0, 0))
@@ -143,7 +144,7 @@ class PsSessionSpec extends AnyFunSuite {
     }
   }
 
-  /** The parameters with which ranks begin, where those must be decoded. */
+  /** Pull the initial parameters, which an encoding other than fp32 needs. */
   private def pullFirst(workers: IndexedSeq[Worker]): Unit = {
     workers.foreach(worker => worker.writeShard(0.5f * (worker.map.rank + 1)))
     workers.foreach(_.session.publish(0, 0))
@@ -152,44 +153,44 @@ class PsSessionSpec extends AnyFunSuite {
     workers.foreach(worker => assert(worker.read(worker.map.parameters(0)) === Set(0.5f, 1f)))
   }
 
-  test("larger ones are fetched") {
+  test("larger blocks are fetched") {
     withWorkers(40000) { workers =>
       iterate(workers)
       assert(executors.map(_.served.get) === Seq(2, 2))
     }
   }
 
-  test("transfers are measured if that is set, for layers of which computing was measured") {
+  test("transfers are measured if that is set, and reported with measured computing times") {
     val computing = ComputingTimes(Some(IndexedSeq(1.0)), Some(IndexedSeq(2.0)), update = 0.25, Some(4.0))
     for (steps <- Seq(Some(5), None))
-      withWorkers(Seq(40000L), ahead = false, profileIterations = steps) { workers =>
+      withWorkers(Seq(40000L), pullsAhead = false, profileIterations = steps) { workers =>
         clock.tickNanos = 1
         iterate(workers)
-        val found = workers.head.session.measured(computing)
+        val found = workers.head.session.report(computing)
         assert(found.seconds === Some(4.0))
         assert(found.pull.map(_.compute) === steps.map(_ => IndexedSeq(1.0)))
         assert(found.push.map(push => (push.compute, push.update)) === steps.map(_ => (IndexedSeq(2.0), 0.25)))
-        assert(workers.head.session.measured(computing.copy(forward = None)).pull === None)
+        assert(workers.head.session.report(computing.copy(forward = None)).pull === None)
       }
   }
 
-  test("small blocks are fetched while transfers are measured, and come with their notices afterwards") {
+  test("small blocks are fetched while transfers are measured, and inline afterwards") {
     val computing = ComputingTimes(Some(IndexedSeq(1.0)), Some(IndexedSeq(2.0)), update = 0, Some(4.0))
-    withWorkers(Seq(1600L), ahead = false, profileIterations = Some(5)) { workers =>
+    withWorkers(Seq(1600L), pullsAhead = false, profileIterations = Some(5)) { workers =>
       clock.tickNanos = 1
       iterate(workers)
       assert(executors.map(_.served.get) === Seq(2, 2))
-      val found = workers.head.session.measured(computing)
+      val found = workers.head.session.report(computing)
       assert(found.pull.exists(_.startup > 0) && found.push.exists(_.startup > 0))
     }
-    withWorkers(Seq(1600L), ahead = false, profileIterations = Some(0)) { workers =>
+    withWorkers(Seq(1600L), pullsAhead = false, profileIterations = Some(0)) { workers =>
       iterate(workers)
       assert(executors.map(_.served.get) === Seq(1, 1), "gradients of version 0, no parameters of version 1")
     }
   }
 
-  test("what is fetched in 16 bits is decoded as it comes") {
-    withWorkers(Seq(300000L, 1700L), ahead = false, encodings = Encodings(Fp16)) { workers =>
+  test("16-bit blocks are decoded as they arrive") {
+    withWorkers(Seq(300000L, 1700L), pullsAhead = false, encodings = Encodings(Fp16)) { workers =>
       pullFirst(workers)
       assert(executors.map(_.served.get) === Seq(1, 1))
     }
@@ -197,76 +198,83 @@ class PsSessionSpec extends AnyFunSuite {
 
   for (encodings <- Seq(Encodings(Fp32), Encodings(Bf16)))
     test(s"ranks of one host read each other's memory: ${encodings.parameters.name}") {
-      withWorkers(Seq(80000L, 1600L), ahead = false, encodings = encodings, shared = true) { workers =>
+      withWorkers(Seq(80000L, 1600L), pullsAhead = false, encodings = encodings, sharesMemory = true) { workers =>
         if (encodings.parameters.inPlace) iterate(workers) else pullFirst(workers)
         assert(executors.map(_.served.get) === Seq(0, 0))
-        assert(workers(0).mappings === 3, "the session's, its neighbour's and the test's own")
+        assert(workers(0).mappings === 3, "the session's, its neighbor's and the test's own")
         workers.foreach(_.session.close())
         assert(workers(0).mappings === 1)
       }
     }
 
-  for ((inTurn, begun) <- Seq(false -> 3, true -> 1))
-    test(s"a bucket is asked for when the one before is here, if that is set: $inTurn") {
-      withWorkers(Seq(40000L, 40000L, 40000L), ahead = false, byLayer = true, inTurn = inTurn) { workers =>
-        val buckets = 0 until 3
-        workers.foreach { worker =>
-          buckets.foreach(worker.session.push(0, _))
-          worker.session.prefetch(1)
-        }
-        workers.foreach(worker => buckets.foreach(worker.session.collect(0, _)))
-        executors(1).asked.clear()
-        executors(1).silent = true
-        buckets.foreach(workers(1).session.publish(1, _))
-        val expected = buckets.map(BlockNames.parameters(1, _, 1))
-        assert(executors(1).asked.asScala.toSeq === expected.take(begun))
+  for ((isSequential, begun) <- Seq(false -> 3, true -> 1))
+    test(s"a bucket is requested only after the one before arrived, if that is set: $isSequential") {
+      withWorkers(Seq(40000L, 40000L, 40000L), pullsAhead = false, byLayer = true, isSequential = isSequential) {
+        workers =>
+          val buckets = 0 until 3
+          workers.foreach { worker =>
+            buckets.foreach(worker.session.push(0, _))
+            worker.session.prefetch(1)
+          }
+          workers.foreach(worker => buckets.foreach(worker.session.collect(0, _)))
+          executors(1).asked.clear()
+          executors(1).silent = true
+          buckets.foreach(workers(1).session.publish(1, _))
+          val expected = buckets.map(BlockNames.parameters(1, _, 1))
+          assert(executors(1).asked.asScala.toSeq === expected.take(begun))
       }
-      withWorkers(Seq(40000L, 40000L, 40000L), ahead = false, byLayer = true, inTurn = inTurn) { workers =>
-        // Published in the reverse order, they are here all the same.
-        val buckets = 0 until 3
-        workers.foreach { worker =>
-          buckets.foreach(worker.session.push(0, _))
-          worker.session.prefetch(1)
-        }
-        workers.foreach(worker => buckets.foreach(worker.session.collect(0, _)))
-        workers.foreach(worker => buckets.reverse.foreach(worker.session.publish(1, _)))
-        workers.foreach(_.session.pull(1, 2))
-        assert(executors(1).asked.asScala.toSeq.filter(_.startsWith("sparkdl_p")).size === 3)
+      withWorkers(Seq(40000L, 40000L, 40000L), pullsAhead = false, byLayer = true, isSequential = isSequential) {
+        workers =>
+          // Published in reverse order, they arrive nevertheless.
+          val buckets = 0 until 3
+          workers.foreach { worker =>
+            buckets.foreach(worker.session.push(0, _))
+            worker.session.prefetch(1)
+          }
+          workers.foreach(worker => buckets.foreach(worker.session.collect(0, _)))
+          workers.foreach(worker => buckets.reverse.foreach(worker.session.publish(1, _)))
+          workers.foreach(_.session.pull(1, 2))
+          assert(executors(1).asked.asScala.toSeq.filter(_.startsWith("sparkdl_p")).size === 3)
       }
     }
 
-  test("an offer of memory is kept until its receiver knows what lies where") {
+  test("an offer of memory is kept until its receiver knows the layout") {
     val layout = new ShardLayout(IndexedSeq(80000L), 2)
-    def mapOf(rank: Int): SegmentMap = new SegmentMap(layout, rank, Encodings(Fp32), ahead = false)
+    def mapOf(rank: Int): SegmentMap = new SegmentMap(layout, rank, Encodings(Fp32), pullsAhead = false)
     Memory.withPath(mapOf(1).bytes) { path =>
       val segment = MappedSegment.map(path, mapOf(1).bytes)
-      mapOf(1).own(segment, Job)
-      val neighbours = new Neighbours(Job)
-      neighbours.offered(SegmentOffer(Job, 0, 1, SegmentOffer.thisHost.get, path))
-      assert(neighbours(1).isEmpty)
-      neighbours.allow(mapOf)
-      assert(neighbours(1).isDefined)
-      neighbours.close()
+      mapOf(1).markOwner(segment, Job)
+      val neighbors = new Neighbors(Job)
+      neighbors.onOffer(SegmentOffer(Job, 0, 1, SegmentOffer.thisHost.get, path))
+      assert(neighbors(1).isEmpty)
+      neighbors.allow(mapOf)
+      assert(neighbors(1).isDefined)
+      neighbors.close()
       segment.close()
     }
   }
 
-  test("memory that is not that of the rank which offers it is not read") {
+  test("memory that does not belong to the rank that offers it is not read") {
     // The first offer counts.
     def offerOwn(paths: IndexedSeq[String]): Unit = paths.zipWithIndex.foreach { case (path, rank) =>
       executors(rank).deliver(SegmentOffer(Job, rank, 1 - rank, SegmentOffer.thisHost.get, path).encode)
     }
-    withWorkers(Seq(80000L), ahead = false, shared = true, before = offerOwn) { workers =>
+    withWorkers(Seq(80000L), pullsAhead = false, sharesMemory = true, before = offerOwn) { workers =>
       iterate(workers)
       assert(executors.map(_.served.get) === Seq(2, 2))
     }
   }
 
-  for (shared <- Seq(false, true))
+  for (sharesMemory <- Seq(false, true))
     test(
-      s"gradients in an encoding whose blocks differ in size come in as many bytes as they have, from memory: $shared"
+      s"gradient blocks of different sizes arrive in their own size, from memory: $sharesMemory"
     ) {
-      withWorkers(Seq(40000L, 1600L), ahead = false, encodings = Encodings(Fp32, SparseEncoding), shared = shared) {
+      withWorkers(
+        Seq(40000L, 1600L),
+        pullsAhead = false,
+        encodings = Encodings(Fp32, SparseEncoding),
+        sharesMemory = sharesMemory
+      ) {
         workers =>
           workers.foreach(worker => worker.write(worker.map.gradients, 0f))
           workers(0).write(workers(0).map.gradients, 1f)
@@ -274,31 +282,31 @@ class PsSessionSpec extends AnyFunSuite {
           val bytes = workers.map(_.session.collect(0, 0).bytes)
           workers.foreach(worker => assert(worker.gradientsOfShard === Set(1f)))
           val shard = workers(1).map.shard.map(_.count).sum
-          assert(bytes === Seq(8 + 4, 4 + shard * 4)) // no entry in one stretch; all elements, as they are
+          assert(bytes === Seq(8 + 4, 4 + shard * 4)) // no entry in one stretch; all elements, densely
       }
     }
 
-  test("a rank that fails asks for nothing any more, and waits for nothing that it asked for") {
-    withWorkers(Seq.fill(8)(40000L), ahead = false, byLayer = true) { workers =>
+  test("a failed rank requests nothing more, and waits for no earlier request") {
+    withWorkers(Seq.fill(8)(40000L), pullsAhead = false, byLayer = true) { workers =>
       executors(1).silent = true
-      (0 until 8).foreach(workers(1).session.push(0, _)) // each tells rank 0 at once, on this thread
-      val fetches = nodes(0).fetches
-      assert(fetches.pending === 8)
+      (0 until 8).foreach(workers(1).session.push(0, _)) // each notifies rank 0 at once, on this thread
+      val fetcher = nodes(0).fetcher
+      assert(fetcher.pending === 8)
       workers(0).session.fail(new CommException(CommException.Closed, "left"))
-      assert(fetches.pending === 0)
+      assert(fetcher.pending === 0)
       assert(pools(0).tasks.get === 0)
     }
   }
 
   for (fails <- Seq(false, true))
-    test(s"what cannot be retired when a session ends is retired later, however late; attempts fail: $fails") {
+    test(s"blocks that cannot be retired when a session ends are retired later; attempts fail: $fails") {
       withWorkers(16000, 1600) { workers =>
         iterate(workers)
         assert(workers(0).mappings === 2, "the session's and the test's own")
         executors(0).heldAttempts = executors(0).attemptsToRetire.get + 4
         executors(0).failsToRetire = fails
         workers(0).session.close()
-        assert(gauges("ps.sessions") === Seq(0, 1), "its rank has left all the same")
+        assert(gauges("ps.sessions") === Seq(0, 1), "its rank has left nevertheless")
         clock.advance(3)
         assert(!executors(0).published.isEmpty && workers(0).mappings === 2)
         assert(lingering === Seq(workers(0).map.bytes, 0))
@@ -308,7 +316,7 @@ class PsSessionSpec extends AnyFunSuite {
       }
     }
 
-  test("a wait for a rank that does not push ends at its deadline, and names that rank and the key to change") {
+  test("a wait for a rank that does not push ends at its deadline, with that rank and the key to change") {
     withWorkers(1600) { workers =>
       workers(0).session.push(0, 0)
       val waiting = Future(intercept[CommException](workers(0).session.collect(0, 0)))(ExecutionContext.global)
@@ -325,7 +333,7 @@ class PsSessionSpec extends AnyFunSuite {
   }
 
   for (operation <- Seq("pull", "collect"))
-    test(s"who waits for the others and then for readers waits for both no longer than one timeout: $operation") {
+    test(s"a wait for other ranks and then for readers takes at most one timeout in all: $operation") {
       withWorkers(40000) { workers =>
         val (one, other) = (workers(0).session, workers(1).session)
         if (operation == "collect") iterate(workers)
@@ -357,8 +365,8 @@ class PsSessionSpec extends AnyFunSuite {
       }
     }
 
-  test("parameters that are pulled ahead leave those alone that are computed with") {
-    withWorkers(Seq(40000L, 1600L), ahead = true) { workers =>
+  test("parameters that are pulled ahead do not overwrite those in use") {
+    withWorkers(Seq(40000L, 1600L), pullsAhead = true) { workers =>
       workers.foreach { worker =>
         worker.write(worker.map.parameters(0), 5f)
         worker.session.prefetch(1)
@@ -379,7 +387,7 @@ class PsSessionSpec extends AnyFunSuite {
     }
   }
 
-  test("what was not pulled cannot be pushed, nor the next version be asked for") {
+  test("a version that was not pulled cannot be pushed, nor the next version prefetched") {
     withWorkers(1600) { workers =>
       workers(0).session.prefetch(1)
       Seq[PsSession => Unit](_.push(1, 0), _.prefetch(2)).foreach { early =>
@@ -388,8 +396,8 @@ class PsSessionSpec extends AnyFunSuite {
     }
   }
 
-  test("buckets that leave a layer out, or have it twice, are refused whatever numbers they hold") {
-    withWorkers(Seq.fill(3)(1600L), ahead = false) { workers =>
+  test("buckets that lack a layer, or have it twice, are refused for any numbers") {
+    withWorkers(Seq.fill(3)(1600L), pullsAhead = false) { workers =>
       val right = IndexedSeq(Batch(2, 3), Batch(1, 1))
       workers(0).session.cut(right, right)
       val wrong = Seq(
@@ -407,7 +415,7 @@ class PsSessionSpec extends AnyFunSuite {
     }
   }
 
-  test("a notice that holds another number of bytes than its block has fails the session") {
+  test("a notice with another size than its block fails the session") {
     withWorkers(1600) { workers =>
       val contents = ByteBuffer.allocate(7)
       executors(0).deliver(Notice(Job, 0, 1, Notice.Gradients, 0, 0, 7, contents).encode)

@@ -13,10 +13,10 @@ class PublishedBlocksSpec extends AnyFunSuite {
   private val executor = new InMemoryNetwork().executor(0)
   private val served = new ServedBlocks
   private val blocks = new PublishedBlocks(7, executor, served)
-  private def as(version: Long) = ServedBlocks.Served(Urgency(version, 3), _.port)
+  private def as(version: Long) = ServedBlocks.Priority(Urgency(version, 3), _.port)
   private def names: Set[String] = executor.published.keySet.asScala.toSet
 
-  test("the blocks of one version and kind are retired, but for one that is held, and in the end all others too") {
+  test("blocks of one version and kind are retired except a held one, and finally all others") {
     for (bucket <- 0 until 3; version <- Seq(1L, 2L); kind <- Seq(Notice.Parameters, Notice.Gradients))
       blocks.put(s"${kind}_${bucket}_$version", kind, version, Array(ByteBuffer.allocate(4)), as(version))
     val all = names
@@ -25,12 +25,12 @@ class PublishedBlocksSpec extends AnyFunSuite {
     assert(blocks.retire(Notice.Gradients, 1, () => true) === None)
     assert(names === all.filterNot(ofOne) && names.size === 9)
     for (name <- all) assert((served(7, name).urgency.order == 3) === names(name))
-    assert(blocks.retire(Notice.Gradients, 1, () => true) === None, "what is gone counts as retired")
+    assert(blocks.retire(Notice.Gradients, 1, () => true) === None, "a missing block counts as retired")
     executor.heldAttempts = executor.attemptsToRetire.get + 1
     val held = blocks.retire(Notice.Parameters, 1, () => true)
     assert(held.exists(names) && names.size === 9)
     executor.heldAttempts = executor.attemptsToRetire.get + 1
-    assert(!blocks.clear(() => true) && names.size === 1, "the others do not wait for it")
+    assert(!blocks.clear(() => true) && names.size === 1, "other blocks do not wait for it")
     assert(blocks.clear(() => true) && names.isEmpty)
   }
 }

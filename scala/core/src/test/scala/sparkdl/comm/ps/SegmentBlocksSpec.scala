@@ -12,7 +12,7 @@ class SegmentBlocksSpec extends AnyFunSuite {
 
   cuts.foreach { cut =>
     test(
-      s"reduce adds all ranks' gradients in rank order, this one's in its place, and changes nothing else: ${cut.mkString}"
+      s"reduce adds all ranks' gradients in rank order, with its own in their place, and changes nothing else: ${cut.mkString}"
     ) {
       val random = new Random(5)
       val layout = new ShardLayout(layers, 3)
@@ -40,7 +40,7 @@ class SegmentBlocksSpec extends AnyFunSuite {
   }
 
   for (encoding <- Seq(Bf16, Fp16); cut <- cuts)
-    test(s"a block in ${encoding.name} is decoded elsewhere to what its owner computes with: ${cut.mkString}") {
+    test(s"a block in ${encoding.name} is decoded to the values that its owner computes with: ${cut.mkString}") {
       val random = new Random(6)
       val layout = new ShardLayout(layers, 2)
       val owner = new SegmentMap(layout, 0, Encodings(encoding))
@@ -53,14 +53,14 @@ class SegmentBlocksSpec extends AnyFunSuite {
       val sending = new SegmentBlocks(owned, owner)
       val receiving = new SegmentBlocks(read, reader)
       cut.map(owner.slice(0, _)).foreach { slice =>
-        val IndexedSeq(target) = receiving.parametersArriveAt(slice, 0)
-        val end = sending.ofParameters(slice, 0).foldLeft(target.offset) { (at, part) =>
+        val IndexedSeq(target) = receiving.parametersTarget(slice, 0)
+        val end = sending.encodeParameters(slice, 0).foldLeft(target.offset) { (at, part) =>
           val bytes = part.remaining
           read.put(at, part)
           at + bytes
         }
         val bytes = end - target.offset
-        // The third byte is of the second element, which is there when the fourth one is.
+        // The third byte belongs to the second element, which is complete with the fourth byte.
         Seq(0L, 3L, bytes / 2, bytes).sliding(2).foreach { case Seq(from, until) =>
           receiving.placeParameters(slice, 0, from, until)
         }
@@ -76,10 +76,10 @@ class SegmentBlocksSpec extends AnyFunSuite {
       }
     }
 
-  test("nothing in a segment overlaps, however it is cut") {
+  test("nothing in a segment overlaps, for any buckets") {
     val all = Seq(Encodings(Fp32), Encodings(Bf16), Encodings(Fp32, SparseEncoding), Encodings(Bf16, Fp32))
-    for (encodings <- all; ahead <- Seq(false, true); cut <- cuts) {
-      val map = new SegmentMap(new ShardLayout(layers, 4), 2, encodings, ahead)
+    for (encodings <- all; pullsAhead <- Seq(false, true); cut <- cuts) {
+      val map = new SegmentMap(new ShardLayout(layers, 4), 2, encodings, pullsAhead)
       val Encodings(parameters, gradients) = encodings
       val own = cut.map(map.slice(2, _))
       val others = for (peer <- Seq(0, 1, 3); batch <- cut) yield map.slice(peer, batch)
@@ -90,7 +90,7 @@ class SegmentBlocksSpec extends AnyFunSuite {
         others.map(slice => (map.gradientStaging(slice), gradients.stagingBytes(slice.shape))) ++
         (if (parameters.inPlace) Nil
          else others.map(slice => (map.pullbox(slice), parameters.maxBytes(slice.shape)))) ++
-        (if (parameters.inPlace && !ahead) Nil
+        (if (parameters.inPlace && !pullsAhead) Nil
          else map.shard.map(range => (map.master(range), range.count * 4)))
       val sorted = parts.filter(_._2 > 0).sortBy(_._1)
       sorted.zip(sorted.tail).foreach { case ((begin, bytes), (next, _)) => assert(begin + bytes <= next) }
@@ -98,10 +98,10 @@ class SegmentBlocksSpec extends AnyFunSuite {
     }
   }
 
-  test("what travels: what compression leaves of the layers, and what all servers send with their notices") {
+  test("traffic counts compressed layers, and the inline threshold of all servers") {
     val layout = new ShardLayout(IndexedSeq(1000L, 40L), 3)
-    val map = new SegmentMap(layout, 0, Encodings(Bf16, SparseEncoding), ahead = true)
-    val expected = Traffic(3, IndexedSeq(2000, 80), IndexedSeq(61, 3), noticeBytes = 300, ahead = true)
+    val map = new SegmentMap(layout, 0, Encodings(Bf16, SparseEncoding), pullsAhead = true)
+    val expected = Traffic(3, IndexedSeq(2000, 80), IndexedSeq(61, 3), noticeBytes = 300, pullsAhead = true)
     assert(map.traffic(inlineThreshold = 100, density = 0.01) === expected)
   }
 }

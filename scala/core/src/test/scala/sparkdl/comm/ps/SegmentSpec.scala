@@ -13,7 +13,7 @@ import sparkdl.comm.CommException
 class SegmentSpec extends AnyFunSuite {
   private val Window = 1L << 30
 
-  test("views and copies that cross a window of the mapping") {
+  test("views and copies can cross windows of the mapping") {
     Memory.withPath(Window + 4096) { path =>
       val segment = MappedSegment.map(path, Window + 4096)
       val values = Array.tabulate(64)(_ * 1.5f)
@@ -29,7 +29,7 @@ class SegmentSpec extends AnyFunSuite {
     }
   }
 
-  test("both sides see the same memory") {
+  test("both processes see the same memory") {
     Memory.withPath(4096) { path =>
       val one = MappedSegment.map(path, 4096)
       val other = MappedSegment.map(path, 4096)
@@ -40,7 +40,7 @@ class SegmentSpec extends AnyFunSuite {
     }
   }
 
-  test("nothing outside the segment can be touched, and nothing after it is closed") {
+  test("access outside the segment, or after it is closed, is refused") {
     val segment = Memory.allocate(4096)
     intercept[IndexOutOfBoundsException](segment.slices(4000, 97))
     intercept[IndexOutOfBoundsException](segment.put(-1, ByteBuffer.allocate(1)))
@@ -55,12 +55,12 @@ class SegmentSpec extends AnyFunSuite {
     errors.map(_.getMessage).distinct.mkString
   }
 
-  test("a path that is no open memory file, or has another size, is refused") {
+  test("a path that is not an open memory file, or has another size, is refused") {
     assert(refused("/etc/passwd", 10).contains("/proc/PID/fd/N"))
     Memory.withPath(4096)(path => assert(refused(path, 8192).contains("has 4096 bytes: expected 8192")))
   }
 
-  test("a file of a disk is refused before anything is done to it") {
+  test("a file on disk is refused and stays unchanged") {
     val file = Files.createTempFile("sparkdl-test", ".segment")
     Files.write(file, Array.fill[Byte](10)(1))
     val open = FileChannel.open(file)
@@ -76,7 +76,7 @@ class SegmentSpec extends AnyFunSuite {
   }
 
   for (seals <- Seq("", "F_SEAL_GROW", "F_SEAL_GROW F_SEAL_SEAL"))
-    test(s"memory that can be cut under its reader's feet is refused: seals $seals") {
+    test(s"memory that can be truncated is refused: seals $seals") {
       Memory.withPath(4096, seals)(path => assert(refused(path, 4096).contains("is not sealed")))
     }
 }

@@ -22,7 +22,7 @@ class ShardLayoutSpec extends AnyFunSuite {
     }
   }
 
-  test("every layer of a cache line per server or more is striped over all servers") {
+  test("every layer with at least one cache line per server is striped over all servers") {
     layouts(2).foreach { layout =>
       layout.layers.indices.filter(layout.layers(_) > layout.world * layout.world * 16L).foreach { layer =>
         assert((0 until layout.world).forall(layout.stripe(layer, _).isDefined))
@@ -30,7 +30,7 @@ class ShardLayoutSpec extends AnyFunSuite {
     }
   }
 
-  test("no server has more than its share, but for a cache line per layer") {
+  test("no server exceeds its share by more than a cache line per layer") {
     layouts(3).foreach { layout =>
       (0 until layout.world).foreach { server =>
         assert(layout.shard(server).map(_.count).sum <= layout.total / layout.world + 16L * layout.layers.size)
@@ -38,7 +38,7 @@ class ShardLayoutSpec extends AnyFunSuite {
     }
   }
 
-  test("blocks of consecutive batches hold what the whole block holds") {
+  test("blocks of consecutive batches have together the elements of the whole block") {
     layouts(4).foreach { layout =>
       val cut = layout.layers.size / 2
       (0 until layout.world).foreach { server =>

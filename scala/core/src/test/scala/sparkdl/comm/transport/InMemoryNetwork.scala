@@ -7,52 +7,52 @@ import java.util.concurrent.{ConcurrentHashMap, ConcurrentLinkedQueue}
 import java.util.concurrent.atomic.AtomicInteger
 
 /**
- * Executors in one JVM, without Spark, for tests. Messages are handed over with their last part, on the thread that sends it; a chunk
- * goes from the memory that its executor published into the target, on the thread that fetches it.
+ * Executors in one JVM, without Spark, for tests. A message is delivered with its last part, on the thread that sends it. A chunk
+ * is copied from its executor's published memory to the target, on the thread that fetches it.
  */
 final class InMemoryNetwork {
   private val executors = new ConcurrentHashMap[Int, InMemoryTransport]
 
-  /** The executor that the others reach at port `number`. */
+  /** Return the executor at port `number`. */
   def executor(number: Int): InMemoryTransport = executors.computeIfAbsent(number, new InMemoryTransport(this, _))
 }
 
-/** One executor of an [[InMemoryNetwork]]: it counts what it does, and can be told to fail or to wait. */
+/** Executor of an [[InMemoryNetwork]], with counts of its operations. A test can make it fail or wait. */
 final class InMemoryTransport private[transport] (network: InMemoryNetwork, number: Int) extends Transport with Blocks {
 
-  /** What was put and not retired, by name. */
+  /** Blocks that are not retired, by name. */
   val published = new ConcurrentHashMap[String, Array[ByteBuffer]]
 
-  /** Blocks of this executor that others began to fetch. */
+  /** Number of this executor's blocks that others began to fetch. */
   val served = new AtomicInteger
 
-  /** Names of this executor's blocks that others asked for, in this order. */
+  /** Names of this executor's blocks that others requested, in order. */
   val asked = new ConcurrentLinkedQueue[String]
 
-  /** How often the network was opened, and how often closed. */
+  /** Numbers of openings and closings of the network. */
   val opened, closed = new AtomicInteger
 
-  /** No port is free. */
+  /** True if no port is free. */
   @volatile var portsTaken = false
 
   val attemptsToRetire = new AtomicInteger
 
-  /** So many of the attempts to retire a block fail, counted from the first one, as while a reader holds it. */
+  /** Number of first attempts to retire a block that fail, as while a reader holds it. */
   @volatile var heldAttempts = 0
 
-  /** A reader holds every block until whoever retires it waits no longer. */
+  /** True if a reader holds every block until its retirement stops waiting. */
   @volatile var readersStay = false
 
-  /** These attempts throw. */
+  /** True if failed attempts throw. */
   @volatile var failsToRetire = false
 
-  /** What is asked of this executor gets no answer. */
+  /** True if this executor answers no request. */
   @volatile var silent = false
 
   @volatile private var receiver: PeerMessageReceiver = _
 
-  /** Delivers a message to this executor, as if another one had sent it. */
-  def deliver(message: Array[Byte]): Unit = receiver.received(ByteBuffer.wrap(message))
+  /** Deliver a message to this executor, as if another one had sent it. */
+  def deliver(message: Array[Byte]): Unit = receiver.onMessage(ByteBuffer.wrap(message))
 
   val address: ChunkPeer = ChunkPeer(host, number, executorId)
   override def host: String = "here"
@@ -63,7 +63,7 @@ final class InMemoryTransport private[transport] (network: InMemoryNetwork, numb
     opened.incrementAndGet()
     this.receiver = receiver
     new ChunkNetwork {
-      override def here: ChunkPeer = address
+      override def address: ChunkPeer = InMemoryTransport.this.address
       override def sending: Int = 0
       override def send(to: ChunkPeer, part: MessagePart)(done: Option[Long] => Unit): Unit = {
         if (part.offset + part.length == part.message.length) network.executor(to.port).deliver(part.message)
@@ -102,9 +102,9 @@ final class InMemoryTransport private[transport] (network: InMemoryNetwork, numb
   override def inlineThreshold: Long = 64 << 10
   override def executorId: String = number.toString
   override def put(job: Long, name: String, chunks: Array[ByteBuffer]): Unit = published.put(name, chunks)
-  override def retire(job: Long, name: String, over: () => Boolean): Boolean = {
+  override def retire(job: Long, name: String, isOver: () => Boolean): Boolean = {
     val gone = attemptsToRetire.incrementAndGet() > heldAttempts && !readersStay
-    while (readersStay && !over()) Thread.sleep(1)
+    while (readersStay && !isOver()) Thread.sleep(1)
     if (gone) published.remove(name)
     else if (failsToRetire) throw new IOException(s"block $name cannot be removed")
     gone

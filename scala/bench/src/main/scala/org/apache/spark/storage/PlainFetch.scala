@@ -12,7 +12,7 @@ object PlainFetch {
   private def manager = SparkEnv.get.blockManager
 
   /** Address of this executor. */
-  def here: PlainServer = {
+  def address: PlainServer = {
     val id = manager.blockManagerId
     PlainServer(id.host, id.port, id.executorId)
   }

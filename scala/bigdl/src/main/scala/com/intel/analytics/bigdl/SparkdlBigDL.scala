@@ -28,7 +28,7 @@ object SparkdlBigDL {
   def otherEngine: Option[String] = Some(Engine.getEngineType()).filter(_ != MklBlas).map(_.toString)
 
   /** Run all of `tasks` at once, on the engine's threads, and wait for them. */
-  def together(tasks: Seq[() => Unit]): Unit = Engine.default.invokeAndWait(tasks)
+  def runAll(tasks: Seq[() => Unit]): Unit = Engine.default.invokeAndWait(tasks)
 
   /** Move all parameters of a network, and their gradients, into flat vectors, and return these. */
   def flatten(network: Network): (Tensor[Float], Tensor[Float]) = network.getParameters()
@@ -66,7 +66,7 @@ object SparkdlBigDL {
   def fileSystem(path: String): FileSystem = new Path(path).getFileSystem(File.getConfiguration(path))
 
   /** Return the RDDs that hold the order of a dataset's rows: for each partition one array of indices, in memory. */
-  def orders(data: RDD[_]): Seq[RDD[Array[Int]]] = {
+  def rowOrders(data: RDD[_]): Seq[RDD[Array[Int]]] = {
     val found = mutable.LinkedHashMap.empty[Int, RDD[Array[Int]]]
     def look(rdd: RDD[_]): Unit =
       if (OrderNames.contains(rdd.name)) found(rdd.id) = rdd.asInstanceOf[RDD[Array[Int]]]

@@ -5,7 +5,7 @@ import com.intel.analytics.bigdl.dllib.tensor.Tensor
 import com.intel.analytics.bigdl.dllib.utils.DistriParameterSynchronizer
 import com.intel.analytics.bigdl.numeric.NumericFloat
 
-/** Passes on what it gets, and takes no gate. */
+/** Layer that returns its input and accepts no gate. */
 final class UngatedLayer extends TensorModule[Float] {
   override def updateOutput(input: Tensor[Float]): Tensor[Float] = {
     output = input

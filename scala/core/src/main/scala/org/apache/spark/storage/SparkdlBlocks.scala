@@ -57,7 +57,7 @@ private[spark] final class SparkdlBlocks(env: SparkEnv) extends Blocks {
     else StorageLevel.DISK_ONLY
   }
 
-  override def retire(job: Long, name: String, over: () => Boolean): Boolean = {
+  override def retire(job: Long, name: String, isOver: () => Boolean): Boolean = {
     val id = BroadcastBlockId(job, name)
     val locks = manager.blockInfoManager
     def attempt(): Boolean =
@@ -74,7 +74,7 @@ private[spark] final class SparkdlBlocks(env: SparkEnv) extends Blocks {
       } else locks.get(id).isEmpty
     var gone = attempt()
     // LockSupport does not park an interrupted thread.
-    while (!gone && !over() && !Thread.currentThread.isInterrupted) {
+    while (!gone && !isOver() && !Thread.currentThread.isInterrupted) {
       LockSupport.parkNanos(50000)
       gone = attempt()
     }

@@ -37,10 +37,14 @@ private[spark] final class SparkdlChunks(env: SparkEnv, conf: SparkConf, overrid
 
   override val transportConf: TransportConf = {
     // A lost peer must not delay other peers for Spark's default of two minutes.
-    val ownConf = conf.clone
-      .set(s"spark.$Module.io.connectionCreationTimeout", "10s")
-      .set(s"spark.$Module.sasl.timeout", "10s")
-      .set(s"spark.$Module.io.mode", "NIO") // reads go right into the target, see sparkdl.comm.chunks.DirectReads
+    val ownConf =
+      conf.clone
+        .set(s"spark.$Module.io.connectionCreationTimeout", "10s")
+        .set(s"spark.$Module.sasl.timeout", "10s")
+        .set(
+          s"spark.$Module.io.mode",
+          "NIO"
+        ) // reads go right into the target, see sparkdl.comm.chunks.DirectReadAllocator
     fromSpark(ownConf)
   }
 

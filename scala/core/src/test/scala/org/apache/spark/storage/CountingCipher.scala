@@ -9,7 +9,7 @@ import javax.crypto.Cipher
 
 import org.apache.commons.crypto.cipher.CryptoCipher
 
-/** Java's own cipher, which counts the bytes that are decrypted with it in this JVM. */
+/** Java's own cipher, with a count of the bytes that it decrypts in this JVM. */
 final class CountingCipher(properties: Properties, transformation: String) extends CryptoCipher {
   private val cipher = Cipher.getInstance(transformation)
   private var decrypts = false

@@ -17,9 +17,9 @@ import org.apache.spark.{SparkConf, SparkContext, SparkEnv, SparkdlExecutor}
 import org.scalatest.BeforeAndAfterAll
 import org.scalatest.funsuite.AnyFunSuite
 
-import sparkdl.comm.transport.{Answer, Chunk, ChunkPeer, PeerMessageReceiver}
+import sparkdl.comm.transport.{Chunk, ChunkAnswer, ChunkPeer, PeerMessageReceiver}
 
-/** Real blocks in a real BlockManager. */
+/** Tests of blocks in a real BlockManager. */
 class SparkdlBlocksSpec extends AnyFunSuite with BeforeAndAfterAll {
   private val Job = 1L << 61
   private val OffHeapBytes = 1 << 20
@@ -55,7 +55,7 @@ class SparkdlBlocksSpec extends AnyFunSuite with BeforeAndAfterAll {
     bytes
   }
 
-  /** Ends a wait after so many milliseconds. */
+  /** Return a condition that holds after so many milliseconds. */
   private def after(milliseconds: Long): () => Boolean = {
     val end = System.nanoTime + TimeUnit.MILLISECONDS.toNanos(milliseconds)
     () => System.nanoTime >= end
@@ -73,7 +73,7 @@ class SparkdlBlocksSpec extends AnyFunSuite with BeforeAndAfterAll {
     received.toByteArray.toSeq
   }
 
-  /** As another executor would get it, in two chunks. */
+  /** Read a block as another executor would, in two chunks. */
   private def serve(name: String, bytes: Int): Seq[Byte] = {
     val half = bytes / 2
     Seq((0, half), (half, bytes - half)).flatMap { case (offset, length) =>
@@ -85,7 +85,7 @@ class SparkdlBlocksSpec extends AnyFunSuite with BeforeAndAfterAll {
     }
   }
 
-  test("a block of several pieces arrives whole, from here and over the network") {
+  test("a block of several pieces is read completely, locally and over the network") {
     val pieces = Seq(random(10), random(3000000), random(77))
     blocks.put(Job, "sparkdl_many", pieces.map(direct).toArray)
     val whole = pieces.flatten
@@ -95,7 +95,7 @@ class SparkdlBlocksSpec extends AnyFunSuite with BeforeAndAfterAll {
     assert(blocks.status(Job, "sparkdl_many").isEmpty)
   }
 
-  test("Spark logs the user's blocks as the user has set it, and those of the plugin not at all") {
+  test("Spark logs the user's blocks as configured, and the plugin's blocks never") {
     val store = classOf[MemoryStore].getName
     val logging = LogManager.getContext(false).asInstanceOf[LoggerContext]
     val before = LogManager.getLogger(store).getLevel
@@ -124,7 +124,7 @@ class SparkdlBlocksSpec extends AnyFunSuite with BeforeAndAfterAll {
     }
   }
 
-  test("the block is the caller's memory, which survives its removal") {
+  test("a block uses the caller's memory, which stays valid after its removal") {
     val memory = direct(Array[Byte](1, 2, 3, 4))
     blocks.put(Job, "sparkdl_view", Array(memory.slice()))
     memory.put(0, 9.toByte)
@@ -133,15 +133,15 @@ class SparkdlBlocksSpec extends AnyFunSuite with BeforeAndAfterAll {
     assert(memory.get(1) === 2)
   }
 
-  test("under memory pressure a block is spilled, not lost, and its memory is given back to Spark") {
+  test("under memory pressure a block is spilled, not lost, and Spark gets its memory back") {
     val bytes = random(5000000)
     blocks.put(Job, "sparkdl_pressed", Array(direct(bytes)))
     assert(blocks.status(Job, "sparkdl_pressed") === Some((5000000L, 0L)))
-    // Pieces smaller than the block: Spark evicts only what makes enough room.
+    // Pieces are smaller than the block: Spark evicts only as many blocks as it needs.
     val cached =
       context.parallelize(0 until 400, 400).map(_ => new Array[Byte](1 << 20)).persist(StorageLevel.MEMORY_ONLY)
     cached.count()
-    assert(blocks.status(Job, "sparkdl_pressed") === Some((0L, 5000000L)), "the block was not evicted: no test")
+    assert(blocks.status(Job, "sparkdl_pressed") === Some((0L, 5000000L)), "the test needs an evicted block")
     assert(serve("sparkdl_pressed", bytes.length) === bytes.toSeq)
     assert(read("sparkdl_pressed") === bytes.toSeq)
     cached.unpersist(blocking = true)
@@ -155,10 +155,10 @@ class SparkdlBlocksSpec extends AnyFunSuite with BeforeAndAfterAll {
     assert(!blocks.retire(Job, "sparkdl_read", after(50)))
     SparkEnv.get.blockManager.releaseLockAndDispose(id, reader)
     assert(blocks.retire(Job, "sparkdl_read", soon))
-    assert(blocks.retire(Job, "sparkdl_read", soon), "what is gone counts as retired")
+    assert(blocks.retire(Job, "sparkdl_read", soon), "a missing block counts as retired")
   }
 
-  test("a block is free again for the next attempt after one to retire it failed") {
+  test("after a failed attempt to retire a block, the next attempt can lock it") {
     val id = BroadcastBlockId(Job, "sparkdl_failing")
     val failing = new org.apache.spark.util.io.ChunkedByteBuffer(Array(direct(random(100)))) {
       override def dispose(): Unit = throw new IllegalStateException("not now")
@@ -168,7 +168,7 @@ class SparkdlBlocksSpec extends AnyFunSuite with BeforeAndAfterAll {
     assert(blocks.retire(Job, "sparkdl_failing", () => true))
   }
 
-  test("a thread that is interrupted while it waits for a reader gives up") {
+  test("an interrupted thread stops waiting for a reader") {
     blocks.put(Job, "sparkdl_held", Array(direct(random(100))))
     val id = BroadcastBlockId(Job, "sparkdl_held")
     val reader = SparkEnv.get.blockManager.getLocalBytes(id).get
@@ -181,7 +181,7 @@ class SparkdlBlocksSpec extends AnyFunSuite with BeforeAndAfterAll {
     assert(blocks.retire(Job, "sparkdl_held", soon))
   }
 
-  test("blocks on disk that ranks of this executor read leave no file open") {
+  test("local reads of blocks on disk leave no file open") {
     val bytes = random(100000)
     val id = BroadcastBlockId(Job, "sparkdl_disk")
     val block = new org.apache.spark.util.io.ChunkedByteBuffer(Array(direct(bytes)))
@@ -193,13 +193,13 @@ class SparkdlBlocksSpec extends AnyFunSuite with BeforeAndAfterAll {
     assert(blocks.retire(Job, "sparkdl_disk", soon))
   }
 
-  test("what a user has cached is not evicted: without free memory a block goes to disk") {
+  test("without free memory a block goes to disk, and the user's cached data is not evicted") {
     val cached =
       context.parallelize(0 until 400, 400).map(_ => new Array[Byte](1 << 20)).persist(StorageLevel.MEMORY_ONLY)
     cached.count()
     def inMemory: Int = context.getRDDStorageInfo.map(_.numCachedPartitions).sum
     val before = inMemory
-    assert(before > 0 && before < 400, "storage memory is not full: no test")
+    assert(before > 0 && before < 400, "the test needs full storage memory")
     val bytes = random(5000000)
     blocks.put(Job, "sparkdl_modest", Array(direct(bytes)))
     assert(inMemory === before)
@@ -210,8 +210,8 @@ class SparkdlBlocksSpec extends AnyFunSuite with BeforeAndAfterAll {
     assert(blocks.retire(Job, "sparkdl_modest", soon))
   }
 
-  test("off-heap storage, where it is configured, is what a block takes") {
-    // On the heap Spark's own broadcasts come and go; off the heap there is nothing else.
+  test("a block takes off-heap storage if it is configured") {
+    // On the heap, Spark's own broadcasts come and go. Off the heap there is nothing else.
     def offHeap: Long = SparkEnv.get.memoryManager.offHeapStorageMemoryUsed
     def level(name: String): StorageLevel =
       SparkEnv.get.blockManager.getStatus(BroadcastBlockId(Job, name)).get.storageLevel
@@ -225,21 +225,21 @@ class SparkdlBlocksSpec extends AnyFunSuite with BeforeAndAfterAll {
     assert(offHeap === 0)
   }
 
-  test("a port that is taken is refused as such, and one that is free is taken") {
+  test("a taken port is refused, and a free one is used") {
     object Deaf extends PeerMessageReceiver {
-      override def asked(answer: Answer): Unit = ()
-      override def received(message: ByteBuffer): Unit = ()
-      override def lost(peer: ChunkPeer): Unit = ()
+      override def onRequest(answer: ChunkAnswer): Unit = ()
+      override def onMessage(message: ByteBuffer): Unit = ()
+      override def onPeerLost(peer: ChunkPeer): Unit = ()
     }
     val taken = new ServerSocket(0, 1, InetAddress.getByName("127.0.0.1"))
     try intercept[BindException](executor.openNetwork(taken.getLocalPort, 1, Deaf))
     finally taken.close()
     val network = executor.openNetwork(taken.getLocalPort, 1, Deaf)
-    try assert(network.here === ChunkPeer("127.0.0.1", taken.getLocalPort, SparkContext.DRIVER_IDENTIFIER))
+    try assert(network.address === ChunkPeer("127.0.0.1", taken.getLocalPort, SparkContext.DRIVER_IDENTIFIER))
     finally network.close()
   }
 
-  test("a block that is not there is an error") {
+  test("reading a missing block fails") {
     intercept[IOException](read("sparkdl_never"))
     assert(source.open(Chunk(Job, "sparkdl_never", 0, 4)).isEmpty)
   }

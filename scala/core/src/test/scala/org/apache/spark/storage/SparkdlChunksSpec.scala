@@ -9,15 +9,15 @@ import org.apache.spark.util.io.ChunkedByteBuffer
 import org.scalatest.BeforeAndAfterAll
 import org.scalatest.funsuite.AnyFunSuite
 
-import sparkdl.comm.chunks.Kept
+import sparkdl.comm.chunks.RecordingReceiver
 import sparkdl.comm.transport.{Chunk, ChunkFailure, ChunkNetwork}
 
-/** Chunks of blocks in a real BlockManager, with Spark's authentication and encryption. */
+/** Tests of chunks of blocks in a real BlockManager, with Spark's authentication and encryption. */
 class SparkdlChunksSpec extends AnyFunSuite with BeforeAndAfterAll {
   private val Job = 1L << 61
   private var context: SparkContext = _
   private lazy val executor = new SparkdlExecutor(context.getConf)
-  private lazy val network: ChunkNetwork = executor.openNetwork(0, 1, new Kept)
+  private lazy val network: ChunkNetwork = executor.openNetwork(0, 1, new RecordingReceiver)
 
   override def beforeAll(): Unit = {
     val conf = new SparkConf(false)
@@ -50,7 +50,7 @@ class SparkdlChunksSpec extends AnyFunSuite with BeforeAndAfterAll {
   private def fetch(name: String, offset: Int, length: Int): Either[ChunkFailure, Seq[Byte]] =
     begin(network, name, offset, length).get(40, TimeUnit.SECONDS)
 
-  /** Asks `from`, which is here too. */
+  /** Fetch a chunk from `from`, which is in this JVM too. */
   private def begin(
       from: ChunkNetwork,
       name: String,
@@ -61,18 +61,18 @@ class SparkdlChunksSpec extends AnyFunSuite with BeforeAndAfterAll {
     val end = new CompletableFuture[Either[ChunkFailure, Seq[Byte]]]
     val deadline = System.nanoTime + TimeUnit.SECONDS.toNanos(30)
     val chunk = Chunk(Job, name, offset.toLong, length)
-    network.fetch(from.here, chunk, piece => memory.put(piece), deadline) { failure =>
+    network.fetch(from.address, chunk, piece => memory.put(piece), deadline) { failure =>
       end.complete(failure.toLeft(memory.array.toSeq))
     }
     end
   }
 
   private def retireNow(name: String): Boolean = {
-    val end = System.nanoTime + TimeUnit.SECONDS.toNanos(10) // an answer is released a little after it came
+    val end = System.nanoTime + TimeUnit.SECONDS.toNanos(10) // an answer is released a little after it arrives
     executor.blocks.retire(Job, name, () => System.nanoTime >= end)
   }
 
-  test("chunks of a block of several pieces, which stays the memory that was published") {
+  test("chunks of a block of several pieces come from the published memory") {
     val pieces = Seq(random(1), random(100000), random(30), random(50001))
     val whole = pieces.flatten
     executor.blocks.put(Job, "sparkdl_pieces", pieces.map(direct).toArray)
@@ -86,7 +86,7 @@ class SparkdlChunksSpec extends AnyFunSuite with BeforeAndAfterAll {
     assert(fetch("sparkdl_pieces", 0, 1).left.exists(_.isInstanceOf[ChunkFailure.NotServed]))
   }
 
-  test("chunks of a block that is on disk, which Spark encrypts there") {
+  test("chunks come from an encrypted block on disk") {
     val bytes = random(300000)
     val id = BroadcastBlockId(Job, "sparkdl_disk")
     val block = new ChunkedByteBuffer(Array(direct(bytes)))
@@ -96,10 +96,10 @@ class SparkdlChunksSpec extends AnyFunSuite with BeforeAndAfterAll {
     assert(retireNow("sparkdl_disk"))
   }
 
-  test("a block that the thread of a Spark task sends is free once it is sent, and the task ends without a fault") {
+  test("a block sent on the thread of a Spark task is unlocked once sent, and the task ends normally") {
     val asked = new LinkedBlockingQueue[Runnable]
     val bytes = random(1 << 20)
-    val from = executor.openNetwork(0, 1, new Kept(64 << 10, asked.put(_)))
+    val from = executor.openNetwork(0, 1, new RecordingReceiver(64 << 10, asked.put(_)))
     try {
       executor.blocks.put(Job, "sparkdl_task", Array(direct(bytes)))
       SparkdlChunksSpec.inTask = () => {
@@ -112,7 +112,7 @@ class SparkdlChunksSpec extends AnyFunSuite with BeforeAndAfterAll {
     } finally from.close()
   }
 
-  test("parts of an encrypted block on disk cost as many bytes of decryption as the block has") {
+  test("reading an encrypted block on disk in parts decrypts each byte once") {
     val bytes = random(4 << 20)
     val partBytes = 48 << 10
     val block = new ChunkedByteBuffer(Array(direct(bytes)))
@@ -122,7 +122,7 @@ class SparkdlChunksSpec extends AnyFunSuite with BeforeAndAfterAll {
       StorageLevel.DISK_ONLY,
       tellMaster = false
     )
-    val from = executor.openNetwork(0, 1, new Kept(partBytes))
+    val from = executor.openNetwork(0, 1, new RecordingReceiver(partBytes))
     try {
       val before = CountingCipher.decrypted.get
       assert(begin(from, "sparkdl_parts", 0, bytes.length).get(40, TimeUnit.SECONDS) === Right(bytes.toSeq))
@@ -133,7 +133,7 @@ class SparkdlChunksSpec extends AnyFunSuite with BeforeAndAfterAll {
     } finally from.close()
   }
 
-  test("beyond the end of a block there is nothing, and the block is free again") {
+  test("a chunk beyond the end of a block is refused, and the block is unlocked") {
     executor.blocks.put(Job, "sparkdl_short", Array(direct(random(100))))
     for ((offset, length) <- Seq((0, 101), (100, 1), (1000, 10))) {
       val Left(failure) = fetch("sparkdl_short", offset, length): @unchecked
@@ -142,18 +142,18 @@ class SparkdlChunksSpec extends AnyFunSuite with BeforeAndAfterAll {
     assert(retireNow("sparkdl_short"))
   }
 
-  test("it listens where Spark does, on the port that is free") {
+  test("the network listens on Spark's address and a free port") {
     val taken = new ServerSocket(0, 1, InetAddress.getByName("127.0.0.1"))
-    try intercept[BindException](executor.openNetwork(taken.getLocalPort, 1, new Kept))
+    try intercept[BindException](executor.openNetwork(taken.getLocalPort, 1, new RecordingReceiver))
     finally taken.close()
-    val other = executor.openNetwork(taken.getLocalPort, 1, new Kept)
-    try assert((other.here.host, other.here.port) === (("127.0.0.1", taken.getLocalPort)))
+    val other = executor.openNetwork(taken.getLocalPort, 1, new RecordingReceiver)
+    try assert((other.address.host, other.address.port) === (("127.0.0.1", taken.getLocalPort)))
     finally other.close()
   }
 }
 
 private object SparkdlChunksSpec {
 
-  /** What a task of this JVM does. */
+  /** Work of a task in this JVM. */
   @volatile var inTask: () => Unit = _
 }

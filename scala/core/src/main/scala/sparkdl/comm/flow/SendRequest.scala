@@ -9,7 +9,7 @@ package sparkdl.comm.flow
  * @param turn rank of this block among equally urgent ones: how far the receiving rank comes after the sending rank,
  *    from 0. So ranks that send the same things at the same time begin with different peers
  */
-private[comm] class Wanted(
+private[comm] class SendRequest(
     val name: String,
     val peer: String,
     val bytes: Long,
@@ -32,11 +32,11 @@ private[comm] final case class Urgency(phase: Long, order: Int) extends Ordered[
 }
 
 /** Request to send `bytes` bytes of a block from `offset` on. */
-private[comm] final class Request private[flow] (val block: Wanted, val offset: Long, val bytes: Int) {
+private[comm] final class ChunkRequest private[flow] (val block: SendRequest, val offset: Long, val bytes: Int) {
 
   /** Entry in the window of its peer, and in the common window unless that was given back. */
-  private[flow] var ofPeer: Flight = _
-  private[flow] var ofAll: Option[Flight] = None
+  private[flow] var peerFlight: Flight = _
+  private[flow] var commonFlight: Option[Flight] = None
 
   override def toString: String = s"$bytes bytes at $offset of $block"
 }

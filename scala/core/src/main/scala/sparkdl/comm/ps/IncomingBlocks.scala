@@ -16,16 +16,16 @@ import sparkdl.comm.flow.{Fetch, RemoteBlock}
 import sparkdl.comm.transport.ChunkPeer
 
 /** Incoming data of one rank: the other ranks' notices and blocks, and the failure that ends all waits for them. */
-private[ps] final class Incoming(job: Long, rank: Int, node: PsNode) {
+private[ps] final class IncomingBlocks(job: Long, rank: Int, node: PsNode) {
   private val notices = new ConcurrentHashMap[(Notice.Kind, Int, Int, Long), CompletableFuture[Notice]]
   private val contributions = new ConcurrentHashMap[(Long, Int), CompletableFuture[Array[Byte]]]
-  private val failed = new CompletableFuture[Nothing]
+  private val failure = new CompletableFuture[Nothing]
   @volatile private var peers: IndexedSeq[ChunkPeer] = IndexedSeq.empty
-  @volatile private var patience = 0L
+  @volatile private var patienceNanos = 0L
 
   private val fetching = ConcurrentHashMap.newKeySet[Fetch]
 
-  val neighbours = new Neighbours(job)
+  val neighbors = new Neighbors(job)
 
   /** Reader of blocks, for each rank on this host. One thread for each is enough. */
   private val readers = new ConcurrentHashMap[Int, Executor]
@@ -34,7 +34,7 @@ private[ps] final class Incoming(job: Long, rank: Int, node: PsNode) {
   def notice(kind: Notice.Kind, from: Int, bucket: Int, version: Long): CompletableFuture[Notice] =
     notices.computeIfAbsent((kind, from, bucket, version), _ => new CompletableFuture[Notice])
 
-  def noticed(notice: Notice): Unit =
+  def onNotice(notice: Notice): Unit =
     this.notice(notice.kind, notice.from, notice.bucket, notice.version).complete(notice)
 
   def forget(kind: Notice.Kind, from: Int, bucket: Int, version: Long): Unit =
@@ -44,16 +44,16 @@ private[ps] final class Incoming(job: Long, rank: Int, node: PsNode) {
   def contribution(round: Long, from: Int): CompletableFuture[Array[Byte]] =
     contributions.computeIfAbsent((round, from), _ => new CompletableFuture[Array[Byte]])
 
-  def contributed(contribution: Contribution): Unit =
+  def onContribution(contribution: Contribution): Unit =
     this.contribution(contribution.round, contribution.from).complete(contribution.part)
 
   def forgetRound(round: Long): Unit = peers.indices.foreach(from => contributions.remove((round, from)))
 
   /** End every wait, now and later, with `cause`. Only the first cause counts. */
   def fail(cause: CommException): Unit =
-    if (failed.completeExceptionally(cause)) fetching.forEach(_.cancel())
+    if (failure.completeExceptionally(cause)) fetching.forEach(_.cancel())
 
-  def hasFailed: Boolean = failed.isCompletedExceptionally
+  def hasFailed: Boolean = failure.isCompletedExceptionally
 
   def checkNotFailed(): Unit = if (hasFailed) throw firstFailure
 
@@ -61,11 +61,11 @@ private[ps] final class Incoming(job: Long, rank: Int, node: PsNode) {
    * Set the peers. Call it before blocks are fetched.
    *
    * @param peers by rank
-   * @param patience nanoseconds that a block may take
+   * @param patienceNanos nanoseconds that a block may take
    */
-  def open(peers: IndexedSeq[ChunkPeer], patience: Long): Unit = {
+  def open(peers: IndexedSeq[ChunkPeer], patienceNanos: Long): Unit = {
     this.peers = peers
-    this.patience = patience
+    this.patienceNanos = patienceNanos
   }
 
   /**
@@ -104,31 +104,31 @@ private[ps] final class Incoming(job: Long, rank: Int, node: PsNode) {
       sink: SegmentSink,
       name: String,
       ready: CompletableFuture[Notice]
-  )(inMemory: (Neighbour, Long) => Reading): BlockFetch = {
+  )(inMemory: (Neighbor, Long) => Reading): BlockFetch = {
     val peer = peers(from)
     val isElsewhere = peer.executor != node.blocks.executorId
-    def broken(cause: Throwable): Unit = fail(describe(cause, s"fetch block $name from rank $from", from))
-    def read(reading: Reading): BlockFetch.Underway = {
+    def onFailure(cause: Throwable): Unit = fail(describe(cause, s"fetch block $name from rank $from", from))
+    def read(reading: Reading): BlockFetch.InProgress = {
       val reader = readers.computeIfAbsent(from, _ => new SerialExecutor(node.pool))
       @volatile var begun = 0L
       val done: Runnable = () => {
         checkNotFailed()
         begun = node.clock.nanoTime
-        reading(sink.all.write)
+        reading(sink.wholeBlock.write)
       }
-      BlockFetch.Underway(() => begun, CompletableFuture.runAsync(done, reader))
+      BlockFetch.InProgress(() => begun, CompletableFuture.runAsync(done, reader))
     }
-    def fetchRemote(bytes: Long): BlockFetch.Underway = {
-      val fetch = node.fetches.fetch(RemoteBlock(peer, job, name, bytes), patience, sink)
-      BlockFetch.Underway(() => fetch.askedNanos, started(fetch).done)
+    def fetchRemote(bytes: Long): BlockFetch.InProgress = {
+      val fetch = node.fetcher.fetch(RemoteBlock(peer, job, name, bytes), patienceNanos, sink)
+      BlockFetch.InProgress(() => fetch.askedNanos, track(fetch).done)
     }
-    def start(bytes: Long): BlockFetch.Underway =
+    def start(bytes: Long): BlockFetch.InProgress =
       if (!isElsewhere) read(node.blocks.read(job, name))
-      else neighbours(from).fold(fetchRemote(bytes))(neighbour => read(inMemory(neighbour, bytes)))
-    new BlockFetch(from, isElsewhere, sink, node.clock, ready, start, broken)
+      else neighbors(from).fold(fetchRemote(bytes))(neighbor => read(inMemory(neighbor, bytes)))
+    new BlockFetch(from, isElsewhere, sink, node.clock, ready, start, onFailure)
   }
 
-  private def started(fetch: Fetch): Fetch = {
+  private def track(fetch: Fetch): Fetch = {
     fetching.add(fetch)
     fetch.done.whenComplete((_, _) => fetching.remove(fetch))
     if (hasFailed) fetch.cancel()
@@ -147,16 +147,16 @@ private[ps] final class Incoming(job: Long, rank: Int, node: PsNode) {
       .whenComplete((_, cause) => if (cause != null) fail(describe(cause, what, rank)))
   }
 
-  /** Wait for `done` until `deadline` of the node's clock. `late` makes the exception of a wait that took too long. */
-  def await(done: CompletableFuture[_], deadline: Long)(late: => CommException): Unit =
-    try node.clock.await(CompletableFuture.anyOf(done, failed), deadline)
+  /** Wait for `done` until `deadline` of the node's clock. `timeoutError` makes the exception of a wait that took too long. */
+  def await(done: CompletableFuture[_], deadline: Long)(timeoutError: => CommException): Unit =
+    try node.clock.await(CompletableFuture.anyOf(done, failure), deadline)
     catch {
       case e: ExecutionException => throw (if (hasFailed) firstFailure else e.getCause)
-      case _: TimeoutException => throw late
+      case _: TimeoutException => throw timeoutError
     }
 
   private def firstFailure: Throwable =
-    try failed.join()
+    try failure.join()
     catch { case e: CompletionException => e.getCause }
 
   private def describe(cause: Throwable, what: String, peer: Int): CommException = cause match {

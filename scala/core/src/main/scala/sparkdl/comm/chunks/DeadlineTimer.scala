@@ -7,7 +7,7 @@ import scala.jdk.CollectionConverters._
 import sparkdl.comm.Clock
 
 /** Timer that ends fetches at their deadlines. It keeps one or two tasks in the clock, not one for each fetch. */
-private[chunks] final class Deadlines(clock: Clock) {
+private[chunks] final class DeadlineTimer(clock: Clock) {
   private val pending = ConcurrentHashMap.newKeySet[PendingFetch]
   private var nextCheck = Long.MaxValue
 
@@ -30,7 +30,7 @@ private[chunks] final class Deadlines(clock: Clock) {
 
   private def check(): Unit = {
     val now = clock.nanoTime
-    foreach(fetch => if (fetch.deadline <= now) fetch.late())
+    foreach(fetch => if (fetch.deadline <= now) fetch.expire())
     synchronized {
       if (now >= nextCheck) {
         nextCheck = Long.MaxValue

@@ -5,10 +5,10 @@ import java.util.ArrayDeque
 import scala.jdk.CollectionConverters._
 
 /** Sends over one connection, in order, that the peer has not confirmed. */
-private[chunks] final class Unconfirmed {
+private[chunks] final class UnconfirmedSends {
   private val sent = new ArrayDeque[Option[Long] => Unit]
   private var confirmed = 0L
-  private var ended = false
+  private var hasEnded = false
 
   /**
    * Add a send. Call it in the order of the sends.
@@ -17,8 +17,8 @@ private[chunks] final class Unconfirmed {
    * @return false if the connection has ended; then `done` is not called
    */
   def add(done: Option[Long] => Unit): Boolean = synchronized {
-    if (!ended) sent.add(done)
-    !ended
+    if (!hasEnded) sent.add(done)
+    !hasEnded
   }
 
   /**
@@ -43,7 +43,7 @@ private[chunks] final class Unconfirmed {
   /** End all sends: the connection is gone. */
   def end(): Unit = {
     val left = synchronized {
-      ended = true
+      hasEnded = true
       val left = sent.asScala.toVector
       sent.clear()
       left

@@ -13,20 +13,20 @@ import org.apache.spark.network.protocol.StreamFailure
 
 import sparkdl.comm.transport.{Chunk, ChunkPeer, ChunkSource, MessagePart}
 
-/** Answers whose blocks cannot be read, and messages that cannot be written. */
-class AskedChunkSpec extends AnyFunSuite {
+/** Tests of chunks that cannot be read and messages that cannot be written. */
+class RequestedChunkSpec extends AnyFunSuite {
 
-  /** Memory as a JVM has it: none is left once it is spent. */
+  /** Allocator that runs out of memory once it is `isExhausted`. */
   private final class Memory extends AbstractByteBufAllocator {
     private val all = UnpooledByteBufAllocator.DEFAULT
-    var spent = false
+    var isExhausted = false
     override def newHeapBuffer(bytes: Int, most: Int): ByteBuf = all.heapBuffer(bytes, most)
     override def newDirectBuffer(bytes: Int, most: Int): ByteBuf =
-      if (spent) throw new OutOfMemoryError("direct memory") else all.directBuffer(bytes, most)
+      if (isExhausted) throw new OutOfMemoryError("direct memory") else all.directBuffer(bytes, most)
     override def isDirectBufferPooled: Boolean = false
   }
 
-  /** One block, which counts those that have it open. Reading it throws what is `broken`. */
+  /** Source of a block, with a count of its open handles. Reading the block throws `broken`. */
   private final class Block(broken: Option[Throwable] = None) extends ChunkSource {
     var opened = Vector.empty[Long]
     var open = 0
@@ -47,14 +47,22 @@ class AskedChunkSpec extends AnyFunSuite {
     }
   }
 
-  private final class Sending(block: Block) {
+  private final class TestSend(block: Block) {
     val memory = new Memory
     val channel = new EmbeddedChannel
     val underway = new AtomicInteger
     var ends = Vector.empty[String]
-    private val unconfirmed = new Unconfirmed
+    private val unconfirmed = new UnconfirmedSends
     private val answer =
-      new AskedChunk(7, Chunk(1, "block", 100, 30), ChunkPeer("there", 1, "1"), block, channel, unconfirmed, underway)
+      new RequestedChunk(
+        7,
+        Chunk(1, "block", 100, 30),
+        ChunkPeer("there", 1, "1"),
+        block,
+        channel,
+        unconfirmed,
+        underway
+      )
     channel.config.setAllocator(memory)
     channel.closeFuture.addListener((_: io.netty.util.concurrent.Future[Void]) => unconfirmed.end())
 
@@ -62,9 +70,9 @@ class AskedChunkSpec extends AnyFunSuite {
       answer.send(offset, 10)(arrived => ends :+= s"$offset $arrived", () => ends :+= s"$offset refused")
   }
 
-  test("a block is opened by the connection's own thread, whoever sends, and released when its part is sent") {
+  test("a block is opened on the connection's event loop, and released when its part is sent") {
     val block = new Block
-    val sending = new Sending(block)
+    val sending = new TestSend(block)
     sending.send(10)
     assert(block.opened.isEmpty && sending.underway.get === 1)
     sending.channel.runPendingTasks()
@@ -72,31 +80,31 @@ class AskedChunkSpec extends AnyFunSuite {
   }
 
   for (cause <- Seq(new IOException("a bad sector"), new OutOfMemoryError("heap")))
-    test(s"a block that cannot be read is released, the peer is told why, and gets no later part: $cause") {
+    test(s"a block that cannot be read is released, and the peer gets the reason and no later part: $cause") {
       val block = new Block(Some(cause))
-      val sending = new Sending(block)
+      val sending = new TestSend(block)
       Seq(0, 10, 20).foreach(sending.send)
       sending.channel.runPendingTasks()
       assert(block.opened === Seq(100) && block.open === 0 && sending.underway.get === 0)
       assert(sending.ends.sorted === Seq("0 refused", "10 refused", "20 refused"))
-      val told = sending.channel.readOutbound[StreamFailure]()
-      assert(told.streamId === "7/0" && told.error === cause.toString)
+      val response = sending.channel.readOutbound[StreamFailure]()
+      assert(response.streamId === "7/0" && response.error === cause.toString)
       assert(sending.channel.readOutbound[AnyRef]() === null && sending.channel.isOpen)
     }
 
-  test("a part that cannot be written releases its block, and ends the connection with all that waits for it") {
+  test("a part that cannot be written releases its block, and ends the connection and everything that waits for it") {
     val block = new Block
-    val sending = new Sending(block)
+    val sending = new TestSend(block)
     sending.send(0)
     sending.channel.runPendingTasks()
-    sending.memory.spent = true
+    sending.memory.isExhausted = true
     Seq(10, 20).foreach(sending.send)
     sending.channel.runPendingTasks()
     assert(block.open === 0 && sending.underway.get === 0 && !sending.channel.isOpen)
     assert(sending.ends === Seq("0 None", "10 None", "20 None"))
   }
 
-  test("messages that cannot be written end the connection, and whoever sent them learns it") {
+  test("messages that cannot be written end the connection, and their senders learn it") {
     val queue = new MessageQueue
     val channel = new EmbeddedChannel
     val memory = new Memory
@@ -104,9 +112,9 @@ class AskedChunkSpec extends AnyFunSuite {
     def add(): Unit = queue.add(MessagePart(0, Array[Byte](1), 0, 1), ends :+= _)
     channel.config.setAllocator(memory)
     channel.closeFuture.addListener((_: io.netty.util.concurrent.Future[Void]) => queue.end())
-    memory.spent = true
+    memory.isExhausted = true
     Seq(1, 2).foreach(_ => add())
-    queue.opened(channel)
+    queue.onOpened(channel)
     channel.runPendingTasks()
     assert(ends === Seq(None, None) && !channel.isOpen)
     add()

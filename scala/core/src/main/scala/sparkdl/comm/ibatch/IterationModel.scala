@@ -16,8 +16,8 @@ import scala.collection.mutable
  *
  * @param push with the times of backward as `compute`
  */
-private[ibatch] final class Iteration(pull: Profile, push: Profile) {
-  import Iteration._
+private[ibatch] final class IterationModel(pull: Profile, push: Profile) {
+  import IterationModel._
 
   require(
     pull.layers == push.layers,
@@ -28,10 +28,10 @@ private[ibatch] final class Iteration(pull: Profile, push: Profile) {
    * Return the seconds of an iteration once iterations repeat. Batches are in the order of the layers, as in a
    * [[Plan]].
    */
-  def seconds(pulls: IndexedSeq[Batch], pushes: IndexedSeq[Batch]): Double = new Run(pulls, pushes).settled()
+  def seconds(pulls: IndexedSeq[Batch], pushes: IndexedSeq[Batch]): Double = new Run(pulls, pushes).settle()
 
   /** Transfer of a batch. It needs the link for `left` more seconds. */
-  private final class Transfer(
+  private final class BatchTransfer(
       val batch: Int,
       val isPull: Boolean,
       firstLayer: Int,
@@ -43,7 +43,7 @@ private[ibatch] final class Iteration(pull: Profile, push: Profile) {
     val urgency: Int = if (isPull) firstLayer else Int.MinValue / 2 - firstLayer
   }
 
-  private final class Start(val at: Double, val transfer: Transfer)
+  private final class Start(val at: Double, val transfer: BatchTransfer)
   private final class Sum(val at: Double, val batch: Int)
 
   private def earliest[T](at: T => Double, number: T => Int): Ordering[T] = (one, other) => {
@@ -52,9 +52,9 @@ private[ibatch] final class Iteration(pull: Profile, push: Profile) {
   }
 
   /** Times of one direction's batches, and the steps that each batch covers. */
-  private final class Direction(profile: Profile, val batches: IndexedSeq[Batch], steps: IndexedSeq[Batch]) {
+  private final class DirectionTimes(profile: Profile, val batches: IndexedSeq[Batch], steps: IndexedSeq[Batch]) {
     val transfer: IndexedSeq[Double] = ofBatches(profile.transfer)
-    val comesWithNotice: IndexedSeq[Boolean] = batches.map(profile.comesWithNotice)
+    val isInline: IndexedSeq[Boolean] = batches.map(profile.isInline)
     val compute: IndexedSeq[Double] = steps.map(step => profile.compute.slice(step.first - 1, step.last).sum)
     val gap: Double = profile.gap.getOrElse(profile.startup)
     val latency: Double = profile.startup - gap
@@ -92,66 +92,67 @@ private[ibatch] final class Iteration(pull: Profile, push: Profile) {
       (0 +: ends.init).zip(ends).map { case (before, last) => Batch(before + 1, last) }
     }
     private val layers = steps.size
-    private val pulling = new Direction(pull, pulls, steps)
-    private val pushing = new Direction(push, pushes, steps)
-    private val ahead = pulls.size > 1 && pushes.size > 1
+    private val pulling = new DirectionTimes(pull, pulls, steps)
+    private val pushing = new DirectionTimes(push, pushes, steps)
+    private val pullsAhead = pulls.size > 1 && pushes.size > 1
 
     private var now = 0.0
     private val begins = mutable.ArrayBuffer.empty[Double]
 
     // Forward computes layers 0 to L - 1 in steps 0 to L - 1, backward L - 1 to 0 in the next L.
     private var step = 0
-    private var stepped = 0.0 // begin of this step
-    private var computed = Never // end of this step; Never while it waits
-    private val here = Array.fill(pulls.size)(false)
+    private var stepBegin = 0.0 // begin of this step
+    private var stepEnd = Never // end of this step; Never while it waits
+    private val hasArrived = Array.fill(pulls.size)(false)
 
-    private var started = 0.0 // end of the last start-up's gap
-    private val starting = mutable.TreeSet.empty[Start](earliest(_.at, _.transfer.number))
-    private val inTurn = mutable.Queue.empty[Int] // pulls; the first one is under way
+    private var gapEnd = 0.0 // end of the last start-up's gap
+    private val startUps = mutable.TreeSet.empty[Start](earliest(_.at, _.transfer.number))
+    private val sequentialPulls = mutable.Queue.empty[Int] // pulls; the first one is under way
 
-    // Transfers that need the link. Only the most urgent one has it, since time `since`.
-    private val moving = mutable.TreeSet.empty[Transfer]((one, other) => Integer.compare(one.urgency, other.urgency))
-    private var since = 0.0
-    private var asked = 0
+    // Transfers that need the link. Only the most urgent one has it, since time `readySince`.
+    private val ready =
+      mutable.TreeSet.empty[BatchTransfer]((one, other) => Integer.compare(one.urgency, other.urgency))
+    private var readySince = 0.0
+    private var requestCount = 0
 
     private val toPush = new Array[Int](pushes.size) // steps of each batch that backward has not done
     private val toUpdate = new Array[Int](pulls.size)
-    private val summing = mutable.TreeSet.empty[Sum](earliest(_.at, _.batch)) // by the end of the sum
+    private val sums = mutable.TreeSet.empty[Sum](earliest(_.at, _.batch)) // by the end of the sum
     private val summed = mutable.Queue.empty[Int]
-    private var updates = 0 // number that are done
-    private var updating = Never // begin of the next update
-    private var updated = Never // end of the update of `inUpdate`
-    private var inUpdate = 0
+    private var updateCount = 0 // number that are done
+    private var nextUpdate = Never // begin of the next update
+    private var updateEnd = Never // end of the update of `updatedBatch`
+    private var updatedBatch = 0
 
-    def settled(): Double = {
+    def settle(): Double = {
       pulls.indices.foreach(pullBatch)
       begin()
-      while (begins.size < Most && !repeats) advance()
-      val count = if (repeats) 1 else Most / 2
+      while (begins.size < MostIterations && !hasSettled) advance()
+      val count = if (hasSettled) 1 else MostIterations / 2
       (begins.last - begins(begins.size - 1 - count)) / count
     }
 
     /** True if the last iterations took equally long. */
-    private def repeats: Boolean = begins.size > Alike && {
-      val last = begins.takeRight(Alike + 1)
+    private def hasSettled: Boolean = begins.size > EqualIterations && {
+      val last = begins.takeRight(EqualIterations + 1)
       val periods = last.tail.zip(last).map { case (begin, before) => begin - before }
       periods.max - periods.min <= 1e-9 * periods.max
     }
 
     /** Advance the clock to the next event. */
     private def advance(): Unit = {
-      val arrival = if (moving.isEmpty) Never else math.max(now, since + moving.head.left)
-      val start = if (starting.isEmpty) Never else starting.head.at
-      val sum = if (summing.isEmpty) Never else summing.head.at
-      val update = math.min(updating, updated)
-      val next = math.min(math.min(arrival, start), math.min(math.min(sum, update), computed))
+      val arrival = if (ready.isEmpty) Never else math.max(now, readySince + ready.head.left)
+      val start = if (startUps.isEmpty) Never else startUps.head.at
+      val sum = if (sums.isEmpty) Never else sums.head.at
+      val update = math.min(nextUpdate, updateEnd)
+      val next = math.min(math.min(arrival, start), math.min(math.min(sum, update), stepEnd))
       now = next
-      if (next == arrival) arrived(moving.head)
-      else if (next == start) changeMoving(moving += removeHead(starting).transfer)
-      else if (next == sum) isSummed(removeHead(summing).batch)
-      else if (next == updated) updateDone()
-      else if (next == updating) beginUpdate()
-      else stepDone()
+      if (next == arrival) onArrival(ready.head)
+      else if (next == start) changeReady(ready += removeHead(startUps).transfer)
+      else if (next == sum) onSummed(removeHead(sums).batch)
+      else if (next == updateEnd) onUpdated()
+      else if (next == nextUpdate) beginUpdate()
+      else onStepDone()
     }
 
     private def removeHead[T](set: mutable.TreeSet[T]): T = {
@@ -161,112 +162,112 @@ private[ibatch] final class Iteration(pull: Profile, push: Profile) {
     }
 
     /** Change the set of transfers, which may give the link to another transfer. */
-    private def changeMoving(change: => Unit): Unit = {
-      moving.headOption.foreach(_.left -= now - since)
-      since = now
+    private def changeReady(change: => Unit): Unit = {
+      ready.headOption.foreach(_.left -= now - readySince)
+      readySince = now
       change
     }
 
     private def pullBatch(batch: Int): Unit = {
-      if (pull.inTurn) inTurn.enqueue(batch)
-      if (inTurn.size <= 1) ask(batch, isPull = true)
+      if (pull.isSequential) sequentialPulls.enqueue(batch)
+      if (sequentialPulls.size <= 1) request(batch, isPull = true)
     }
 
-    private def ask(batch: Int, isPull: Boolean): Unit = {
+    private def request(batch: Int, isPull: Boolean): Unit = {
       val direction = if (isPull) pulling else pushing
-      asked += 1
+      requestCount += 1
       val first = direction.batches(batch).first
-      val transfer = new Transfer(batch, isPull, first, asked, direction.transfer(batch))
-      if (direction.comesWithNotice(batch)) starting += new Start(now, transfer)
+      val transfer = new BatchTransfer(batch, isPull, first, requestCount, direction.transfer(batch))
+      if (direction.isInline(batch)) startUps += new Start(now, transfer)
       else {
-        started = math.max(now, started) + direction.gap
-        starting += new Start(started + direction.latency, transfer)
+        gapEnd = math.max(now, gapEnd) + direction.gap
+        startUps += new Start(gapEnd + direction.latency, transfer)
       }
     }
 
-    private def arrived(transfer: Transfer): Unit = {
-      changeMoving(moving -= transfer)
+    private def onArrival(transfer: BatchTransfer): Unit = {
+      changeReady(ready -= transfer)
       if (transfer.isPull) {
-        here(transfer.batch) = true
-        if (pull.inTurn) {
-          inTurn.dequeue()
-          inTurn.headOption.foreach(ask(_, isPull = true))
+        hasArrived(transfer.batch) = true
+        if (pull.isSequential) {
+          sequentialPulls.dequeue()
+          sequentialPulls.headOption.foreach(request(_, isPull = true))
         }
-        if (step < layers && computed.isInfinite) compute()
-      } else summing += new Sum(now + pushing.sum(transfer.batch), transfer.batch)
+        if (step < layers && stepEnd.isInfinite) compute()
+      } else sums += new Sum(now + pushing.sum(transfer.batch), transfer.batch)
     }
 
-    private def isSummed(batch: Int): Unit = {
+    private def onSummed(batch: Int): Unit = {
       summed.enqueue(batch)
-      if (step == 2 * layers) beginUpdate() else if (ahead && step >= layers) updateAfterLayer()
+      if (step == 2 * layers) beginUpdate() else if (pullsAhead && step >= layers) updateAfterLayer()
     }
 
     /** Schedule an update between two layers of this step. After its last layer, updates begin anyway. */
     private def updateAfterLayer(): Unit =
-      pushing.ends(2 * layers - 1 - step).map(stepped + _).find(_ >= now).filter(_ < computed).foreach { end =>
-        updating = math.min(updating, end)
+      pushing.ends(2 * layers - 1 - step).map(stepBegin + _).find(_ >= now).filter(_ < stepEnd).foreach { end =>
+        nextUpdate = math.min(nextUpdate, end)
       }
 
     private def begin(): Unit = {
       begins += now
       pulling.counts.copyToArray(toUpdate)
       pushing.counts.copyToArray(toPush)
-      updates = 0
+      updateCount = 0
       step = 0
       compute()
     }
 
     /** Begin this step, unless its parameters have not arrived. */
     private def compute(): Unit = {
-      stepped = now
-      if (step >= layers) computed = now + pushing.compute(2 * layers - 1 - step)
-      else computed = if (here(pulling.batchOf(step))) now + pulling.compute(step) else Never
+      stepBegin = now
+      if (step >= layers) stepEnd = now + pushing.compute(2 * layers - 1 - step)
+      else stepEnd = if (hasArrived(pulling.batchOf(step))) now + pulling.compute(step) else Never
     }
 
-    private def stepDone(): Unit = {
+    private def onStepDone(): Unit = {
       val layer = 2 * layers - 1 - step
       step += 1
-      if (step == layers) pulls.indices.foreach(here(_) = false)
+      if (step == layers) pulls.indices.foreach(hasArrived(_) = false)
       if (step > layers) {
         val batch = pushing.batchOf(layer)
         toPush(batch) -= 1
-        if (toPush(batch) == 0) ask(batch, isPull = false)
+        if (toPush(batch) == 0) request(batch, isPull = false)
       }
-      if (step < 2 * layers) compute() else computed = Never
-      if (step == 2 * layers || ahead && step > layers) beginUpdate()
+      if (step < 2 * layers) compute() else stepEnd = Never
+      if (step == 2 * layers || pullsAhead && step > layers) beginUpdate()
     }
 
     /** Begin to update the next summed batch. Meanwhile nothing is computed. */
     private def beginUpdate(): Unit = {
-      updating = Never
-      if (updated == Never && summed.nonEmpty) {
-        inUpdate = summed.dequeue()
-        val taken = pushing.update(inUpdate)
-        updated = now + taken
-        computed += taken
-        stepped += taken
+      nextUpdate = Never
+      if (updateEnd == Never && summed.nonEmpty) {
+        updatedBatch = summed.dequeue()
+        val taken = pushing.update(updatedBatch)
+        updateEnd = now + taken
+        stepEnd += taken
+        stepBegin += taken
       }
     }
 
     /** Pull what was updated. The last update begins the next iteration. */
-    private def updateDone(): Unit = {
-      updated = Never
-      pushing.stepsOf(inUpdate).map(pulling.batchOf).foreach { whole =>
+    private def onUpdated(): Unit = {
+      updateEnd = Never
+      pushing.stepsOf(updatedBatch).map(pulling.batchOf).foreach { whole =>
         toUpdate(whole) -= 1
         if (toUpdate(whole) == 0) pullBatch(whole)
       }
-      updates += 1
-      if (updates == pushes.size) begin() else beginUpdate()
+      updateCount += 1
+      if (updateCount == pushes.size) begin() else beginUpdate()
     }
   }
 }
 
-private[ibatch] object Iteration {
+private[ibatch] object IterationModel {
   private val Never = Double.PositiveInfinity
 
   /** Iterations that are simulated at most, if they do not become equal: two may alternate, for example. */
-  private val Most = 9
+  private val MostIterations = 9
 
   /** Equal iterations in a row that show that all later ones are equal. */
-  private val Alike = 2
+  private val EqualIterations = 2
 }

@@ -10,7 +10,7 @@ import io.netty.util.ReferenceCountUtil
 import org.apache.spark.network.buffer.ManagedBuffer
 import org.apache.spark.network.protocol.{StreamFailure, StreamResponse}
 
-import sparkdl.comm.transport.{Answer, Chunk, ChunkPeer, ChunkSource}
+import sparkdl.comm.transport.{Chunk, ChunkAnswer, ChunkPeer, ChunkSource}
 
 /**
  * Chunk that a peer asked for over `channel`. Its block is open only while a part of it is being sent. It is opened and
@@ -20,15 +20,15 @@ import sparkdl.comm.transport.{Answer, Chunk, ChunkPeer, ChunkSource}
  * @param unconfirmed sends over the channel
  * @param sending counter of parts that are being sent
  */
-private[chunks] final class AskedChunk(
+private[chunks] final class RequestedChunk(
     number: Long,
     override val chunk: Chunk,
     override val to: ChunkPeer,
     source: ChunkSource,
     channel: Channel,
-    unconfirmed: Unconfirmed,
+    unconfirmed: UnconfirmedSends,
     sending: AtomicInteger
-) extends Answer {
+) extends ChunkAnswer {
   // Used on the channel's event loop only.
   private var isRefused = false
 
@@ -46,16 +46,16 @@ private[chunks] final class AskedChunk(
     case Left(why) =>
       isRefused = true
       val isOpen = unconfirmed.add(_ => ())
-      if (isOpen) Frame.write(channel, new StreamFailure(Wire.partId(number, 0), why))
+      if (isOpen) FrameWriter.write(channel, new StreamFailure(Wire.partId(number, 0), why))
       end(refused())
     case Right((bytes, body)) =>
-      def over(): Unit = end(bytes.release())
+      def finish(): Unit = end(bytes.release())
       if (unconfirmed.add(done)) {
         val answer = new StreamResponse(Wire.partId(number, part.length), part.length.toLong, bytes)
-        send(answer, body).addListener((_: io.netty.util.concurrent.Future[Void]) => over())
+        send(answer, body).addListener((_: io.netty.util.concurrent.Future[Void]) => finish())
       } else {
         ReferenceCountUtil.release(body)
-        over()
+        finish()
         done(None)
       }
   }
@@ -79,9 +79,9 @@ private[chunks] final class AskedChunk(
     catch { case e: Throwable => Left(e.toString) }
 
   private def send(part: StreamResponse, body: AnyRef): ChannelFuture = body match {
-    case inMemory: ByteBuf => Frame.write(channel, part, inMemory)
+    case inMemory: ByteBuf => FrameWriter.write(channel, part, inMemory)
     case _ =>
       part.body.retain() // which Spark's encoder releases
-      Frame.write(channel, part)
+      FrameWriter.write(channel, part)
   }
 }

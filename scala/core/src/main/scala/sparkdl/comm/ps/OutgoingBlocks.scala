@@ -6,7 +6,7 @@ import sparkdl.comm.flow.Urgency
 import sparkdl.comm.transport.ChunkPeer
 
 /** Outgoing blocks of one rank. A notice announces each block, or contains it if the block is small. */
-private[ps] final class Outgoing(job: Long, rank: Int, node: PsNode, urgencies: BlockUrgencies) {
+private[ps] final class OutgoingBlocks(job: Long, rank: Int, node: PsNode, urgencies: BlockUrgencies) {
   private val published = new PublishedBlocks(job, node.blocks, node.served)
   private var addresses = Map.empty[Int, ChunkPeer]
   private var ranks = Map.empty[ChunkPeer, Int] // one of each executor
@@ -34,8 +34,8 @@ private[ps] final class Outgoing(job: Long, rank: Int, node: PsNode, urgencies: 
     addresses.keys.foreach(other => send(other, Contribution(job, other, rank, round, part).encode))
 
   /** Tell the other ranks that this rank failed. */
-  def farewell(reason: String): Unit =
-    addresses.keys.foreach(other => send(other, Farewell(job, other, rank, reason).encode))
+  def announceFailure(reason: String): Unit =
+    addresses.keys.foreach(other => send(other, PeerFailed(job, other, rank, reason).encode))
 
   /**
    * Publish parameters of the shard that this rank serves. Small ones are published too: Spark's BlockManager holds the
@@ -43,7 +43,7 @@ private[ps] final class Outgoing(job: Long, rank: Int, node: PsNode, urgencies: 
    */
   def parameters(bucket: Int, version: Long, slice: ShardSlice, block: Array[ByteBuffer]): Unit = {
     val urgency = urgencies.parameters(version, slice)
-    published.put(BlockNames.parameters(rank, bucket, version), Notice.Parameters, version, block, servedAs(urgency))
+    published.put(BlockNames.parameters(rank, bucket, version), Notice.Parameters, version, block, priorityOf(urgency))
     val contents = if (isInline(version, block)) copy(block) else Notice.ToFetch
     addresses.keys.foreach { other =>
       send(other, Notice(job, other, rank, Notice.Parameters, bucket, version, bytes(block), contents).encode, urgency)
@@ -56,7 +56,7 @@ private[ps] final class Outgoing(job: Long, rank: Int, node: PsNode, urgencies: 
     val small = isInline(version, block)
     if (!small) {
       val name = BlockNames.gradients(rank, server, bucket, version)
-      published.put(name, Notice.Gradients, version, block, servedAs(urgency))
+      published.put(name, Notice.Gradients, version, block, priorityOf(urgency))
     }
     val contents = if (small) copy(block) else Notice.ToFetch
     val notice = Notice(job, server, rank, Notice.Gradients, bucket, version, bytes(block), contents)
@@ -64,19 +64,19 @@ private[ps] final class Outgoing(job: Long, rank: Int, node: PsNode, urgencies: 
   }
 
   /** Retire a version's blocks: see [[PublishedBlocks.retire]]. */
-  def retire(kind: Notice.Kind, version: Long, over: () => Boolean): Option[String] =
-    published.retire(kind, version, over)
+  def retire(kind: Notice.Kind, version: Long, isOver: () => Boolean): Option[String] =
+    published.retire(kind, version, isOver)
 
   /** Retire all blocks: see [[PublishedBlocks.clear]]. */
-  def clear(over: () => Boolean): Boolean = published.clear(over)
+  def clear(isOver: () => Boolean): Boolean = published.clear(isOver)
 
-  private def send(other: Int, message: Array[Byte], urgency: Urgency = BlockUrgencies.First): Unit =
-    node.sends.send(addresses(other), message, urgency, turn(other))
+  private def send(other: Int, message: Array[Byte], urgency: Urgency = BlockUrgencies.OfMessages): Unit =
+    node.sender.send(addresses(other), message, urgency, turn(other))
 
   private def turn(other: Int): Int = Math.floorMod(other - rank, addresses.size + 1)
 
-  private def servedAs(urgency: Urgency): ServedBlocks.Served =
-    ServedBlocks.Served(urgency, asks => ranks.get(asks).fold(0)(turn))
+  private def priorityOf(urgency: Urgency): ServedBlocks.Priority =
+    ServedBlocks.Priority(urgency, asks => ranks.get(asks).fold(0)(turn))
 
   private def isInline(version: Long, block: Array[ByteBuffer]): Boolean =
     version >= inlineFrom && bytes(block) <= node.blocks.inlineThreshold

@@ -14,49 +14,49 @@ import sparkdl.comm.Clock
  * chunks may arrive in any order. Spark's TransportClient matches responses to requests in order. So this object is
  * registered once for each chunk that still expects a part. All calls come from the connection's event loop.
  *
- * @param broken called after a protocol error: no answer of this connection can be trusted
+ * @param onProtocolError called after a protocol error: no answer of this connection can be trusted
  */
-private[chunks] final class Answers(client: TransportClient, clock: Clock, broken: Throwable => Unit)
+private[chunks] final class PendingResponses(client: TransportClient, clock: Clock, onProtocolError: Throwable => Unit)
     extends StreamCallback {
-  private val reads = DirectReads.on(client.getChannel)
-  private val confirmations = new Confirmations(client.getChannel, clock)
+  private val reads = DirectReadAllocator.installedOn(client.getChannel)
+  private val confirmations = new ConfirmationSender(client.getChannel, clock)
   private val pending = mutable.Map.empty[Long, PendingFetch]
-  private var asked = 0L
-  private var coming = Option.empty[PendingFetch]
-  private var end = Option.empty[Throwable]
+  private var requestCount = 0L
+  private var current = Option.empty[PendingFetch]
+  private var endCause = Option.empty[Throwable]
 
   def ask(fetch: PendingFetch): Unit =
-    if (end.isDefined) fetch.peerLost(end.get)
+    if (endCause.isDefined) fetch.peerLost(endCause.get)
     else {
-      asked += 1
-      pending(asked) = fetch
+      requestCount += 1
+      pending(requestCount) = fetch
       expectAnother()
-      Frame.write(client.getChannel, Wire.ask(asked, fetch.chunk))
+      FrameWriter.write(client.getChannel, Wire.ask(requestCount, fetch.chunk))
     }
 
   private def expectAnother(): Unit = client.getHandler.addStreamCallback("", this)
 
   override def onData(id: String, bytes: ByteBuffer): Unit = {
-    if (coming.isEmpty) begin(id)
-    coming.foreach { fetch =>
+    if (current.isEmpty) begin(id)
+    current.foreach { fetch =>
       fetch.write(bytes)
       reads.filter(_ => fetch.isDirect).foreach(_.begin(fetch))
     }
   }
 
   private def begin(id: String): Unit = {
-    coming = Wire.part(id).flatMap { case (number, length) => pending.get(number).filter(_.begin(length)) }
-    if (coming.isEmpty) broken(new IOException(s"unexpected part $id of a chunk arrived"))
+    current = Wire.part(id).flatMap { case (number, length) => pending.get(number).filter(_.beginPart(length)) }
+    if (current.isEmpty) onProtocolError(new IOException(s"unexpected part $id of a chunk arrived"))
   }
 
-  override def onComplete(id: String): Unit = coming.foreach { fetch =>
-    coming = None
+  override def onComplete(id: String): Unit = current.foreach { fetch =>
+    current = None
     reads.foreach(_.end())
-    if (fetch.isHere) {
+    if (fetch.isComplete) {
       Wire.part(id).foreach { case (number, _) => pending -= number }
       fetch.complete()
     } else expectAnother()
-    confirmations.came(1)
+    confirmations.recordArrivals(1)
   }
 
   /**
@@ -68,14 +68,14 @@ private[chunks] final class Answers(client: TransportClient, clock: Clock, broke
     refused.flatMap { case (number, _) => pending.remove(number) } match {
       case Some(fetch) =>
         fetch.notServed(cause)
-        confirmations.came(1)
-      case None => broken(cause)
+        confirmations.recordArrivals(1)
+      case None => onProtocolError(cause)
     }
   }
 
   /** End all fetches: the connection is gone. */
-  def ended(cause: Throwable): Unit = {
-    end = Some(cause)
+  def endAll(cause: Throwable): Unit = {
+    endCause = Some(cause)
     reads.foreach(_.end())
     val left = pending.values.toVector
     pending.clear()

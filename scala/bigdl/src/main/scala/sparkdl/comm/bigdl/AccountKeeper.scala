@@ -31,22 +31,22 @@ private[bigdl] object Account {
    */
   def summary(ranks: Seq[Account], iterations: Int, batching: String): String = {
     val mapper = new ObjectMapper
-    val told = mapper.createObjectNode()
+    val json = mapper.createObjectNode()
     val times = math.max(1, iterations)
     val seconds = ranks.map(_.seconds).max / times
-    told.put("strategy", "ps").put("world", ranks.size).put("iterations", iterations)
-    told.put("seconds_per_iteration", seconds).put("iterations_per_second", 1 / seconds)
+    json.put("strategy", "ps").put("world", ranks.size).put("iterations", iterations)
+    json.put("seconds_per_iteration", seconds).put("iterations_per_second", 1 / seconds)
     def putMeans(name: String, of: Account => Map[String, Double]): Unit = {
-      val means = told.putObject(name)
+      val means = json.putObject(name)
       ranks.flatMap(of).groupBy(_._1).toSeq.sortBy(_._1).foreach { case (key, values) =>
         means.put(key, values.map(_._2).sum / ranks.size / times)
       }
     }
     putMeans("phases", _.phases)
     putMeans("overlap", _.overlap)
-    val bytes = told.putObject("bytes")
+    val bytes = json.putObject("bytes")
     Seq("pull", "push").foreach(kind => bytes.put(kind, ranks.map(_.bytes(kind)).sum))
-    told.set[ObjectNode]("batching", mapper.readTree(batching): JsonNode).toString
+    json.set[ObjectNode]("batching", mapper.readTree(batching): JsonNode).toString
   }
 }
 
@@ -55,25 +55,25 @@ private[bigdl] object Account {
  *
  * @param watches of its replicas; the first one shows when the rank computes
  */
-private[bigdl] final class Accounting(watches: IndexedSeq[Stopwatch], clock: Clock) {
+private[bigdl] final class AccountKeeper(watches: IndexedSeq[Stopwatch], clock: Clock) {
   private val overlap = new Overlap
   private var pulledBytes, pushedBytes = 0L
   private var begun = Option.empty[Long]
 
   /** Begin an iteration. A pull begins after forward of the iteration before, so everything earlier is known. */
-  def iteration(): Unit = {
+  def beginIteration(): Unit = {
     settle(begun)
     begun = Some(clock.nanoTime)
   }
 
-  def pulled(transfer: Transfer): Unit = {
+  def recordPull(transfer: Transfer): Unit = {
     pulledBytes += transfer.bytes
-    came(transfer)
+    recordTransfer(transfer)
   }
 
-  def pushed(transfer: Transfer): Unit = {
+  def recordPush(transfer: Transfer): Unit = {
     pushedBytes += transfer.bytes
-    came(transfer)
+    recordTransfer(transfer)
   }
 
   /** Return the account of everything so far. */
@@ -88,11 +88,11 @@ private[bigdl] final class Accounting(watches: IndexedSeq[Stopwatch], clock: Clo
     )
   }
 
-  private def came(transfer: Transfer): Unit =
-    overlap.communicated(transfer.buckets.flatten.map(block => Span(block.requested, block.lastByte)))
+  private def recordTransfer(transfer: Transfer): Unit =
+    overlap.addTransfers(transfer.buckets.flatten.map(block => Span(block.requested, block.lastByte)))
 
   private def settle(before: Option[Long]): Unit = {
-    overlap.computed(watches.head.takeComputed())
+    overlap.addComputing(watches.head.takeComputed())
     before.foreach(overlap.settle)
   }
 }

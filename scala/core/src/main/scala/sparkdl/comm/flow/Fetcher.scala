@@ -20,45 +20,45 @@ private[comm] trait BlockTarget {
  * Fetcher of blocks. Every request is sent at once: the executor that serves the block schedules the transfer.
  * Thread-safe and non-blocking.
  */
-private[comm] final class Fetches(chunks: Chunks, clock: Clock) {
-  private val underway = new AtomicInteger
+private[comm] final class Fetcher(chunks: Chunks, clock: Clock) {
+  private val pendingCount = new AtomicInteger
 
   /** Blocks that were requested and have not arrived. */
-  def pending: Int = underway.get
+  def pending: Int = pendingCount.get
 
   /**
    * Fetch a block.
    *
-   * @param patience nanoseconds until the whole block must have arrived
+   * @param patienceNanos nanoseconds until the whole block must have arrived
    * @param into destination of the block's bytes
    */
-  def fetch(block: RemoteBlock, patience: Long, into: BlockTarget): Fetch = {
-    underway.incrementAndGet()
+  def fetch(block: RemoteBlock, patienceNanos: Long, into: BlockTarget): Fetch = {
+    pendingCount.incrementAndGet()
     val now = clock.nanoTime
-    val (fetched, here) =
-      Iterator.iterate(0L)(_ + Fetches.LargestChunk).takeWhile(_ < block.bytes).toVector.map { offset =>
-        val length = math.min(Fetches.LargestChunk, block.bytes - offset).toInt
-        val here = new CompletableFuture[Void]
+    val (fetched, arrived) =
+      Iterator.iterate(0L)(_ + Fetcher.LargestChunkBytes).takeWhile(_ < block.bytes).toVector.map { offset =>
+        val length = math.min(Fetcher.LargestChunkBytes, block.bytes - offset).toInt
+        val arrived = new CompletableFuture[Void]
         val chunk = Chunk(block.job, block.name, offset, length)
-        val fetch = chunks.fetch(block.server, chunk, into.part(offset, length), now + patience) { failure =>
-          failure.fold(here.complete(null))(here.completeExceptionally(_))
+        val fetch = chunks.fetch(block.server, chunk, into.part(offset, length), now + patienceNanos) { failure =>
+          failure.fold(arrived.complete(null))(arrived.completeExceptionally(_))
         }
-        (fetch, here)
+        (fetch, arrived)
       }.unzip
-    val done = CompletableFuture.allOf(here: _*)
-    done.whenComplete((_, _) => underway.decrementAndGet())
+    val done = CompletableFuture.allOf(arrived: _*)
+    done.whenComplete((_, _) => pendingCount.decrementAndGet())
     new Fetch(now, fetched, done)
   }
 }
 
-private object Fetches {
+private object Fetcher {
 
   /** Bytes of the largest chunk. The length of a chunk is an Int, so it cannot be much larger. */
-  private val LargestChunk = 1L << 30
+  private val LargestChunkBytes = 1L << 30
 }
 
 /**
- * Fetch of one block in progress, started by [[Fetches]].
+ * Fetch of one block in progress, started by [[Fetcher]].
  *
  * @param askedNanos time of the request, by the clock
  * @param done completes when the block has arrived, or fails with a [[sparkdl.comm.transport.ChunkFailure]]. It

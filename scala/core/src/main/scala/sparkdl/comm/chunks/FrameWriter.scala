@@ -15,7 +15,7 @@ import org.apache.spark.network.protocol.{Message, OneWayMessage}
  * never throws. If a message cannot be written, the connection is closed, which fails everything that waits for it here
  * and at the peer.
  */
-private[chunks] object Frame {
+private[chunks] object FrameWriter {
   private val log = LoggerFactory.getLogger(getClass)
 
   /**

@@ -58,27 +58,27 @@ private[comm] object SegmentOffer {
 }
 
 /** Memory of another rank on this host, and the blocks in it. */
-private[ps] final class Neighbour(segment: Segment, map: SegmentMap) {
+private[ps] final class Neighbor(segment: Segment, map: SegmentMap) {
   private val blocks = new SegmentBlocks(segment, map)
 
   /** Pass the `bytes` bytes of a block of parameters to `take`, piece by piece. */
   def parameters(slice: ShardSlice, version: Long, bytes: Long)(take: ByteBuffer => Unit): Unit =
-    segment.access(blocks.parametersLieAt(slice, version, bytes).foreach(take))
+    segment.access(blocks.findParameters(slice, version, bytes).foreach(take))
 
   /** Pass the `bytes` bytes of a block of gradients to `take`, piece by piece. */
   def gradients(slice: ShardSlice, bytes: Long)(take: ByteBuffer => Unit): Unit =
-    segment.access(blocks.gradientsLieAt(slice, bytes).foreach(take))
+    segment.access(blocks.findGradients(slice, bytes).foreach(take))
 
   def close(): Unit = segment.close()
 }
 
 /** Other ranks on this host whose memory can be read. */
-private[ps] final class Neighbours(job: Long) {
-  import Neighbours._
+private[ps] final class Neighbors(job: Long) {
+  import Neighbors._
 
   private var layout = Option.empty[Int => SegmentMap]
   private var early = Seq.empty[SegmentOffer] // from ranks that know their peers before this one does
-  private val mapped = mutable.Map.empty[Int, Option[Neighbour]]
+  private val mapped = mutable.Map.empty[Int, Option[Neighbor]]
 
   /**
    * Begin to map the memory that ranks offer.
@@ -87,14 +87,14 @@ private[ps] final class Neighbours(job: Long) {
    */
   def allow(layout: Int => SegmentMap): Unit = synchronized {
     this.layout = Some(layout)
-    early.foreach(offered)
+    early.foreach(onOffer)
     early = Seq.empty
   }
 
   /**
    * Map the memory of an offer. A rank offers its memory before it publishes, so all its blocks are read from memory.
    */
-  def offered(offer: SegmentOffer): Unit = synchronized {
+  def onOffer(offer: SegmentOffer): Unit = synchronized {
     if (SegmentOffer.thisHost.contains(offer.host)) layout match {
       case None => early :+= offer
       case Some(layout) => mapped.getOrElseUpdate(offer.from, map(offer, layout(offer.from)))
@@ -102,7 +102,7 @@ private[ps] final class Neighbours(job: Long) {
   }
 
   /** Return a rank's memory. None if it cannot be read; then its blocks come over the network. */
-  def apply(rank: Int): Option[Neighbour] = synchronized(mapped.get(rank)).flatten
+  def apply(rank: Int): Option[Neighbor] = synchronized(mapped.get(rank)).flatten
 
   def close(): Unit = synchronized {
     layout = None
@@ -110,12 +110,12 @@ private[ps] final class Neighbours(job: Long) {
     mapped.clear()
   }
 
-  private def map(offer: SegmentOffer, layout: SegmentMap): Option[Neighbour] =
+  private def map(offer: SegmentOffer, layout: SegmentMap): Option[Neighbor] =
     try {
       val segment = MappedSegment.read(offer.path, layout.bytes)
       val isTheirs = layout.isOwned(segment, job)
       if (!isTheirs) segment.close()
-      if (isTheirs) Some(new Neighbour(segment, layout)) else None
+      if (isTheirs) Some(new Neighbor(segment, layout)) else None
     } catch {
       case e @ (_: IOException | _: CommException) =>
         log.info("The memory of rank {}, on this host, cannot be read: {}", offer.from, e.toString)
@@ -123,6 +123,6 @@ private[ps] final class Neighbours(job: Long) {
     }
 }
 
-private object Neighbours {
-  private val log = LoggerFactory.getLogger(classOf[Neighbours])
+private object Neighbors {
+  private val log = LoggerFactory.getLogger(classOf[Neighbors])
 }

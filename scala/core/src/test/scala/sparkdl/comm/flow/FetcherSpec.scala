@@ -8,11 +8,15 @@ import org.scalatest.funsuite.AnyFunSuite
 import sparkdl.comm.ManualClock
 import sparkdl.comm.transport.{Chunk, ChunkFailure, ChunkFetch, ChunkPeer, ChunkTarget, Chunks}
 
-class FetchesSpec extends AnyFunSuite {
+class FetcherSpec extends AnyFunSuite {
 
-  /** A chunk that was asked for, and what is to become of it. */
-  private final class Asked(val chunk: Chunk, into: ChunkTarget, val deadline: Long, done: Option[ChunkFailure] => Unit)
-      extends ChunkFetch {
+  /** Requested chunk, which a test completes or fails. */
+  private final class TestRequest(
+      val chunk: Chunk,
+      into: ChunkTarget,
+      val deadline: Long,
+      done: Option[ChunkFailure] => Unit
+  ) extends ChunkFetch {
     def arrive(bytes: Array[Byte]): Unit = {
       into.write(ByteBuffer.wrap(bytes))
       done(None)
@@ -21,13 +25,13 @@ class FetchesSpec extends AnyFunSuite {
     override def cancel(): Unit = done(Some(new ChunkFailure.Cancelled("cancelled")))
   }
 
-  private final class Held extends Chunks {
-    var asked = Vector.empty[Asked]
+  private final class RecordingChunks extends Chunks {
+    var requests = Vector.empty[TestRequest]
     override def fetch(from: ChunkPeer, chunk: Chunk, into: ChunkTarget, deadline: Long)(
         done: Option[ChunkFailure] => Unit
     ): ChunkFetch = {
-      asked :+= new Asked(chunk, into, deadline, done)
-      asked.last
+      requests :+= new TestRequest(chunk, into, deadline, done)
+      requests.last
     }
   }
 
@@ -40,39 +44,41 @@ class FetchesSpec extends AnyFunSuite {
 
   private def block(bytes: Long): RemoteBlock = RemoteBlock(ChunkPeer("there", 1, "1"), 7, "block", bytes)
 
-  test("a block is asked for at once, and done when it is here") {
-    val held = new Held
-    val fetches = new Fetches(held, clock)
+  test("a block is requested at once, and complete when it has arrived") {
+    val network = new RecordingChunks
+    val fetches = new Fetcher(network, clock)
     clock.advance(3)
     val now = TimeUnit.SECONDS.toNanos(3)
-    val fetch = fetches.fetch(block(10), patience = 5, into)
-    assert(held.asked.map(_.chunk) === Seq(Chunk(7, "block", 0, 10)) && held.asked.head.deadline === now + 5)
+    val fetch = fetches.fetch(block(10), patienceNanos = 5, into)
+    assert(
+      network.requests.map(_.chunk) === Seq(Chunk(7, "block", 0, 10)) && network.requests.head.deadline === now + 5
+    )
     assert(fetch.askedNanos === now && !fetch.done.isDone && fetches.pending === 1)
-    held.asked.head.arrive(Array.tabulate(10)(_.toByte))
+    network.requests.head.arrive(Array.tabulate(10)(_.toByte))
     assert(fetch.done.isDone && fetches.pending === 0)
     assert(memory.toSeq === (0 until 10))
   }
 
-  test("a block that is larger than a chunk can be comes in several") {
-    val held = new Held
-    val fetches = new Fetches(held, clock)
+  test("a block larger than the largest chunk is fetched in several chunks") {
+    val network = new RecordingChunks
+    val fetches = new Fetcher(network, clock)
     val bytes = (5L << 30) + 1
     val fetch = fetches.fetch(block(bytes), 1, (_, _) => _ => ())
-    val chunks = held.asked.map(_.chunk)
+    val chunks = network.requests.map(_.chunk)
     assert(chunks.map(_.offset) === chunks.scanLeft(0L)(_ + _.length).init && chunks.map(_.length.toLong).sum === bytes)
-    held.asked.tail.foreach(_.arrive(Array.empty))
+    network.requests.tail.foreach(_.arrive(Array.empty))
     assert(!fetch.done.isDone && fetches.pending === 1)
-    held.asked.head.arrive(Array.empty)
+    network.requests.head.arrive(Array.empty)
     assert(fetch.done.isDone && fetches.pending === 0)
   }
 
-  test("a block fails with the cause, and one that is cancelled does too") {
-    val held = new Held
-    val fetches = new Fetches(held, clock)
+  test("a failed and a cancelled block fail with their causes") {
+    val network = new RecordingChunks
+    val fetches = new Fetcher(network, clock)
     val Seq(bad, unwanted) = Seq.fill(2)(fetches.fetch(block(10), 1, into))
-    held.asked.head.fail(new ChunkFailure.NotServed("not here"))
+    network.requests.head.fail(new ChunkFailure.NotServed("not here"))
     unwanted.cancel()
-    unwanted.cancel() // twice is as once
+    unwanted.cancel() // a second call does nothing
     assert(intercept[ExecutionException](bad.done.get()).getCause.getMessage === "not here")
     assert(intercept[ExecutionException](unwanted.done.get()).getCause.isInstanceOf[ChunkFailure.Cancelled])
     assert(fetches.pending === 0)

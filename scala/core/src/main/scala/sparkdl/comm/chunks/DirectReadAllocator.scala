@@ -19,31 +19,32 @@ import org.apache.spark.network.util.TransportFrameDecoder
  *
  * @param usual allocator until the first fetch begins. If the data must be decrypted, it is used for good
  */
-private[chunks] final class DirectReads(usual: RecvByteBufAllocator) extends RecvByteBufAllocator {
-  import DirectReads._
+private[chunks] final class DirectReadAllocator(usual: RecvByteBufAllocator) extends RecvByteBufAllocator {
+  import DirectReadAllocator._
 
-  private var begun = false
-  private var reading: Option[PendingFetch] = None
+  private var hasBegun = false
+  private var current: Option[PendingFetch] = None
 
-  /** Read directly from now on. The next [[PendingFetch.missing]] bytes all belong to this fetch. */
+  /** Read directly from now on. The next [[PendingFetch.missingBytes]] bytes all belong to this fetch. */
   def begin(fetch: PendingFetch): Unit = {
-    begun = true
-    reading = Some(fetch)
+    hasBegun = true
+    current = Some(fetch)
   }
 
-  def end(): Unit = reading = None
+  def end(): Unit = current = None
 
   override def newHandle() = new Reader
 
   final class Reader extends DelegatingHandle(usual.newHandle()) {
     override def allocate(allocator: ByteBufAllocator): ByteBuf =
-      if (begun) reading.filter(_.missing > 0).fold(allocator.ioBuffer(ReadBytes))(new Counted(allocator, _))
+      if (hasBegun)
+        current.filter(_.missingBytes > 0).fold(allocator.ioBuffer(ReadBytes))(new CountingBuffer(allocator, _))
       else super.allocate(allocator)
-    override def continueReading(): Boolean = !begun && super.continueReading()
+    override def continueReading(): Boolean = !hasBegun && super.continueReading()
   }
 }
 
-private[chunks] object DirectReads {
+private[chunks] object DirectReadAllocator {
 
   /**
    * Bytes of an ordinary read. It is small, as bytes that arrive together with the head of an answer must be copied.
@@ -54,13 +55,13 @@ private[chunks] object DirectReads {
   /** Memory of the counting buffers, in place of the bytes. Nobody reads its contents. */
   private val Scrap = new Array[Byte](MostBytes)
 
-  /** Read at most `atMost` bytes and drop them. */
-  def drop(from: ScatteringByteChannel, atMost: Int): Int =
-    from.read(ByteBuffer.wrap(Scrap, 0, math.min(atMost, MostBytes)))
+  /** Read at most `maxCount` bytes and drop them. */
+  def drop(from: ScatteringByteChannel, maxCount: Int): Int =
+    from.read(ByteBuffer.wrap(Scrap, 0, math.min(maxCount, MostBytes)))
 
-  private final class Counted(allocator: ByteBufAllocator, fetch: PendingFetch)
+  private final class CountingBuffer(allocator: ByteBufAllocator, fetch: PendingFetch)
       extends UnpooledHeapByteBuf(allocator, Scrap, MostBytes) {
-    private val begin = MostBytes - math.min(fetch.missing, MostBytes)
+    private val begin = MostBytes - math.min(fetch.missingBytes, MostBytes)
     setIndex(begin, begin)
     override def setBytes(index: Int, from: ScatteringByteChannel, length: Int): Int = fetch.read(from, length)
   }
@@ -70,16 +71,16 @@ private[chunks] object DirectReads {
    * read.
    */
   def install(channel: Channel): Unit = channel match {
-    case socket: NioSocketChannel => socket.config.setRecvByteBufAllocator(new DirectReads(allocator(socket)))
+    case socket: NioSocketChannel => socket.config.setRecvByteBufAllocator(new DirectReadAllocator(allocator(socket)))
     case _ => ()
   }
 
   /** Return the channel's allocator. None if data is decrypted on its way, or if it is another kind of socket. */
-  def on(channel: Channel): Option[DirectReads] = {
+  def installedOn(channel: Channel): Option[DirectReadAllocator] = {
     val first = channel.pipeline.asScala.takeWhile(_.getKey != TransportFrameDecoder.HANDLER_NAME).map(_.getValue)
     val plain = !first.exists(_.isInstanceOf[ChannelInboundHandler])
     allocator(channel) match {
-      case reads: DirectReads if plain => Some(reads)
+      case reads: DirectReadAllocator if plain => Some(reads)
       case _ => None
     }
   }

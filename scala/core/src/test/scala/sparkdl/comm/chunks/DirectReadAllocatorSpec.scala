@@ -5,9 +5,9 @@ import io.netty.channel.RecvByteBufAllocator
 import io.netty.channel.socket.nio.NioSocketChannel
 import org.scalatest.funsuite.AnyFunSuite
 
-class DirectReadsSpec extends AnyFunSuite {
+class DirectReadAllocatorSpec extends AnyFunSuite {
 
-  /** Of a socket that always has more: what its next reads take, and whether another one follows at once. */
+  /** Return the bytes of the next reads of a socket that always has more, and whether another read follows at once. */
   private def reads(channel: NioSocketChannel): Seq[(Int, Boolean)] = {
     val handle = channel.config.getRecvByteBufAllocator[RecvByteBufAllocator]().newHandle()
     handle.reset(channel.config)
@@ -22,13 +22,16 @@ class DirectReadsSpec extends AnyFunSuite {
     }
   }
 
-  test("before the first fetch, as much comes at once as without them") {
+  test("before the first fetch, reads are as large as without the allocator") {
     val channel = new NioSocketChannel
     try {
       val usual = reads(channel)
-      assert(usual.map(_._1).max > usual.head._1 && usual.map(_._2).distinct === Seq(true, false), "no test")
-      DirectReads.install(channel)
-      assert(DirectReads.on(channel).isDefined)
+      assert(
+        usual.map(_._1).max > usual.head._1 && usual.map(_._2).distinct === Seq(true, false),
+        "the test needs reads that grow and end"
+      )
+      DirectReadAllocator.install(channel)
+      assert(DirectReadAllocator.installedOn(channel).isDefined)
       assert(reads(channel) === usual)
     } finally channel.unsafe.closeForcibly()
   }

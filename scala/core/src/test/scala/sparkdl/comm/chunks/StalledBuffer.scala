@@ -9,12 +9,12 @@ import org.apache.spark.network.buffer.ManagedBuffer
 import org.apache.spark.network.util.AbstractFileRegion
 
 /**
- * The answer of a server that stands still, as a stopped process does, when it has sent half of a chunk.
+ * Answer of a server that stalls, as a stopped process does, when it has sent half of a chunk.
  *
- * @param half counted down then
- * @param goOn it stands still until this is counted down
+ * @param half counted down when the server stalls
+ * @param resume ends the stall when it is counted down
  */
-final class Stalling(bytes: Array[Byte], half: CountDownLatch, goOn: CountDownLatch) extends ManagedBuffer {
+final class StalledBuffer(bytes: Array[Byte], half: CountDownLatch, resume: CountDownLatch) extends ManagedBuffer {
   override def size: Long = bytes.length.toLong
   override def nioByteBuffer(): ByteBuffer = ByteBuffer.wrap(bytes)
   override def createInputStream(): InputStream = new ByteArrayInputStream(bytes)
@@ -31,7 +31,7 @@ final class Stalling(bytes: Array[Byte], half: CountDownLatch, goOn: CountDownLa
     override def transferTo(to: WritableByteChannel, position: Long): Long = {
       if (!left.hasRemaining) {
         half.countDown()
-        if (!goOn.await(60, TimeUnit.SECONDS)) throw new IllegalStateException("a test left its server standing")
+        if (!resume.await(60, TimeUnit.SECONDS)) throw new IllegalStateException("a test left its server stalled")
         left.limit(bytes.length)
       }
       to.write(left).toLong
