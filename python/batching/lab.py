@@ -35,7 +35,7 @@ from peers.arena import PROGRAMS, python_path
 
 import sparkdl_comm
 from sparkdl_comm.errors import ConfError
-from sparkdl_comm.strategies.ps.planner import iteration_seconds
+from sparkdl_comm.strategies.ps.planner import predict_iteration_seconds
 from sparkdl_comm.topology import Topology
 
 _FOLDER = Path(__file__).parents[1]
@@ -182,4 +182,4 @@ def _predicted(found: list[dict[str, Any]]) -> dict[str, float]:
         {name: {**known[name], **plan.get("profile", {}), "batches": plan["batches"]} for name, plan in each.items()}
         for each in plans.values()
     ]
-    return dict(zip(plans, iteration_seconds(requests), strict=True))
+    return dict(zip(plans, predict_iteration_seconds(requests), strict=True))

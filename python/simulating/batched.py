@@ -28,7 +28,7 @@ from tables.paper import IBATCH_NODES, IBATCH_PAPER
 from sparkdl_comm.sim.network import HEADERS
 from sparkdl_comm.sim.profile import PROFILES, Profile
 from sparkdl_comm.sim.step_run import ITEMSIZE
-from sparkdl_comm.strategies.ps.planner import iteration_seconds, plan_buckets
+from sparkdl_comm.strategies.ps.planner import plan_buckets, predict_iteration_seconds
 
 BLADES, RATE = 8, 10e9
 NODES = (2, 4, 8, 16, IBATCH_NODES, 72)
@@ -104,7 +104,7 @@ def scaling(options: Namespace) -> Iterator[Row]:
     for (nodes, way), plan in zip(cases, plans, strict=True):
         pulled = nodes.startup * len(plan.batches) + math.fsum(nodes.layers[2])
         yield _row(nodes, way, _iteration(nodes, plan.predicted_seconds), pulled + nodes.communication)
-    for nodes, seconds in zip(every, iteration_seconds([nodes.both() for nodes in every]), strict=True):
+    for nodes, seconds in zip(every, predict_iteration_seconds([nodes.both() for nodes in every]), strict=True):
         yield _row(nodes, BOTH_WAYS, seconds, None)
 
 

@@ -30,7 +30,7 @@ if TYPE_CHECKING:
 
 __all__ = ["BigDLEstimator", "BigDLModel", "IBatchOptimizer", "spark_conf", "start_engine"]
 
-_HOME = {
+_MODULES = {
     "BigDLEstimator": "estimator",
     "BigDLModel": "model",
     "IBatchOptimizer": "optimizer",
@@ -44,12 +44,12 @@ def __getattr__(name: str) -> Any:
 
     :raises PluginError: pyspark or BigDL is not installed, or cannot run here.
     """
-    if name not in _HOME:
+    if name not in _MODULES:
         raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
     with plugin.needs_pyspark(f"sparkdl_comm.bigdl.{name}"):
-        if _HOME[name] in ("estimator", "model", "optimizer"):
+        if _MODULES[name] in ("estimator", "model", "optimizer"):
             import_module(".installation", __name__).check_python()
-        return getattr(import_module("." + _HOME[name], __name__), name)
+        return getattr(import_module("." + _MODULES[name], __name__), name)
 
 
 def __dir__() -> list[str]:

@@ -14,7 +14,7 @@ from pyspark.ml.param.shared import HasFeaturesCol, HasLabelCol, HasMaxIter, Has
 from pyspark.sql import DataFrame
 
 from sparkdl_comm.bigdl.model import BigDLModel
-from sparkdl_comm.bigdl.optimizer import IBatchOptimizer, check_floats, typed_errors
+from sparkdl_comm.bigdl.optimizer import IBatchOptimizer, check_floats, translate_errors
 
 
 class BigDLEstimator(Estimator[Any], HasFeaturesCol, HasLabelCol, HasPredictionCol, HasMaxIter):
@@ -68,7 +68,7 @@ class BigDLEstimator(Estimator[Any], HasFeaturesCol, HasLabelCol, HasPredictionC
         :raises GangError: a rank failed too often.
         """
         check_floats(self._model)
-        with typed_errors():
+        with translate_errors():
             optimizer = callBigDlFunc(
                 "float",
                 "createIBatchOptimizerOfFrame",
@@ -82,7 +82,7 @@ class BigDLEstimator(Estimator[Any], HasFeaturesCol, HasLabelCol, HasPredictionC
                 MaxEpoch(self.getMaxIter()),
                 self.getOrDefault(self.batchSize),
             )
-        training = IBatchOptimizer.of(optimizer)
+        training = IBatchOptimizer.from_jvm(optimizer)
         trained = training.optimize()
         columns = self.getFeaturesCol(), self.getPredictionCol()
         return BigDLModel(trained, self._size, *columns, training.summary, training.losses)

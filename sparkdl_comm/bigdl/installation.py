@@ -15,11 +15,11 @@ from sparkdl_comm import plugin
 from sparkdl_comm.errors import PluginError
 
 #: The first numpy whose C API BigDL's Python API cannot use.
-_TOO_NEW = (2, 3)
-_ADAPTER = "sparkdl-comm-bigdl-spark*.jar"
+_FIRST_UNSUPPORTED_NUMPY = (2, 3)
+_ADAPTER_PATTERN = "sparkdl-comm-bigdl-spark*.jar"
 _LAST_JAVA = 17
 #: Spark's default log settings. BigDL's jar contains others, which log every task to standard output.
-_LOGGING = "-Dlog4j2.configurationFile=org/apache/spark/log4j2-defaults.properties"
+_LOG4J_OPTION = "-Dlog4j2.configurationFile=org/apache/spark/log4j2-defaults.properties"
 
 
 def check_python(numpy_version: str = np.__version__, spark_version: str = pyspark.__version__) -> None:
@@ -29,7 +29,7 @@ def check_python(numpy_version: str = np.__version__, spark_version: str = pyspa
             f"BigDL 2.4.0 runs on Spark 3.5 with Scala 2.12, for which it is compiled, but this is Spark {spark_version}"
         )
     major, minor = map(int, re.findall(r"\d+", numpy_version)[:2])
-    if (major, minor) >= _TOO_NEW:
+    if (major, minor) >= _FIRST_UNSUPPORTED_NUMPY:
         raise PluginError(
             f"BigDL's Python API needs numpy below 2.3, and this is numpy {numpy_version}: pip install 'numpy<2.3'"
         )
@@ -64,10 +64,10 @@ def java_version() -> str | None:
     program = shutil.which("java")
     home = os.environ.get("JAVA_HOME") or (program and Path(program).resolve().parents[1])
     try:
-        told = re.search(r'^JAVA_VERSION="(.+)"', Path(home, "release").read_text(), re.MULTILINE) if home else None
+        match = re.search(r'^JAVA_VERSION="(.+)"', Path(home, "release").read_text(), re.MULTILINE) if home else None
     except OSError:
         return None
-    return told[1] if told else None
+    return match[1] if match else None
 
 
 def jars(folder: Path = plugin.JARS) -> list[Path]:
@@ -76,15 +76,15 @@ def jars(folder: Path = plugin.JARS) -> list[Path]:
     :raises PluginError: a jar is missing.
     """
     check_python()
-    adapters = sorted(folder.glob(_ADAPTER))
+    adapters = sorted(folder.glob(_ADAPTER_PATTERN))
     if not adapters:
-        raise PluginError(f"no jar {_ADAPTER} in {folder}: `make bigdl-jar` builds it")
+        raise PluginError(f"no jar {_ADAPTER_PATTERN} in {folder}: `make bigdl-jar` builds it")
     spec = importlib.util.find_spec("bigdl")
     homes = list(spec.submodule_search_locations or []) if spec is not None else []
-    own = sorted(path for home in homes for path in Path(home).glob("share/*/lib/*.jar"))
-    if len(own) < 2:
-        raise PluginError(f"BigDL has {len(own)} of its 2 jars: install both bigdl-dllib-spark3 and bigdl-core")
-    return [plugin.jar_for(pyspark.__version__, folder), adapters[-1], *own]
+    bigdl_jars = sorted(path for home in homes for path in Path(home).glob("share/*/lib/*.jar"))
+    if len(bigdl_jars) < 2:
+        raise PluginError(f"BigDL has {len(bigdl_jars)} of its 2 jars: install both bigdl-dllib-spark3 and bigdl-core")
+    return [plugin.jar_for(pyspark.__version__, folder), adapters[-1], *bigdl_jars]
 
 
 def spark_conf(folder: Path = plugin.JARS) -> dict[str, str]:
@@ -103,8 +103,8 @@ def spark_conf(folder: Path = plugin.JARS) -> dict[str, str]:
         "spark.plugins": plugin.CLASS,
         "spark.driver.extraClassPath": path,
         "spark.executor.extraClassPath": path,
-        "spark.driver.extraJavaOptions": _LOGGING,
-        "spark.executor.extraJavaOptions": _LOGGING,
+        "spark.driver.extraJavaOptions": _LOG4J_OPTION,
+        "spark.executor.extraJavaOptions": _LOG4J_OPTION,
         "spark.scheduler.barrier.maxConcurrentTasksCheck.interval": "1s",
         "spark.scheduler.minRegisteredResourcesRatio": "1.0",
         "spark.shuffle.reduceLocality.enabled": "false",

@@ -17,9 +17,9 @@ from pyspark.sql import DataFrame
 
 from sparkdl_comm.errors import PersistenceError
 
-_DEFINITION, _WEIGHTS, _ABOUT = "model.bigdl", "weights.bin", "about.json"
+_DEFINITION_FILE, _WEIGHTS_FILE, _ABOUT_FILE = "model.bigdl", "weights.bin", "about.json"
 #: Errors of BigDL's functions that read and write files.
-_OF_JVM = (CapturedException, Py4JJavaError)
+_JVM_ERRORS = (CapturedException, Py4JJavaError)
 
 
 class BigDLModel(Model, HasFeaturesCol, HasPredictionCol):
@@ -54,10 +54,10 @@ class BigDLModel(Model, HasFeaturesCol, HasPredictionCol):
         about = {"size": self._size, "features": self.getFeaturesCol(), "prediction": self.getPredictionCol()}
         try:
             folder.mkdir(parents=True, exist_ok=True)
-            self.model.saveModel(str(folder / _DEFINITION), str(folder / _WEIGHTS), True)
-            (folder / _ABOUT).write_text(json.dumps(about))
-        except (OSError, *_OF_JVM) as exc:
-            raise PersistenceError(f"{folder}: the model could not be written: {_reason(exc)}") from exc
+            self.model.saveModel(str(folder / _DEFINITION_FILE), str(folder / _WEIGHTS_FILE), True)
+            (folder / _ABOUT_FILE).write_text(json.dumps(about))
+        except (OSError, *_JVM_ERRORS) as exc:
+            raise PersistenceError(f"{folder}: the model could not be written: {_describe(exc)}") from exc
 
     @classmethod
     def load(cls, path: str | Path) -> BigDLModel:
@@ -67,14 +67,14 @@ class BigDLModel(Model, HasFeaturesCol, HasPredictionCol):
         """
         folder = Path(path)
         try:
-            about = json.loads((folder / _ABOUT).read_text())
+            about = json.loads((folder / _ABOUT_FILE).read_text())
             names = about["size"], about["features"], about["prediction"]
         except (OSError, ValueError, KeyError) as exc:
             raise PersistenceError(f"{folder}: no saved BigDLModel: {exc}") from exc
         try:
-            network = BigDLNetwork.loadModel(str(folder / _DEFINITION), str(folder / _WEIGHTS))
-        except _OF_JVM as exc:
-            raise PersistenceError(f"{folder}: the saved BigDLModel cannot be read: {_reason(exc)}") from exc
+            network = BigDLNetwork.loadModel(str(folder / _DEFINITION_FILE), str(folder / _WEIGHTS_FILE))
+        except _JVM_ERRORS as exc:
+            raise PersistenceError(f"{folder}: the saved BigDLModel cannot be read: {_describe(exc)}") from exc
         return cls(network, *names)
 
     def _transform(self, dataset: DataFrame) -> DataFrame:
@@ -83,5 +83,5 @@ class BigDLModel(Model, HasFeaturesCol, HasPredictionCol):
         return scoring.transform(dataset)
 
 
-def _reason(exc: Exception) -> str:
+def _describe(exc: Exception) -> str:
     return str(exc.java_exception.getMessage() if isinstance(exc, Py4JJavaError) else exc)

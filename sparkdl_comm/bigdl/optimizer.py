@@ -16,20 +16,20 @@ from pyspark.errors.exceptions.captured import CapturedException
 from sparkdl_comm.errors import GangError, ModelError, SparkdlCommError
 from sparkdl_comm.job.summary import Summary
 
-_KINDS: dict[str, type[SparkdlCommError]] = {
+_ERROR_CLASSES: dict[str, type[SparkdlCommError]] = {
     "sparkdl.comm.bigdl.UnsupportedTrainingException": ModelError,
     "sparkdl.comm.bigdl.TrainingFailedException": GangError,
 }
 
 
 @contextlib.contextmanager
-def typed_errors() -> Iterator[None]:
+def translate_errors() -> Iterator[None]:
     """Raise the adapter's exceptions as ModelError (unsupported training) or GangError (failed training)."""
     try:
         yield
     except (CapturedException, Py4JJavaError) as exc:
         failure: Any = exc._origin if isinstance(exc, CapturedException) else exc.java_exception
-        kind = _KINDS.get(failure.getClass().getName()) if failure is not None else None
+        kind = _ERROR_CLASSES.get(failure.getClass().getName()) if failure is not None else None
         if kind is None:
             raise
         raise kind(failure.getMessage()) from exc
@@ -68,7 +68,7 @@ class IBatchOptimizer(Optimizer):
         check_floats(model)
         methods = optim_method if isinstance(optim_method, Mapping) else {model.name(): optim_method or SGD()}
         self.bigdl_type = "float"
-        with typed_errors():
+        with translate_errors():
             self.value = callBigDlFunc(
                 "float",
                 "createIBatchOptimizer",
@@ -86,15 +86,15 @@ class IBatchOptimizer(Optimizer):
         :raises ModelError: the training is not supported; the message says what to change.
         :raises GangError: a rank failed more often than ``spark.sparkdl.comm.maxRestarts`` allows.
         """
-        with typed_errors():
+        with translate_errors():
             return super().optimize()
 
     @classmethod
-    def of(cls, value: Any) -> IBatchOptimizer:
+    def from_jvm(cls, value: Any) -> IBatchOptimizer:
         """Return the Python object for ``value``, an ``IBatchOptimizer`` in the JVM."""
-        made = cls.__new__(cls)
-        made.bigdl_type, made.value = "float", value
-        return made
+        optimizer = cls.__new__(cls)
+        optimizer.bigdl_type, optimizer.value = "float", value
+        return optimizer
 
     def set_conf(self, key: str, value: str) -> IBatchOptimizer:
         """Set a Spark setting of this package, such as ``spark.sparkdl.comm.ps.batching``, for this optimizer only."""

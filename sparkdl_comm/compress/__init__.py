@@ -9,5 +9,5 @@ has the double sampling of Deep Gradient Compression.
 sums over the ranks, and has the one that gathers everything. ``hitopk.py`` works hierarchically, and ``low_rank.py``
 is PowerSGD. ``stages.py`` runs their stages on a thread, in the same order on all ranks. ``schedule.py`` gives the
 density of each step, ``trial.py`` finds out whether sparse steps are faster, and ``predict.py`` predicts their time.
-Strategies use this package through ``strategies/compressed.py``, DDP through ``ddp_hooks.py``.
+Strategies use this package through ``strategies/compressed_exchange.py``, DDP through ``ddp_hooks.py``.
 """

@@ -61,13 +61,13 @@ def train(estimator: TorchEstimator, dataset: DataFrame) -> TorchModel:
         collate_fn=collate_fn,
         augment=augment,
     )
-    if strategy.cuts_tensors:
+    if strategy.has_stripes:
         elementwise.check_on_driver(model, optimization)
     session.check_dynamic_allocation(spark)
     if strategy.needs_plugin:
         session.check_plugin(spark)
     checkpoints = estimator.check_checkpoints(spark)
-    if not strategy.synchronous:
+    if not strategy.is_synchronous:
         asynchronous_loop.check_settings(conf, optimization)
     world = slots.check_slots(spark, estimator.getNumWorkers(), conf.slot_timeout)
     strategy.check(conf, world)

@@ -10,7 +10,7 @@ Spans of a rank, by ``name``:
 - ``push batch``: receiving gradients of the other ranks, for the layers that this rank serves.
 - ``aggregate batch``: adding up these gradients. ``update batch``: the optimizer.
 
-Times of all ranks are on rank 0's clock: see :func:`sparkdl_comm.strategies.trace.offset`.
+Times of all ranks are on rank 0's clock: see :func:`sparkdl_comm.strategies.trace.estimate_offset`.
 """
 
 from __future__ import annotations
@@ -21,7 +21,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from sparkdl_comm.errors import InputError, PersistenceError, PluginError
-from sparkdl_comm.strategies.trace import offset
+from sparkdl_comm.strategies.trace import estimate_offset
 
 if TYPE_CHECKING:
     from matplotlib.figure import Figure
@@ -54,7 +54,7 @@ class Timeline:
         """:param reports: of all ranks in order, as :meth:`sparkdl_comm.strategies.trace.Trace.report` returns them."""
         self.world = len(reports)
         self.parameter_bytes: int = reports[0]["parameter_bytes"]
-        offsets = [offset(report["clocks"], reports[0]["clocks"]) for report in reports]
+        offsets = [estimate_offset(report["clocks"], reports[0]["clocks"]) for report in reports]
         self.uncertainty = max(error_seconds for _, error_seconds in offsets)
         self.spans: list[dict[str, Any]] = [
             {

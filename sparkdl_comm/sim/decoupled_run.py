@@ -1,4 +1,4 @@
-"""Simulated training steps with separate reduce-scatter and all-gather, like ``strategies/decoupled.py``.
+"""Simulated training steps with separate reduce-scatter and all-gather, like ``strategies/decoupled_all_reduce.py``.
 
 Buckets of gradients are reduce-scattered while backward runs. When all are reduced, a rank updates its own part of the
 parameters, and begins to gather them, bucket by bucket in the order of forward. The next forward pass waits for each

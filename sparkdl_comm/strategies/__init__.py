@@ -4,16 +4,17 @@ The interface is in ``base.py``. ``registry.py`` has the names, and imports the 
 
 Synchronous strategies, by what each rank updates:
 
-- all parameters (``replicated.py``): ``all_reduce.py`` with torch.distributed, ``collective.py`` with this package's
-  collectives, ``hitopk.py`` with hierarchical top-k;
-- all parameters, on rank 0 only: ``rooted.py``;
-- its own part of the parameters: ``decoupled.py`` with collectives, ``ps/`` with the parameter server.
+- all parameters (``replicated_strategy.py``): ``all_reduce.py`` with torch.distributed, ``collective.py`` with the
+  collectives of this package, ``hitopk.py`` with hierarchical top-k;
+- all parameters, on rank 0 only: ``root_update.py``;
+- its own part of the parameters: ``decoupled_all_reduce.py`` with collectives, ``ps/`` with the parameter server.
 
-Asynchronous strategies (``asynchronous.py``): ``fabric.py``.
+Asynchronous strategies (``asynchronous_strategy.py``): ``fabric.py``.
 
-Strategies that switch between others while a fit runs: ``chosen.py`` (``candidates.py``, ``choice.py``, ``step_watch.py``,
-``succession.py``), and ``batched.py``, which switches between two ways to cut buckets (``bucket_planner.py``).
+Strategies that switch between others while a fit runs: ``auto_strategy.py`` (with ``candidates.py``, ``choice.py``,
+``step_timer.py`` and ``strategy_switcher.py``), and ``planned_buckets.py``, which switches between two ways to cut buckets
+(``bucket_planner.py``).
 
-Shared parts: ``exchange.py`` exchanges one bucket, ``compressed.py`` a compressed one, ``arrivals.py`` makes forward wait
-for parameters in flight, ``gradients.py`` clips and unscales gradients, ``trace.py`` records what a rank did and when.
+Shared parts: ``exchange.py`` exchanges one bucket, ``compressed_exchange.py`` a compressed one, ``arrivals.py`` makes forward
+wait for parameters in flight, ``gradients.py`` clips and unscales gradients, ``trace.py`` records what a rank did and when.
 """

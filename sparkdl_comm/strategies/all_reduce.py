@@ -12,10 +12,10 @@ from sparkdl_comm.gang.process_group import default_group
 from sparkdl_comm.gang.torch_errors import is_peer_late
 from sparkdl_comm.optim.optimizer import OptimizerMaker
 from sparkdl_comm.space.flat import FlatModel
-from sparkdl_comm.strategies.replicated import Replicated
+from sparkdl_comm.strategies.replicated_strategy import ReplicatedStrategy
 
 
-class AllReduce(Replicated):
+class AllReduce(ReplicatedStrategy):
     """Strategy that all-reduces with a torch.distributed backend.
 
     Steps: backward; one all-reduce (sum) of the flat gradient; the whole optimizer step on every rank.
@@ -31,26 +31,26 @@ class AllReduce(Replicated):
 
     def after_backward(self) -> None:
         with self.watch.phase("push"):
-            self._collective("all-reduce", lambda: dist.all_reduce(self._model.gradients))
+            self._run_collective("all-reduce", lambda: dist.all_reduce(self._model.gradients))
         # The backends count no bytes. A ring delivers 2(N-1)/N of the vector to each rank: half as sums, half as results.
-        moved = self._model.gradients.nbytes * (self._world - 1) // self._world
-        self.watch.bytes["push"] += moved
-        self.watch.bytes["pull"] += moved
+        moved_bytes = self._model.gradients.nbytes * (self._world - 1) // self._world
+        self.watch.bytes["push"] += moved_bytes
+        self.watch.bytes["pull"] += moved_bytes
 
     def finish(self) -> None:
-        self._collective("barrier", dist.barrier)
+        self._run_collective("barrier", dist.barrier)
 
     def abort(self) -> None:
         """Do nothing: a failing peer closes its connections, which ends every all-reduce that waits for it."""
 
-    def _collective(self, what: str, run: Callable[[], object]) -> None:
+    def _run_collective(self, name: str, run: Callable[[], object]) -> None:
         try:
             run()
         except RuntimeError as exc:
             if not is_peer_late(exc):
                 raise
             raise DeadlineError(
-                f"a {self.backend} {what} waited {self.conf.timeout:g} s for another rank. If a step can take longer, set a"
+                f"a {self.backend} {name} waited {self.conf.timeout:g} s for another rank. If a step can take longer, set a"
                 " larger spark.sparkdl.comm.timeout."
             ) from exc
 

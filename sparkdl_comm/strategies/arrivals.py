@@ -9,7 +9,7 @@ from sparkdl_comm.space.flat import FlatModel
 from sparkdl_comm.space.wait_on_use import WaitOnUse, can_wait_on_use
 from sparkdl_comm.strategies.base import Stopwatch
 from sparkdl_comm.strategies.collective import CollectiveStrategy
-from sparkdl_comm.strategies.exchange import Pending
+from sparkdl_comm.strategies.exchange import PendingExchange
 
 
 class Arrivals:
@@ -23,13 +23,13 @@ class Arrivals:
 
     def __init__(self, model: FlatModel, watch: Stopwatch, *, overlap: bool) -> None:
         self._model, self._watch = model, watch
-        waits = overlap and can_wait_on_use(model.module)
-        self._gate = WaitOnUse(model, self._need, self._all_here) if waits else None
-        self._coming: list[Pending] = []
+        uses_hooks = overlap and can_wait_on_use(model.module)
+        self._gate = WaitOnUse(model, self._wait_for_layer, self._is_complete) if uses_hooks else None
+        self._in_flight: list[PendingExchange] = []
 
-    def add(self, bucket: Pending) -> None:
+    def add(self, bucket: PendingExchange) -> None:
         """Add a bucket of parameters that is in flight."""
-        self._coming.append(bucket)
+        self._in_flight.append(bucket)
 
     def begin_step(self) -> None:
         """Wait until forward may begin."""
@@ -39,7 +39,7 @@ class Arrivals:
     @contextlib.contextmanager
     def forward(self) -> Iterator[None]:
         """Run a forward pass inside. Each parameter is here when it is used; at the end all are."""
-        if self._gate is not None and not self._all_here():
+        if self._gate is not None and not self._is_complete():
             with self._gate:
                 yield
         else:
@@ -48,25 +48,25 @@ class Arrivals:
 
     def wait(self) -> None:
         """Wait until all parameters are here."""
-        self._await(self._model.count)
+        self._wait_until(self._model.count)
 
-    def _all_here(self) -> bool:
-        return not self._coming
+    def _is_complete(self) -> bool:
+        return not self._in_flight
 
-    def _need(self, number: int) -> None:
+    def _wait_for_layer(self, number: int) -> None:
         """Wait for this layer and all layers before it. Called just before forward uses the layer."""
         layer = self._model.layers[number]
-        self._await(layer.start + layer.count)
+        self._wait_until(layer.start + layer.count)
 
-    def _await(self, stop: int) -> None:
+    def _wait_until(self, stop: int) -> None:
         """Wait until all parameters before element ``stop`` are here."""
-        for bucket in [bucket for bucket in self._coming if bucket.start < stop]:
+        for bucket in [bucket for bucket in self._in_flight if bucket.start < stop]:
             with self._watch.phase("pull"):
                 bucket.wait()
-            self._coming.remove(bucket)
+            self._in_flight.remove(bucket)
 
 
-class ArrivingParameters(CollectiveStrategy):
+class OverlappedStrategy(CollectiveStrategy):
     """Base class of strategies whose parameters may be in flight when a step begins. ``join`` sets ``_arrivals``."""
 
     _arrivals: Arrivals

@@ -21,7 +21,7 @@ if TYPE_CHECKING:
 PHASES = ("pull", "forward", "backward", "push", "aggregate", "update")
 
 #: Span names in a trace for the phases in which a rank only waits.
-_WAITS = {"pull": "wait for pull", "push": "wait for push"}
+_WAIT_SPANS = {"pull": "wait for pull", "push": "wait for push"}
 
 
 class Stopwatch:
@@ -34,20 +34,20 @@ class Stopwatch:
         self._trace = trace
         self.seconds = dict.fromkeys(PHASES, 0.0)
         self.bytes = {"pull": 0, "push": 0}
-        self._inner = 0.0
+        self._nested_seconds = 0.0
 
     @contextlib.contextmanager
     def phase(self, name: str) -> Iterator[None]:
         """Measure the block as phase ``name``. The time of a nested phase is not counted into the outer one."""
-        outside, self._inner = self._inner, 0.0
+        outer_seconds, self._nested_seconds = self._nested_seconds, 0.0
         begin = time.perf_counter()
         yield
         end = time.perf_counter()
         if self._trace is not None:
-            self._trace.add(_WAITS.get(name, name), begin, end)
+            self._trace.add(_WAIT_SPANS.get(name, name), begin, end)
         seconds = end - begin
-        self.seconds[name] += seconds - self._inner
-        self._inner = outside + seconds
+        self.seconds[name] += seconds - self._nested_seconds
+        self._nested_seconds = outer_seconds + seconds
 
 
 class StepInfo(NamedTuple):
@@ -68,8 +68,8 @@ class StepInfo(NamedTuple):
 class Strategy(ABC):
     """Strategy of one rank: exchange of gradients and parameters, and the optimizer's update.
 
-    The training loop, the gradient rule and checkpoints read the class attributes :attr:`synchronous`, :attr:`global_mean`
-    and :attr:`sharded`.
+    The training loop, the gradient rule and checkpoints read the class attributes :attr:`is_synchronous`,
+    :attr:`needs_global_mean` and :attr:`is_sharded`.
 
     Order of the calls (``tests/unit/test_strategy_calls.py`` checks it for the training loop)::
 
@@ -107,28 +107,28 @@ class Strategy(ABC):
 
     #: True if all ranks share their steps: the next parameters are made from the gradients of all ranks in this step, and from
     #: no others. The synchronous training loop relies on it for epochs, validation, history and checkpoints.
-    synchronous = True
+    is_synchronous = True
 
     #: True if a rank's loss must be its share of the mean over all ranks' rows in the step; gradients are then summed over the
     #: ranks. False: the loss is the mean over the rank's own rows in the step; the strategy weights the ranks itself.
-    global_mean = True
+    needs_global_mean = True
 
     #: True if each rank updates only the values that its :meth:`owned` returns, possibly none, and writes them and their
     #: optimizer state into checkpoints. False: every rank owns and updates all values; rank 0 writes them.
-    sharded = False
+    is_sharded = False
 
-    #: True if a rank may update a stripe of a tensor; the optimizer must then be elementwise.
-    cuts_tensors = False
+    #: True if a rank updates stripes of tensors; the optimizer must then be elementwise.
+    has_stripes = False
 
     #: True if the strategy can send compressed gradients (``spark.sparkdl.comm.compression``).
-    compresses = False
+    can_compress = False
 
     #: True if ranks compute with rounded parameters; only :meth:`owned` then returns the exact values.
-    rounds = False
+    has_rounded_parameters = False
 
     #: True if a rank keeps its parameters from one step to the next; a callback may then change them, if it makes the same
     #: change on all ranks.
-    takes_changes = False
+    can_take_changes = False
 
     #: Number of this strategy in its gang, from 0. Several strategies may join one gang, one after another.
     number = 0

@@ -14,21 +14,21 @@ from typing import Any
 
 from sparkdl_comm.sim.server_run import equal_cuts
 from sparkdl_comm.space.parameter_space import ParameterSpace
-from sparkdl_comm.strategies.candidates import Candidate, Computing, Predictor, by_layer
+from sparkdl_comm.strategies.candidates import Candidate, StepPredictor, StepTimings, split_by_layer
 from sparkdl_comm.strategies.choice import MARGIN
 from sparkdl_comm.strategies.ps.planner import Bucketing, plan_buckets
 
-Parts = tuple[tuple[int, int], ...]
+BucketRanges = tuple[tuple[int, int], ...]
 #: Policies that are tried: the paper's two algorithms, the exact optimum, and the two trivial cuts.
 _POLICIES = ("greedy1", "greedy2", "optimal", "whole", "layerwise")
 #: Ratio of the two message sizes whose predicted times give the start-up time and the time per element.
-_MORE = 16
+_SIZE_RATIO = 16
 
 
-def planned(
-    predictor: Predictor,
+def plan_candidate(
+    predictor: StepPredictor,
     candidate: Candidate,
-    computing: Computing,
+    computing: StepTimings,
     plan: Callable[[Sequence[Mapping[str, Any]]], Sequence[Bucketing]] = plan_buckets,
 ) -> Candidate:
     """Return ``candidate`` with the fewest buckets whose predicted step is within :data:`~.choice.MARGIN` of the fastest.
@@ -38,11 +38,11 @@ def planned(
     space = predictor.space
     sizes = [layer.count for layer in space.layers]
     profiles = [
-        (direction, *_linear(taken, sizes), compute)
+        (direction, *_fit_linear(taken, sizes), compute)
         for direction, taken, compute in zip(
             ("push", "pull"),
-            predictor.halves(candidate.conf, [max(1, space.count // _MORE), space.count]),
-            reversed(by_layer(space, computing)),
+            predictor.predict_halves(candidate.conf, [max(1, space.count // _SIZE_RATIO), space.count]),
+            reversed(split_by_layer(space, computing)),
             strict=True,
         )
     ]
@@ -52,25 +52,25 @@ def planned(
         for policy in _POLICIES
     ]
     cuts = [sorted((first - 1, last - 1) for first, last in answer.batches) for answer in plan(requests)]
-    found = dict.fromkeys(_parts(space, cut) for cut in [*cuts, *equal_cuts(sizes)])
-    made = [replace(candidate, parts=parts) for parts in found]
-    taken = [predictor.seconds(each, computing) for each in made]
-    near = [parts for parts, seconds in zip(found, taken, strict=True) if seconds <= (1 + MARGIN) * min(taken)]
+    choices = dict.fromkeys(_to_ranges(space, cut) for cut in [*cuts, *equal_cuts(sizes)])
+    candidates = [replace(candidate, parts=parts) for parts in choices]
+    taken = [predictor.predict(each, computing) for each in candidates]
+    near = [parts for parts, seconds in zip(choices, taken, strict=True) if seconds <= (1 + MARGIN) * min(taken)]
     return replace(candidate, parts=min(near, key=len))
 
 
-def _linear(taken: Sequence[float], sizes: Sequence[int]) -> tuple[float, list[float]]:
+def _fit_linear(taken: Sequence[float], sizes: Sequence[int]) -> tuple[float, list[float]]:
     """Return the start-up time and the transfer time of each layer, in seconds.
 
     ``taken``: seconds of a message with 1/16 of the elements, and with all. ``sizes``: elements of each layer.
     """
     few, whole = taken
-    startup = min(whole, max(0.0, few - (whole - few) / (_MORE - 1)))
+    startup = min(whole, max(0.0, few - (whole - few) / (_SIZE_RATIO - 1)))
     each = (whole - startup) / sum(sizes)
     return startup, [each * size for size in sizes]
 
 
-def _parts(space: ParameterSpace, cut: Sequence[tuple[int, int]]) -> Parts:
+def _to_ranges(space: ParameterSpace, cut: Sequence[tuple[int, int]]) -> BucketRanges:
     """Return element ranges for ``cut``: (first, last) layer of each bucket, from 0, in the order of the layers."""
     stretches = [space.stretch(range(first, last + 1)) for first, last in reversed(cut)]
     return tuple((stretch.start, stretch.stop) for stretch in stretches)

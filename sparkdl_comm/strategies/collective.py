@@ -2,10 +2,10 @@
 
 ``spark.sparkdl.comm.collective.loop`` sets the training loop. The first three are those of the linear-pipeline paper:
 
-1. ``root-overlap`` (Algorithm 1) and ``root`` (Algorithm 2), in ``rooted.py``.
+1. ``root-overlap`` (Algorithm 1) and ``root`` (Algorithm 2), in ``root_update.py``.
 2. ``all-reduce`` (Algorithm 3), in this module: gradients are all-reduced during backward, and every rank takes the whole
    optimizer step. If ``collective.resync`` is not 0, rank 0 broadcasts its parameters after that many steps.
-3. ``decoupled``, in ``decoupled.py``.
+3. ``decoupled``, in ``decoupled_all_reduce.py``.
 """
 
 from __future__ import annotations
@@ -35,9 +35,9 @@ from sparkdl_comm.optim.optimizer import OptimizerMaker
 from sparkdl_comm.space.buckets import GradientBuckets
 from sparkdl_comm.space.flat import FlatModel
 from sparkdl_comm.strategies.base import Strategy
-from sparkdl_comm.strategies.compressed import CompressedExchange
-from sparkdl_comm.strategies.exchange import BucketExchange, CollectiveExchange, Pending
-from sparkdl_comm.strategies.replicated import Replicated
+from sparkdl_comm.strategies.compressed_exchange import CompressedExchange
+from sparkdl_comm.strategies.exchange import BucketExchange, CollectiveExchange, PendingExchange
+from sparkdl_comm.strategies.replicated_strategy import ReplicatedStrategy
 
 
 class CollectiveStrategy(Strategy):
@@ -52,7 +52,7 @@ class CollectiveStrategy(Strategy):
 
     def __init__(self, conf: CommConf) -> None:
         super().__init__(conf)
-        self._opened: list[CollectiveGroup | BucketExchange | GradientBuckets] = []
+        self._resources: list[CollectiveGroup | BucketExchange | GradientBuckets] = []
 
     @classmethod
     def full_name(cls, conf: CommConf) -> str:
@@ -67,41 +67,42 @@ class CollectiveStrategy(Strategy):
         """Do nothing: the group watches the gang's failures itself."""
 
     def close(self) -> None:
-        for opened in self._opened:
-            opened.close()
+        for resource in self._resources:
+            resource.close()
         if self._nccl is not None:
             self._nccl = None
             dist.destroy_process_group()
 
     @classmethod
-    def _check_does(cls, key: str, value: object, *operations: Operation) -> None:
+    def _check_operations(cls, key: str, value: object, *operations: Operation) -> None:
         """Raise ConfError if the algorithm lacks an operation that setting ``key`` needs."""
         if cls.algorithm == CHEAPEST:
             return
         missing = set(operations) - set(ALGORITHMS[cls.algorithm].operations)
         if missing:
-            able = [a.name for a in ALGORITHMS.values() if set(operations) <= set(a.operations)]
+            capable = [a.name for a in ALGORITHMS.values() if set(operations) <= set(a.operations)]
             raise ConfError(
-                f"{PREFIX}{key}={value}: strategy {cls.algorithm} does no {', '.join(sorted(missing))}; {', '.join(able)} do"
+                f"{PREFIX}{key}={value}: strategy {cls.algorithm} does no {', '.join(sorted(missing))};"
+                f" {', '.join(capable)} do"
             )
 
-    def _form(self, gang: Gang, model: FlatModel, operation: Operation) -> None:
+    def _form_group(self, gang: Gang, model: FlatModel, operation: Operation) -> None:
         """Make the group and the buckets of gradients, which ``operation`` exchanges. The model must be bound before."""
         self._gang, self._model = gang, model
         device = model.gradients.device
         if device.type == "cuda" and not dist.is_initialized():
             self._nccl = default_group("nccl", gang, self.conf.timeout)
         self._group = CollectiveGroup(gang, self.algorithm, self.conf, device)
-        self._opened.append(self._group)
-        self._under_way: list[Pending] = []
+        self._resources.append(self._group)
+        self._pending: list[PendingExchange] = []
         parts = self.parts or model.buckets(self.conf.bucket / model.gradients.element_size())
         self._buckets = GradientBuckets(model, parts, self._send)
-        self._opened.append(self._buckets)
-        self._exchange = self._exchange_of(model.gradients, operation)
-        self._opened.append(self._exchange)
+        self._resources.append(self._buckets)
+        self._exchange = self._make_exchange(model.gradients, operation)
+        self._resources.append(self._exchange)
         self._exchange.prepare(self._buckets.ranges)
 
-    def _exchange_of(self, vector: torch.Tensor, operation: Operation) -> BucketExchange:
+    def _make_exchange(self, vector: torch.Tensor, operation: Operation) -> BucketExchange:
         """Return the exchange for buckets of ``vector``, the flat gradients or the flat parameters."""
         return CollectiveExchange(self._gang, self._group, operation, vector, self.watch)
 
@@ -111,9 +112,9 @@ class CollectiveStrategy(Strategy):
     def after_backward(self) -> None:
         with self.watch.phase("push"):
             self._buckets.flush()
-            under_way, self._under_way = self._under_way, []
-            for begun in under_way:
-                begun.wait()
+            pending, self._pending = self._pending, []
+            for exchange in pending:
+                exchange.wait()
 
     def state(self) -> dict[str, Any]:
         return self._exchange.state()
@@ -125,10 +126,10 @@ class CollectiveStrategy(Strategy):
         return self._exchange.details()
 
     def _send(self, start: int, stop: int) -> None:
-        self._under_way.append(self._exchange.start(start, stop))
+        self._pending.append(self._exchange.start(start, stop))
 
 
-class CollectiveAllReduce(CollectiveStrategy, Replicated):
+class CollectiveAllReduce(CollectiveStrategy, ReplicatedStrategy):
     """Strategy that all-reduces gradients.
 
     Steps: during backward, each bucket of gradients is all-reduced (sum) as soon as it is ready; every rank then takes the
@@ -136,15 +137,17 @@ class CollectiveAllReduce(CollectiveStrategy, Replicated):
     all-reduced.
     """
 
-    compresses = True
+    can_compress = True
 
     @classmethod
     def check(cls, conf: CommConf, world: int) -> None:
         super().check(conf, world)
         if conf.compression is not None:
-            cls._check_does("compression", conf.compression, "all_reduce" if conf.compression.rank else "all_gather")
+            cls._check_operations(
+                "compression", conf.compression, "all_reduce" if conf.compression.rank else "all_gather"
+            )
         if conf.resync:
-            cls._check_does("collective.resync", conf.resync, "broadcast")
+            cls._check_operations("collective.resync", conf.resync, "broadcast")
 
     def join(self, gang: Gang, model: FlatModel, make_optimizer: OptimizerMaker) -> None:
         super().join(gang, model, make_optimizer)
@@ -153,8 +156,8 @@ class CollectiveAllReduce(CollectiveStrategy, Replicated):
                 f"{PREFIX}compression={self.compression} does not send which rows of a sparse Embedding a step used, but"
                 f" optimizer {type(self.optimizer).__name__} updates only these. Set sparse=False, or no compression."
             )
-        self._form(gang, model, "all_reduce")
-        self._resync = self._exchange_of(model.values, "broadcast")
+        self._form_group(gang, model, "all_reduce")
+        self._resync = self._make_exchange(model.values, "broadcast")
         self._steps = 0
 
     def begin_step(self) -> None:
@@ -177,9 +180,9 @@ class CollectiveAllReduce(CollectiveStrategy, Replicated):
         """Compression of the gradients; None: they are sent whole."""
         return self.conf.compression
 
-    def _exchange_of(self, vector: torch.Tensor, operation: Operation) -> BucketExchange:
+    def _make_exchange(self, vector: torch.Tensor, operation: Operation) -> BucketExchange:
         if operation == "broadcast" or self.compression is None:
-            return super()._exchange_of(vector, operation)
+            return super()._make_exchange(vector, operation)
         bounds = [entry.start for entry in self._model.entries]
         part_of = functools.cache(lambda start, stop: FlatRange.of(start, stop, bounds))
         compressed = self._compressed_sum(self.compression, part_of)

@@ -17,7 +17,7 @@ from sparkdl_comm.gang.gang import Gang
 from sparkdl_comm.strategies.base import StepInfo, Stopwatch
 
 
-class Pending(NamedTuple):
+class PendingExchange(NamedTuple):
     """Exchange of the elements ``start`` to ``stop`` that has been started.
 
     ``wait()`` returns when the elements are final on this rank, or raises the error that prevents it. ``is_over()`` returns
@@ -59,7 +59,7 @@ class BucketExchange(ABC):
         """Open the connections and make the plans for these ranges. Other ranges may be started too, but begin more slowly."""
 
     @abstractmethod
-    def start(self, start: int, stop: int) -> Pending:
+    def start(self, start: int, stop: int) -> PendingExchange:
         """Start the exchange of a range, and count the bytes that this rank will receive for it."""
 
     def begin_step(self, info: StepInfo) -> None:  # noqa: B027 - most exchanges do the same in all steps
@@ -102,34 +102,34 @@ class CollectiveExchange(BucketExchange):
     ) -> None:
         self._gang, self._group, self._operation, self._vector, self._watch = gang, group, operation, vector, watch
         self._roots = roots or {}
-        self._counted: dict[tuple[int, int], dict[str, int]] = {}
+        self._received_bytes: dict[tuple[int, int], dict[str, int]] = {}
 
     def prepare(self, ranges: Sequence[tuple[int, int]]) -> None:
         for start, stop in ranges:
             self._group.prepare(self._operation, stop - start, self._vector.dtype, self._roots.get(start, 0))
 
-    def start(self, start: int, stop: int) -> Pending:
+    def start(self, start: int, stop: int) -> PendingExchange:
         root = self._roots.get(start, 0)
-        with self._typed():
+        with self._raise_gang_failure():
             work = self._group.start(self._operation, self._vector[start:stop], root=root)
-        for way, nbytes in self._arriving(stop - start, root).items():
-            self._watch.bytes[way] += nbytes
+        for direction, nbytes in self._count_received(stop - start, root).items():
+            self._watch.bytes[direction] += nbytes
 
         def wait() -> None:
-            with self._typed():
+            with self._raise_gang_failure():
                 work.wait()
 
-        return Pending(start, stop, wait, lambda: work.is_over)
+        return PendingExchange(start, stop, wait, lambda: work.is_over)
 
-    def _arriving(self, count: int, root: int) -> dict[str, int]:
+    def _count_received(self, count: int, root: int) -> dict[str, int]:
         """Return the bytes that this rank will receive: "push" are added to its own, "pull" are final."""
-        if (count, root) not in self._counted:
+        if (count, root) not in self._received_bytes:
             combined, complete = self._group.arriving_bytes(self._operation, count, self._vector.dtype, root)
-            self._counted[count, root] = {"push": combined, "pull": complete}
-        return self._counted[count, root]
+            self._received_bytes[count, root] = {"push": combined, "pull": complete}
+        return self._received_bytes[count, root]
 
     @contextlib.contextmanager
-    def _typed(self) -> Iterator[None]:
+    def _raise_gang_failure(self) -> Iterator[None]:
         """Raise the gang's failure, if there is one, in place of the local symptom."""
         try:
             yield

@@ -25,12 +25,12 @@ from sparkdl_comm.fabric.worker import PushHandle, PushOutcome
 from sparkdl_comm.gang.gang import Gang
 from sparkdl_comm.optim.optimizer import OptimizerMaker
 from sparkdl_comm.space.flat import FlatModel
-from sparkdl_comm.strategies.asynchronous import Asynchronous
+from sparkdl_comm.strategies.asynchronous_strategy import AsynchronousStrategy
 
 #: Ranks that start the server and its replica.
-_SERVER, _REPLICA = 0, 1
+_SERVER_RANK, _REPLICA_RANK = 0, 1
 #: Number of a rank's updates that may be dropped in a row for their values before training fails.
-_UNFIT = 10
+_MAX_REJECTED = 10
 
 
 def _check_module(module: torch.nn.Module) -> None:
@@ -41,7 +41,7 @@ def _check_module(module: torch.nn.Module) -> None:
         raise ModelError("SyncBatchNorm needs steps that are common to all ranks. Strategy fabric has none.")
 
 
-class FabricWorker(Asynchronous):
+class FabricWorker(AsynchronousStrategy):
     """Strategy fabric on one rank, a worker."""
 
     def __init__(self, conf: CommConf) -> None:
@@ -51,7 +51,7 @@ class FabricWorker(Asynchronous):
         self._fabric: Fabric | None = None
         self._worker: Worker | None = None
         self._last_step: np.ndarray | None = None
-        self._unfit = 0
+        self._rejected_count = 0
 
     @classmethod
     def check(cls, conf: CommConf, world: int) -> None:
@@ -78,26 +78,26 @@ class FabricWorker(Asynchronous):
         model.bind(torch.empty(model.count), torch.zeros(model.count))
         self._model = model
         self._values = model.values.numpy()
-        self._before = np.empty_like(self._values)
+        self._change = np.empty_like(self._values)
         self.optimizer = make_optimizer([(parameter, parameter) for parameter in model.parameters])
         self._sparse = make_optimizer.needs_sparse(self.optimizer)
         self._gang = gang
         # An epoch ends for all ranks together, so none of them can be missed.
         self._fabric = Fabric(gang, SchedulerOptions.of(self.conf), self.conf.ports, tolerates_loss=False)
 
-    def _in_fabric(self) -> Worker:
+    def _get_worker(self) -> Worker:
         """Return this rank's worker. The first call registers it, after a checkpoint's state has been loaded, if any."""
         if self._worker is None:
             if self._fabric is None:
                 raise GangError("strategy fabric has not joined its gang")
-            states = {"server": self._state()} if self._gang.rank == _SERVER else {}
-            if self._gang.rank == _REPLICA and self.conf.fabric_replica:
-                states["replica"] = self._state()
+            states = {"server": self._initial_state()} if self._gang.rank == _SERVER_RANK else {}
+            if self._gang.rank == _REPLICA_RANK and self.conf.fabric_replica:
+                states["replica"] = self._initial_state()
             params = replace(FabricParams.of(self.conf), version=self.version)
             self._worker = self._fabric.register_as_worker(params, self.conf.fabric_aggregators, states)
         return self._worker
 
-    def _state(self) -> np.ndarray:
+    def _initial_state(self) -> np.ndarray:
         """Return the server's initial state: the model, and the last step if there is momentum."""
         if not self.conf.fabric_momentum:
             return self._values
@@ -107,9 +107,9 @@ class FabricWorker(Asynchronous):
     def before_forward(self) -> None:
         # The model could be fetched while the last update is in flight, but longer delays cost many more updates.
         self.settle()
-        worker = self._in_fabric()
+        worker = self._get_worker()
         with self.watch.phase("pull"):
-            self.version = worker.get(_SERVER, self._values)
+            self.version = worker.get(_SERVER_RANK, self._values)
             self.watch.bytes["pull"] += self._values.nbytes
 
     def after_backward(self) -> None:
@@ -122,13 +122,13 @@ class FabricWorker(Asynchronous):
         if not apply:
             return
         with self.watch.phase("update"):
-            np.copyto(self._before, self._values)
+            np.copyto(self._change, self._values)
             self._model.settle_gradients(self._sparse)
             self.optimizer.step()
-            np.subtract(self._values, self._before, out=self._before)
+            np.subtract(self._values, self._change, out=self._change)
         with self.watch.phase("push"):
-            self._push = self._in_fabric().push(_SERVER, self._before)
-            self.watch.bytes["push"] += self._before.nbytes
+            self._push = self._get_worker().push(_SERVER_RANK, self._change)
+            self.watch.bytes["push"] += self._change.nbytes
 
     def settle(self) -> None:
         push, self._push = self._push, None
@@ -143,10 +143,10 @@ class FabricWorker(Asynchronous):
         :raises NonFiniteLossError: their elements are not finite.
         :raises ConfError: they exceed ``fabric.divergence``.
         """
-        self._unfit = self._unfit + 1 if outcome.why in ("norm", "divergence") else 0
-        if self._unfit < _UNFIT:
+        self._rejected_count = self._rejected_count + 1 if outcome.why in ("norm", "divergence") else 0
+        if self._rejected_count < _MAX_REJECTED:
             return
-        last = f"the last {_UNFIT} updates of rank {self._gang.rank}"
+        last = f"the last {_MAX_REJECTED} updates of rank {self._gang.rank}"
         if outcome.why == "norm":
             raise NonFiniteLossError(
                 f"{last} have elements that are not finite, though its loss is finite. Lower the learning rate, or set"
@@ -155,7 +155,7 @@ class FabricWorker(Asynchronous):
             )
         raise ConfError(
             f"{PREFIX}fabric.divergence={self.conf.fabric_divergence:g}: {last} were dropped, because each exceeds that norm."
-            f" The last one has norm {np.linalg.norm(self._before):g}. Set fabric.divergence higher."
+            f" The last one has norm {np.linalg.norm(self._change):g}. Set fabric.divergence higher."
         )
 
     def owned(self) -> list[tuple[int, torch.Tensor]]:

@@ -26,13 +26,13 @@ class GradientRule:
     """
 
     def __init__(self, optimization: Optimization, gang: Gang, strategy: Strategy, timeout: float) -> None:
-        self._idle = not optimization.needs_all_gradients
-        self._limit = optimization.max_grad_norm
+        self._is_idle = not optimization.needs_all_gradients
+        self._max_norm = optimization.max_grad_norm
         #: True if a step with a non-finite gradient is skipped and the scale of the loss is halved (fp16).
-        self.skips = optimization.precision == "fp16"
+        self.can_skip_steps = optimization.precision == "fp16"
         self._gang, self._strategy, self._timeout = gang, strategy, timeout
         #: Factor of the loss that keeps small gradients from vanishing in fp16. A power of two, so scaling is exact.
-        self.scale = _FIRST_SCALE if self.skips else 1.0
+        self.scale = _FIRST_SCALE if self.can_skip_steps else 1.0
         self._finite_steps = 0
 
     def prepare(self, step: int) -> bool:
@@ -40,13 +40,15 @@ class GradientRule:
 
         :raises NonFiniteLossError: the gradient is not finite, and a smaller scale of the loss would not help.
         """
-        if self._idle:
+        if self._is_idle:
             return True
         gradients = self._strategy.gradients()
         norm = math.sqrt(self._squared_norm(gradients)) / self.scale
         if not math.isfinite(norm):
-            if not self.skips or self.scale <= 1.0:
-                fp16 = ", though the loss is scaled down to 1 (precision='fp16': try bf16)" if self.skips else ""
+            if not self.can_skip_steps or self.scale <= 1.0:
+                fp16 = (
+                    ", though the loss is scaled down to 1 (precision='fp16': try bf16)" if self.can_skip_steps else ""
+                )
                 raise NonFiniteLossError(
                     f"the gradient's norm became {norm} at step {step}{fp16}: lower the learning rate, or look for NaN in the"
                     " features",
@@ -56,13 +58,13 @@ class GradientRule:
             self._finite_steps = 0
             return False
         factor = 1 / self.scale
-        if self._limit is not None:
-            factor *= min(1.0, self._limit / (norm + 1e-6))  # as torch.nn.utils.clip_grad_norm_
+        if self._max_norm is not None:
+            factor *= min(1.0, self._max_norm / (norm + 1e-6))  # as torch.nn.utils.clip_grad_norm_
         if factor != 1.0:
             for gradient in gradients:
                 gradient.mul_(factor)
         self._finite_steps += 1
-        if self.skips and self._finite_steps % _GROW_AFTER == 0:
+        if self.can_skip_steps and self._finite_steps % _GROW_AFTER == 0:
             self.scale *= 2
         return True
 
@@ -74,7 +76,7 @@ class GradientRule:
 
     def _squared_norm(self, gradients: list[torch.Tensor]) -> float:
         own = sum(torch.linalg.vector_norm(gradient).item() ** 2 for gradient in gradients)
-        if not self._strategy.sharded:
+        if not self._strategy.is_sharded:
             return own
         parts = self._gang.all_gather(struct.pack("<d", own), self._timeout)
         total = 0.0

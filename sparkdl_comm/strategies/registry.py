@@ -14,39 +14,43 @@ from sparkdl_comm.strategies.base import Strategy
 
 
 @dataclass(frozen=True)
-class Registered:
+class StrategyEntry:
     """Strategy that a run can name. ``path``: ``file:class`` in this package. ``description``: one line for users."""
 
     path: str
     description: str
 
 
-_COLLECTIVE = Registered("collective:CollectiveAllReduce", "All-reduce of buckets by this collective, during backward.")
+_COLLECTIVE = StrategyEntry(
+    "collective:CollectiveAllReduce", "All-reduce of buckets by this collective, during backward."
+)
 
-#: By name. Collectives take another class for another ``collective.loop`` or ``collective.batching``.
-STRATEGIES: dict[str, Registered] = {
-    AUTO: Registered("chosen:Chosen", "Predicts all strategies, tries the best, and stays with the fastest."),
-    SERVER: Registered(
+#: Strategies by name. For collectives, ``collective.loop`` and ``collective.batching`` may select another class.
+STRATEGIES: dict[str, StrategyEntry] = {
+    AUTO: StrategyEntry(
+        "auto_strategy:AutoStrategy", "Predicts all strategies, tries the best, and stays with the fastest."
+    ),
+    SERVER: StrategyEntry(
         "ps.parameter_server:ParameterServer", "Sharded parameter server in the executors' JVMs (iBatch)."
     ),
     **dict.fromkeys(ALGORITHMS, _COLLECTIVE),
-    CHEAPEST: Registered(
+    CHEAPEST: StrategyEntry(
         _COLLECTIVE.path, "All-reduce of each bucket by the collective that is predicted to be fastest."
     ),
-    HITOPK: Registered(
+    HITOPK: StrategyEntry(
         "hitopk:HierarchicalTopK", "The largest elements of the gradients, by hierarchical top-k (CommLib)."
     ),
-    FABRIC: Registered("fabric:FabricWorker", "Asynchronous updates, scheduled by the network's state (MLfabric)."),
-    "gloo": Registered("all_reduce:Gloo", "One all-reduce of the whole gradient by torch.distributed, on CPUs."),
-    "nccl": Registered("all_reduce:Nccl", "One all-reduce of the whole gradient by torch.distributed, on GPUs."),
+    FABRIC: StrategyEntry("fabric:FabricWorker", "Asynchronous updates, scheduled by the network's state (MLfabric)."),
+    "gloo": StrategyEntry("all_reduce:Gloo", "One all-reduce of the whole gradient by torch.distributed, on CPUs."),
+    "nccl": StrategyEntry("all_reduce:Nccl", "One all-reduce of the whole gradient by torch.distributed, on GPUs."),
 }
 
-#: By ``collective.loop``.
+#: Path of the class for each value of ``collective.loop``.
 _LOOPS = {
     "all-reduce": _COLLECTIVE.path,
-    "decoupled": "decoupled:CollectiveDecoupled",
-    "root": "rooted:CollectiveAtRoot",
-    "root-overlap": "rooted:CollectiveAtRoot",
+    "decoupled": "decoupled_all_reduce:DecoupledAllReduce",
+    "root": "root_update:RootUpdate",
+    "root-overlap": "root_update:RootUpdate",
 }
 
 
@@ -55,7 +59,7 @@ def load_strategy(conf: CommConf) -> type[Strategy]:
     name = conf.strategy
     has_loops = name in ALGORITHMS or name in (CHEAPEST, AUTO)
     if has_loops and conf.batching != "fixed":
-        return _load("batched:Batched")
+        return _load("planned_buckets:PlannedBuckets")
     if not has_loops or (name == AUTO and conf.loop == "all-reduce"):
         return _load(STRATEGIES[name].path)
     # Only the all-reduce loop runs trials. For other loops of auto the cost model alone chooses.
@@ -96,7 +100,7 @@ def strategy_class(conf: CommConf) -> type[Strategy]:
             f" {PREFIX}compression.feedback=false discards. Set only one of them."
         )
     strategy = load_strategy(conf)
-    if conf.compression is not None and not strategy.compresses:
+    if conf.compression is not None and not strategy.can_compress:
         gathering = [name for name, algorithm in ALGORITHMS.items() if "all_gather" in algorithm.operations]
         raise ConfError(
             f"{PREFIX}compression={conf.compression}: strategy {conf.strategy} with collective.loop={conf.loop} sends"

@@ -30,7 +30,7 @@ class Trace:
         self.current = 0
         self._spans: dict[int, list[dict[str, Any]]] = {}
 
-    def iteration(self, number: int) -> None:
+    def begin_iteration(self, number: int) -> None:
         """Begin iteration ``number``, counted from 1. Spans belong to it unless they name another iteration."""
         self.current = number
         for old in [known for known in self._spans if known <= number - self._limit]:
@@ -53,8 +53,8 @@ class Trace:
 
         :param parameter_bytes: bytes of the model's parameters as float32.
         """
-        begun = [number for number in sorted(self._spans) if 0 < number <= self.current]
-        iterations = [{"iteration": number, "spans": self._spans[number]} for number in begun]
+        numbers = [number for number in sorted(self._spans) if 0 < number <= self.current]
+        iterations = [{"iteration": number, "spans": self._spans[number]} for number in numbers]
         clocks = read_clocks(gang, timeout, self.clock)
         return {"clocks": clocks, "parameter_bytes": parameter_bytes, "iterations": iterations}
 
@@ -65,62 +65,67 @@ class BatchTrace:
     def __init__(self, trace: Trace | None) -> None:
         self._trace = trace
         #: True between two iterations: parameters that arrive now belong to the next one.
-        self.between = False
-        self._since = 0.0
-        self._next = 0
-        self._cut: LayerBuckets | None = None
+        self.is_between_iterations = False
+        self._span_begin = 0.0
+        self._next_batch = 0
+        self._buckets: LayerBuckets | None = None
 
-    def begin(self, cut: LayerBuckets) -> None:
+    def begin(self, buckets: LayerBuckets) -> None:
         """Begin a pass through the layers of all batches."""
-        self._cut, self._next = cut, 0
-        self.go_on()
+        self._buckets, self._next_batch = buckets, 0
+        self.resume()
 
-    def go_on(self) -> None:
+    def resume(self) -> None:
         """Start the next span of the pass now, so that a wait before it is not counted."""
         if self._trace is not None:
-            self._since = self._trace.clock()
+            self._span_begin = self._trace.clock()
 
-    def done(self, name: str, batch: int) -> None:
+    def add_pass_span(self, name: str, batch: int) -> None:
         """Add a span up to now for the batches before number ``batch``. The pass ends with the last batch."""
-        if self._trace is None or self._cut is None or batch <= self._next:
+        if self._trace is None or self._buckets is None or batch <= self._next_batch:
             return
         now = self._trace.clock()
-        pairs = self._cut.pairs[self._next : batch]
+        pairs = self._buckets.pairs[self._next_batch : batch]
         layers = [min(first for first, _ in pairs), max(last for _, last in pairs)]
-        self._trace.add(name, self._since, now, batch=batch - 1, layers=layers)
-        self._since, self._next = now, batch
-        if batch == len(self._cut):
-            self._cut = None
+        self._trace.add(name, self._span_begin, now, batch=batch - 1, layers=layers)
+        self._span_begin, self._next_batch = now, batch
+        if batch == len(self._buckets):
+            self._buckets = None
 
     @contextlib.contextmanager
-    def one(self, name: str, cut: LayerBuckets, batch: int) -> Iterator[None]:
+    def span(self, name: str, buckets: LayerBuckets, batch: int) -> Iterator[None]:
         """Add a span around the block for one batch, independent of the current pass."""
         begin = 0.0 if self._trace is None else self._trace.clock()
         yield
         if self._trace is not None:
-            self._trace.add(name, begin, self._trace.clock(), batch=batch, layers=cut.pairs[batch])
+            self._trace.add(name, begin, self._trace.clock(), batch=batch, layers=buckets.pairs[batch])
 
-    def came(self, name: str, cut: LayerBuckets, first: int, batches: Sequence[Sequence[Sequence[float]]]) -> None:
+    def add_arrivals(
+        self, name: str, buckets: LayerBuckets, first: int, batches: Sequence[Sequence[Sequence[float]]]
+    ) -> None:
         """Add spans for received batches from number ``first`` on. ``batches``: the executor's report of their blocks."""
         if self._trace is None:
             return
         for batch, blocks in enumerate(batches, first):
             if blocks:
-                senders, asked, begun, ended, count = zip(*blocks, strict=True)
-                about = {"layers": cut.pairs[batch], "bytes": sum(count), "from": senders}
-                about |= {"startup": min(begun) - min(asked), "iteration": self._trace.current + self.between}
-                self._trace.add(name, min(begun), max(ended), batch=batch, **about)
+                senders, request_times, begin_times, end_times, sizes = zip(*blocks, strict=True)
+                about = {"layers": buckets.pairs[batch], "bytes": sum(sizes), "from": senders}
+                about |= {
+                    "startup": min(begin_times) - min(request_times),
+                    "iteration": self._trace.current + self.is_between_iterations,
+                }
+                self._trace.add(name, min(begin_times), max(end_times), batch=batch, **about)
 
-    def collected(self, cut: LayerBuckets, batch: int, answer: Mapping[str, Any]) -> None:
+    def add_sums(self, buckets: LayerBuckets, batch: int, answer: Mapping[str, Any]) -> None:
         """Add spans for a batch whose gradients the executor has summed. ``answer``: its answer to ``collect``."""
         if self._trace is not None:
-            self.came("push batch", cut, batch, answer["batches"])
+            self.add_arrivals("push batch", buckets, batch, answer["batches"])
             begin, end = answer["sum"]
-            self._trace.add("aggregate batch", begin, end, batch=batch, layers=cut.pairs[batch])
+            self._trace.add("aggregate batch", begin, end, batch=batch, layers=buckets.pairs[batch])
 
 
 def read_clocks(gang: Gang, timeout: float, clock: Callable[[], float] = time.perf_counter) -> dict[str, Any]:
-    """Return this rank's input for :func:`offset`. All ranks call it.
+    """Return this rank's input for :func:`estimate_offset`. All ranks call it.
 
     ``boot``: the machine's boot id. ``sent``, ``received``: seconds at which this rank began and ended each of some exchanges
     between all ranks.
@@ -133,7 +138,7 @@ def read_clocks(gang: Gang, timeout: float, clock: Callable[[], float] = time.pe
     return {"boot": Path("/proc/sys/kernel/random/boot_id").read_text().strip(), "sent": sent, "received": received}
 
 
-def offset(own: dict[str, Any], other: dict[str, Any]) -> tuple[float, float]:
+def estimate_offset(own: dict[str, Any], other: dict[str, Any]) -> tuple[float, float]:
     """Return how far ``own`` clock is ahead of the ``other``, and the largest error of that; seconds.
 
     No rank receives an exchange before every rank has sent its part. This bounds the difference from both sides. Ranks of one

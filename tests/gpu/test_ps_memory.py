@@ -62,7 +62,7 @@ def test_a_step_on_the_host_is_that_of_plain_torch_on_the_gpu() -> None:
     found, plain = model(), model().module
     memory = ParameterMemory(layout(found.count), found)
     memory.bind()
-    shard = memory.shard(OptimizerMaker(found, SGD), Alone())
+    shard = memory.make_shard(OptimizerMaker(found, SGD), Alone())
     optimizer = torch.optim.SGD(plain.parameters(), lr=0.5)
     rows = torch.randn(8, 30, device="cuda")
     for _ in range(3):
@@ -107,7 +107,7 @@ def test_each_layer_is_on_the_gpu_when_forward_uses_it() -> None:
     )
     for version in (1, 2):
         session.pulled = 0
-        pulls.begin_version(version, early=False)
+        pulls.begin_version(version, can_prefetch_next=False)
         pulls.begin_step()
         with pulls.forward():
             output = found.module(torch.ones(2, 30, device="cuda"))

@@ -10,7 +10,7 @@ import psutil
 import torch
 from torch import nn
 
-from sparkdl_comm.strategies import choice, chosen
+from sparkdl_comm.strategies import auto_strategy, choice
 
 
 class Small(nn.Sequential):
@@ -218,19 +218,19 @@ class TakesTurns(Large):
 
     def __init__(self) -> None:
         super().__init__()
-        chosen.Choice = functools.partial(InTurn, self.names)  # type: ignore[misc, assignment]
+        auto_strategy.Choice = functools.partial(InTurn, self.names)  # type: ignore[misc, assignment]
 
     @staticmethod
     def untouched() -> None:
-        chosen.Choice = choice.Choice  # type: ignore[misc]
+        auto_strategy.Choice = choice.Choice  # type: ignore[misc]
 
 
 class InTurn(choice.Choice):
     def __init__(self, names: tuple[str, ...], *given: Any) -> None:
         super().__init__(*given)
         self._names = list(names)
-        self.took([], 1)
+        self.record_turn([], 1)
 
-    def took(self, seconds: Any, step: int) -> bool:
+    def record_turn(self, seconds: Any, step: int) -> bool:
         self.turn = choice.Turn(self._names.pop(0) if self._names else self.turn.candidate, 1, 2)
         return False

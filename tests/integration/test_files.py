@@ -9,7 +9,7 @@ from pyspark.sql import SparkSession
 
 from sparkdl_comm.errors import BridgeError, PersistenceError
 from sparkdl_comm.strategies.ps.bridge import PROTOCOL, Bridge
-from sparkdl_comm.strategies.ps.files import Entry, ExecutorFiles
+from sparkdl_comm.strategies.ps.files import ExecutorFiles, FileEntry
 
 TIMEOUT = 30.0
 
@@ -50,7 +50,7 @@ def test_a_checkpoint_goes_out_and_comes_back(
                 files.exists(f"{remote}/note"),
             )
 
-    note = Entry("note", is_directory=False, length=len(contents))
+    note = FileEntry("note", is_directory=False, length=len(contents))
     assert on_an_executor(spark, body) == str((False, [("note", False), ("step-1", True)], note, False))
     assert back.read_bytes() == contents
     assert [path.name for path in there.iterdir() if not path.name.startswith(".")] == ["step-1"]
@@ -89,7 +89,7 @@ def test_files_need_no_rank_and_do_not_disturb_one(spark: SparkSession, hadoop_p
     remote, _ = hadoop_path
 
     def body() -> object:
-        rank = Bridge.of_this_executor(TIMEOUT)
+        rank = Bridge.connect(TIMEOUT)
         try:
             rank.request("hello", protocol=PROTOCOL, job=1 << 61, rank=0)
             with ExecutorFiles(TIMEOUT) as files:

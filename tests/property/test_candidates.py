@@ -17,8 +17,15 @@ from sparkdl_comm.sim.server_run import Overhead
 from sparkdl_comm.sim.step_run import Bucket, ComputeTimings
 from sparkdl_comm.sim.step_run import step_seconds as simulated_seconds
 from sparkdl_comm.space.parameter_space import ParameterSpace
-from sparkdl_comm.strategies.bucket_planner import planned
-from sparkdl_comm.strategies.candidates import CHEAPEST, Candidate, Computing, Predictor, able, step_seconds
+from sparkdl_comm.strategies.bucket_planner import plan_candidate
+from sparkdl_comm.strategies.candidates import (
+    CHEAPEST,
+    Candidate,
+    StepPredictor,
+    StepTimings,
+    find_candidates,
+    predict_step_seconds,
+)
 from sparkdl_comm.strategies.choice import MARGIN
 from sparkdl_comm.strategies.ps.planner import Bucketing, plan_buckets
 from sparkdl_comm.topology import Topology
@@ -32,10 +39,10 @@ def space_of(sizes: list[int]) -> ParameterSpace:
     return ParameterSpace({f"layer{number}.weight": [size] for number, size in enumerate(sizes)})
 
 
-def computing_of(sizes: list[int], seconds: list[float]) -> Computing:
+def computing_of(sizes: list[int], seconds: list[float]) -> StepTimings:
     """Backward goes from the last layer to the first."""
     arrivals = tuple(sum(seconds[number : len(sizes)]) for number in range(len(sizes)))
-    return Computing(0.5 * arrivals[0], arrivals[0], 0.01, arrivals)
+    return StepTimings(0.5 * arrivals[0], arrivals[0], 0.01, arrivals)
 
 
 def conf(**changes: Any) -> CommConf:
@@ -49,7 +56,7 @@ def test_a_step_takes_as_long_as_computing_and_as_what_travels_and_not_longer_th
     space, computing = space_of(sizes), computing_of(sizes, seconds)
     buckets = space.buckets((1 << 20) / 4)
     there, back = first[: len(buckets)], second[: len(buckets)] if gathers else None
-    found = step_seconds(computing, space, buckets, there, back)
+    found = predict_step_seconds(computing, space, buckets, there, back)
     computed = computing.forward + computing.backward + computing.update
     travels = sum(there) + sum(back or ())
     assert max(computed, travels) <= found * (1 + 1e-9)
@@ -67,7 +74,7 @@ def test_steps_as_the_simulator_has_them(loop: str, sizes: list[int], seconds: f
     topology, cost = Topology.parse("star:4"), Cost((8 / 1e9,))
     space, computing = space_of(sizes), computing_of(sizes, [seconds] * 8)
     candidate = Candidate(name, loop, CommConf.from_mapping({}, strategy=name, bucket=1 << 20, loop=loop))
-    found = Predictor(space, topology, cost).seconds(candidate, computing)
+    found = StepPredictor(space, topology, cost).predict(candidate, computing)
     arrivals = {entry.start: arrival for entry, arrival in zip(space.entries, computing.arrivals, strict=True)}
     buckets = tuple(Bucket(stop - start, arrivals[start]) for start, stop in space.buckets((1 << 20) / 4))
     simulated = ComputeTimings(computing.forward, computing.backward, buckets, computing.update)
@@ -80,17 +87,23 @@ def names(found: list[Candidate]) -> set[str]:
 
 
 def test_all_that_fit() -> None:
-    found, left_out = able(conf(), Topology.parse("star:4"), unstriped=None, plugin=None, planner=None)
+    found, left_out = find_candidates(
+        conf(), Topology.parse("star:4"), why_not_striped=None, why_no_plugin=None, why_no_planner=None
+    )
     assert found[0].name == CHEAPEST
     assert {"ring", "lp", "ring+decoupled", "lp+decoupled", "ps+whole", "ps+layerwise", "ps+ibatch"} <= names(found)
     assert not any(name.startswith(("fabric", "hitopk", "hierarchical")) for name in names(found))
     assert left_out == {}
-    found, left_out = able(conf(), Topology.parse("bcube:2,2"), unstriped="odd", plugin="no plugin", planner=None)
+    found, left_out = find_candidates(
+        conf(), Topology.parse("bcube:2,2"), why_not_striped="odd", why_no_plugin="no plugin", why_no_planner=None
+    )
     assert names(found) == {CHEAPEST, "bml", "lp", "ring", "torus2d", "p2p-ps"}
     assert left_out["ps+whole"] == "no plugin"
     assert left_out["bml+decoupled"] == "odd"
     named = conf(auto_candidates=("ring+decoupled+ibatch", "ring"))
-    found, left_out = able(named, Topology.parse("star:4"), unstriped=None, plugin=None, planner="no Java")
+    found, left_out = find_candidates(
+        named, Topology.parse("star:4"), why_not_striped=None, why_no_plugin=None, why_no_planner="no Java"
+    )
     assert names(found) == {"ring"}
     assert left_out["ring+decoupled+ibatch"] == "no Java"
 
@@ -107,7 +120,9 @@ def test_all_that_fit() -> None:
     ],
 )
 def test_what_the_conf_allows(changes: dict[str, Any], able_ones: set[str], why: str | None) -> None:
-    found, left_out = able(conf(**changes), Topology.parse("star:4"), unstriped=None, plugin=None, planner=None)
+    found, left_out = find_candidates(
+        conf(**changes), Topology.parse("star:4"), why_not_striped=None, why_no_plugin=None, why_no_planner=None
+    )
     assert names(found) == able_ones
     assert any((why or "") in reason for reason in left_out.values()) or why is None
 
@@ -123,7 +138,13 @@ def test_what_the_conf_allows(changes: dict[str, Any], able_ones: set[str], why:
     ],
 )
 def test_batchings_of_the_parameter_server_have_time_to_settle(batching: str, settling: dict[str, int]) -> None:
-    found, _ = able(conf(ps_batching=batching), Topology.parse("star:4"), unstriped=None, plugin=None, planner=None)
+    found, _ = find_candidates(
+        conf(ps_batching=batching),
+        Topology.parse("star:4"),
+        why_not_striped=None,
+        why_no_plugin=None,
+        why_no_planner=None,
+    )
     served = [candidate for candidate in found if candidate.conf.strategy == "ps"]
     assert {candidate.name: candidate.settling for candidate in served} == settling
     for candidate in served:
@@ -134,10 +155,10 @@ def served(sizes: list[int], seconds: list[float], cost: Cost) -> dict[str, floa
     """What batchings of the parameter server are predicted to take. Its overhead is that of some messages."""
     topology = Topology.parse("star:4")
     server = Overhead(3 * cost.alpha, cost.alpha)
-    predictor, computing = Predictor(space_of(sizes), topology, cost, server), computing_of(sizes, seconds)
-    found, _ = able(conf(), topology, unstriped=None, plugin=None, planner=None)
+    predictor, computing = StepPredictor(space_of(sizes), topology, cost, server), computing_of(sizes, seconds)
+    found, _ = find_candidates(conf(), topology, why_not_striped=None, why_no_plugin=None, why_no_planner=None)
     ways = [each for each in found if each.conf.strategy == "ps"]
-    return {each.conf.ps_batching: predictor.seconds(each, computing) for each in ways}
+    return {each.conf.ps_batching: predictor.predict(each, computing) for each in ways}
 
 
 @examples(50)
@@ -173,7 +194,9 @@ def test_many_small_layers_are_for_a_plan() -> None:
 
 
 def test_resync_is_for_those_that_update_all_parameters() -> None:
-    found, left_out = able(conf(resync=5), Topology.parse("star:4"), unstriped=None, plugin=None, planner=None)
+    found, left_out = find_candidates(
+        conf(resync=5), Topology.parse("star:4"), why_not_striped=None, why_no_plugin=None, why_no_planner=None
+    )
     assert {"lp", "mst"} <= names(found)
     assert "ps+whole" in left_out
     assert "does no broadcast" in left_out["ring"]
@@ -182,10 +205,10 @@ def test_resync_is_for_those_that_update_all_parameters() -> None:
 def test_slow_links_are_for_what_sends_least_and_shares_the_work() -> None:
     topology = Topology.parse("star:4")
     sizes, seconds = [1 << 20] * 6, [0.02] * 8
-    found, _ = able(conf(), topology, unstriped=None, plugin=None, planner=None)
+    found, _ = find_candidates(conf(), topology, why_not_striped=None, why_no_plugin=None, why_no_planner=None)
     predicted = {
         rate: {
-            each.name: Predictor(space_of(sizes), topology, Cost((8 / rate,)), Overhead(0.0, 0.0)).seconds(
+            each.name: StepPredictor(space_of(sizes), topology, Cost((8 / rate,)), Overhead(0.0, 0.0)).predict(
                 each, computing_of(sizes, seconds)
             )
             for each in found
@@ -202,23 +225,25 @@ def test_slow_links_are_for_what_sends_least_and_shares_the_work() -> None:
 MEASURED = Overhead(startup=0.003, handling=0.002)
 
 
-def ranked(topology: str, sizes: list[int], computing: Computing, cost: Cost, server: Overhead) -> list[str]:
+def ranked(topology: str, sizes: list[int], computing: StepTimings, cost: Cost, server: Overhead) -> list[str]:
     """All candidates, the one that is predicted to be the fastest first."""
     network = Topology.parse(topology)
-    found, _ = able(conf(), network, unstriped=None, plugin=None, planner=None)
-    predictor = Predictor(space_of(sizes), network, cost, server)
-    return [each.name for each in sorted(found, key=lambda each: predictor.seconds(each, computing))]
+    found, _ = find_candidates(conf(), network, why_not_striped=None, why_no_plugin=None, why_no_planner=None)
+    predictor = StepPredictor(space_of(sizes), network, cost, server)
+    return [each.name for each in sorted(found, key=lambda each: predictor.predict(each, computing))]
 
 
 def test_small_models_are_not_for_the_server_as_its_way_through_the_jvm_takes_longer_than_they_do() -> None:
     """72,000 parameters on one machine: a step took 12 to 15 ms with ps, 2.5 to 3.2 with ring."""
     sizes = [16_640, 51_400, 4_020]
-    computing, cost = Computing(4e-4, 1e-3, 2e-4, (1e-3, 7e-4, 3e-4)), Cost((8 / 2e10,), 1.5e-4)
+    computing, cost = StepTimings(4e-4, 1e-3, 2e-4, (1e-3, 7e-4, 3e-4)), Cost((8 / 2e10,), 1.5e-4)
     names = ranked("star:2", sizes, computing, cost, MEASURED)
     assert set(names[-3:]) == {"ps+whole", "ps+layerwise", "ps+ibatch"}
-    predictor = Predictor(space_of(sizes), Topology.parse("star:2"), cost, MEASURED)
-    found, _ = able(conf(), Topology.parse("star:2"), unstriped=None, plugin=None, planner=None)
-    [whole] = [predictor.seconds(each, computing) for each in found if each.name == "ps+whole"]
+    predictor = StepPredictor(space_of(sizes), Topology.parse("star:2"), cost, MEASURED)
+    found, _ = find_candidates(
+        conf(), Topology.parse("star:2"), why_not_striped=None, why_no_plugin=None, why_no_planner=None
+    )
+    [whole] = [predictor.predict(each, computing) for each in found if each.name == "ps+whole"]
     assert 2 * MEASURED.startup + MEASURED.handling < whole < 0.012
 
 
@@ -231,10 +256,10 @@ def test_large_models_on_slow_links_are_for_the_server_all_the_same() -> None:
 
 def planned_by(
     plan: Any, sizes: list[int], seconds: list[float], cost: Cost, name: str = "ring"
-) -> tuple[Predictor, Computing, Candidate]:
-    predictor, computing = Predictor(space_of(sizes), Topology.parse("star:4"), cost), computing_of(sizes, seconds)
-    candidate = Candidate.decoupled(name, conf(), planned=True)
-    return predictor, computing, planned(predictor, candidate, computing, plan)
+) -> tuple[StepPredictor, StepTimings, Candidate]:
+    predictor, computing = StepPredictor(space_of(sizes), Topology.parse("star:4"), cost), computing_of(sizes, seconds)
+    candidate = Candidate.decoupled(name, conf(), is_planned=True)
+    return predictor, computing, plan_candidate(predictor, candidate, computing, plan)
 
 
 @examples(50)
@@ -267,13 +292,13 @@ def test_planned_buckets_cover_the_vector_and_are_the_fewest_of_the_fast_ones(
     cuts_made = [
         tuple((starts[first], starts[last]) for first, last in pairwise([0, *ends]))[::-1] for ends in given_ones
     ]
-    taken = {parts: predictor.seconds(replace(found, parts=parts), computing) for parts in cuts_made}
-    ours = predictor.seconds(found, computing)
+    taken = {parts: predictor.predict(replace(found, parts=parts), computing) for parts in cuts_made}
+    ours = predictor.predict(found, computing)
     assert ours <= (1 + MARGIN) * min(taken.values())
     assert not any(len(parts) < len(found.parts) and seconds <= ours for parts, seconds in taken.items())
     for request in asked:
         pulls = request["direction"] == "pull"
-        whole = sum(predictor.halves(found.conf, [sum(sizes)])[pulls])
+        whole = sum(predictor.predict_halves(found.conf, [sum(sizes)])[pulls])
         assert request["startup"] + sum(request["transfer"]) == pytest.approx(whole)
         assert sum(request["compute"]) == pytest.approx(computing.forward if pulls else computing.backward)
         assert request["transfer"] == pytest.approx([request["transfer"][0] / sizes[0] * size for size in sizes])
@@ -289,4 +314,4 @@ def test_planned_buckets_are_fewer_where_they_cost_more(alpha: float, most: int)
     space = space_of(sizes)
     for least in (1, sum(sizes), (4 << 20) / 4):
         other = replace(found, parts=tuple(space.buckets(least)))
-        assert predictor.seconds(found, computing) <= predictor.seconds(other, computing) * (1 + MARGIN)
+        assert predictor.predict(found, computing) <= predictor.predict(other, computing) * (1 + MARGIN)

@@ -28,8 +28,8 @@ def run(steps: int, seconds: Seconds, predicted: Seconds, names: str, settling: 
             if number >= turn.settling:
                 measured.append(took)
             step += 1
-        if chosen.took(measured, step):
-            chosen.predicted({name: predicted(name, step) for name in names}, step)
+        if chosen.record_turn(measured, step):
+            chosen.start_decision({name: predicted(name, step) for name in names}, step)
     return chosen, used
 
 
@@ -45,11 +45,11 @@ def test_it_stays_with_the_fastest_that_was_tried(table: list[float], errors: li
     (decision,) = chosen.decisions
     tried = set(used)
     assert tried == set(decision.measured), "what was tried was measured"
-    assert len(tried) <= 1 + choice.TRIED_FIRST
+    assert len(tried) <= 1 + choice.MAX_FIRST_TRIALS
     assert (1 - choice.MARGIN) * true[decision.chosen] <= min(true[name] for name in tried)
     assert set(used[25:]) == {decision.chosen}
     likely = true[names[0]] / decision.predicted[names[0]]
-    near = (1 + choice.NEAR) * true[names[0]] * (1 + 1e-9)
+    near = (1 + choice.NEAR_FRACTION) * true[names[0]] * (1 + 1e-9)
     assert all(decision.predicted[name] * likely <= near for name in tried - {names[0]})
 
 
@@ -72,10 +72,17 @@ def test_one_that_is_far_behind_costs_two_steps(table: list[float], settling: in
     _, used = run(100, lambda name, _: true[name], lambda name, _: 1.0, names, extra)
     for name in set(used[5:]) - {names[0]}:
         if true[name] > 1.3 * true[names[0]]:
-            assert used.count(name) == 1 + (settling if name in extra else choice.SETTLING)
+            assert used.count(name) == 1 + (settling if name in extra else choice.SETTLING_STEPS)
 
 
-@given(tables, tables, st.integers(60, 100), st.floats(1.35, 4.0), st.booleans(), st.integers(1, choice.MOST_SETTLING))
+@given(
+    tables,
+    tables,
+    st.integers(60, 100),
+    st.floats(1.35, 4.0),
+    st.booleans(),
+    st.integers(1, choice.MAX_QUICK_SETTLING_STEPS),
+)
 def test_a_change_is_answered_within_twenty_steps(
     before: list[float], after: list[float], change: int, factor: float, faster: bool, settling: int
 ) -> None:
@@ -110,8 +117,8 @@ def test_noise_without_end_is_answered_less_and_less_often(noise: list[float], c
 
     chosen, used = run(3000, seconds, lambda name, _: 1.0, names)
     largest = 3.0 * 1.04 - 1
-    at_once = math.ceil(math.log(largest / choice.DRIFT) / math.log(choice.WIDER)) + 1
-    narrowings = 3000 / choice.WINDOW / choice.CALM
+    at_once = math.ceil(math.log(largest / choice.DRIFT_LIMIT) / math.log(choice.LIMIT_GROWTH)) + 1
+    narrowings = 3000 / choice.WINDOW_STEPS / choice.CALM_WINDOWS
     assert len(chosen.decisions) <= 1 + at_once + narrowings
     for decision in chosen.decisions[:-1]:
         assert decision.chosen is not None
@@ -131,7 +138,7 @@ def test_candidates_that_settle_slowly_are_tried_when_a_change_has_been_answered
     assert answered.since is not None
     assert 80 < answered.since <= 100
     assert afforded.why == "trying b takes long, and can be afforded now"
-    assert afforded.step == answered.since + choice.WINDOW
+    assert afforded.step == answered.since + choice.WINDOW_STEPS
     assert set(used[afforded.step :]) == {"b"}
 
 
@@ -156,4 +163,4 @@ def test_one_that_settles_slowly_is_tried_last_and_what_a_quick_one_promises_fir
     assert [number for number, decision in enumerate(chosen.decisions, 1) if "b" in decision.measured] == tried
     if tried:
         assert used.index("c") < used.index("b")
-        assert used.count("b") == 4 + choice.GLIMPSE + choice.MORE
+        assert used.count("b") == 4 + choice.TRIAL_STEPS + choice.EXTRA_STEPS

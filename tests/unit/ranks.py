@@ -62,17 +62,17 @@ def _cache(rows: Rows | RowCache) -> RowCache:
 class Gathered(Strategy):
     """Sums gradients in the order of the ranks; every rank updates all, or, if sharded, one stretch."""
 
-    takes_changes = True
+    can_take_changes = True
 
     def join(self, gang: Gang, model: FlatModel, make_optimizer: OptimizerMaker) -> None:
         self._gang, self._model = gang, model
         model.bind(torch.empty(model.count), torch.zeros(model.count))
         self._cuts = [0, *(model.count * (rank + 1) // gang.world for rank in range(gang.world))]
-        if self.sharded:
+        if self.is_sharded:
             self._mine = slice(self._cuts[gang.rank], self._cuts[gang.rank + 1])
         else:
             self._mine = slice(0, model.count)
-        ranks = GangRanks(gang, SECONDS) if self.sharded else SingleRank()
+        ranks = GangRanks(gang, SECONDS) if self.is_sharded else SingleRank()
         self._shard = Shard(model, self.owned(), model.gradients, make_optimizer, ranks)
         self.optimizer = self._shard.optimizer
         self._stale = False
@@ -101,7 +101,7 @@ class Gathered(Strategy):
     def update(self, apply: bool = True) -> None:
         if apply:
             self._shard.step()
-        self._stale = self.sharded
+        self._stale = self.is_sharded
 
     def owned(self) -> list[tuple[int, torch.Tensor]]:
         return [(self._mine.start, self._model.values[self._mine])]
@@ -117,8 +117,8 @@ class Gathered(Strategy):
 
 
 class Sharded(Gathered):
-    sharded = True
-    takes_changes = False
+    is_sharded = True
+    can_take_changes = False
 
 
 def train(

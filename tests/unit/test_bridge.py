@@ -117,7 +117,7 @@ def test_abort_wakes_a_request_that_waits(connect):
 
 
 def test_an_executor_that_hangs_is_given_up(connect, monkeypatch):
-    monkeypatch.setattr(wire, "_GRACE", 0.1)
+    monkeypatch.setattr(wire, "_GRACE_SECONDS", 0.1)
     bridge, _ = connect(None, timeout=0.1)
     with pytest.raises(DeadlineError, match="spark.sparkdl.comm.timeout"):
         bridge.request("pull", version=0)
@@ -126,7 +126,7 @@ def test_an_executor_that_hangs_is_given_up(connect, monkeypatch):
 def test_without_the_plugin_the_error_says_what_to_set(tmp_path, monkeypatch):
     monkeypatch.setenv("SPARK_LOCAL_DIRS", str(tmp_path))
     with pytest.raises(PluginError, match=r"spark\.plugins=sparkdl\.comm\.CommPlugin"):
-        Bridge.of_this_executor(1)
+        Bridge.connect(1)
 
 
 def test_a_segment_is_shared_and_has_no_name():
@@ -135,7 +135,7 @@ def test_a_segment_is_shared_and_has_no_name():
         other.seek(8)
         other.write(b"\x00\x00\x80\x3f")
     segment.detach()
-    view = segment.floats(8, 2)
+    view = segment.view_floats(8, 2)
     assert view.tolist() == [1.0, 0.0]
     del segment
     view[1] = 5

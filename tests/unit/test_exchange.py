@@ -14,8 +14,8 @@ from sparkdl_comm.collectives.plan import Operation
 from sparkdl_comm.conf import CommConf
 from sparkdl_comm.strategies.base import Stopwatch
 from sparkdl_comm.strategies.collective import CollectiveAllReduce
-from sparkdl_comm.strategies.exchange import BucketExchange, CollectiveExchange, Pending
-from sparkdl_comm.strategies.rooted import CollectiveAtRoot
+from sparkdl_comm.strategies.exchange import BucketExchange, CollectiveExchange, PendingExchange
+from sparkdl_comm.strategies.root_update import RootUpdate
 from tests.unit.collective_helpers import conf, on_all
 from tests.unit.gang_helpers import SECONDS, gang_of
 from tests.unit.ranks import Rows, train
@@ -50,7 +50,7 @@ class Rounded(CollectiveExchange):
         super().__init__(*more[:3], vector, more[3])
         self._left_out = torch.zeros_like(vector)
 
-    def start(self, start: int, stop: int) -> Pending:
+    def start(self, start: int, stop: int) -> PendingExchange:
         part, left_out = self._vector[start:stop], self._left_out[start:stop]
         used = (part != 0) | ~part.signbit()
         wanted = (part + left_out)[used]
@@ -68,9 +68,9 @@ class Rounded(CollectiveExchange):
 class Feedback:
     """Before a strategy: rounds what it reduces."""
 
-    def _exchange_of(self: Any, vector: torch.Tensor, operation: Operation) -> BucketExchange:
+    def _make_exchange(self: Any, vector: torch.Tensor, operation: Operation) -> BucketExchange:
         if operation == "broadcast":
-            return super()._exchange_of(vector, operation)  # type: ignore[misc]
+            return super()._make_exchange(vector, operation)  # type: ignore[misc]
         return Rounded(vector, self._gang, self._group, operation, self.watch)
 
 
@@ -78,7 +78,7 @@ class AllReduced(Feedback, CollectiveAllReduce):
     algorithm = "be"
 
 
-class AtRoot(Feedback, CollectiveAtRoot):
+class AtRoot(Feedback, RootUpdate):
     algorithm = "be"
 
 

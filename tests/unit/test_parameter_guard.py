@@ -74,7 +74,7 @@ def fit(strategy: Any, conf: Any, *callbacks: Callback) -> Any:
 def test_clipped_weights(strategy: Any, conf: Any, hook: str, clip: Any) -> None:
     """An epoch is one step."""
     callbacks = Bystander(), Clip(clip, hook)
-    if strategy.takes_changes:
+    if strategy.can_take_changes:
         assert_same(fit(strategy, conf, *callbacks), clipped_alone(table(), clip))
         return
     with pytest.raises(

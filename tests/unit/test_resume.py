@@ -174,7 +174,7 @@ def test_optimizers_that_need_norms(tmp_path: Path, strategy: type[Gathered], op
 def test_what_is_written_by_whom(tmp_path: Path, strategy: type[Gathered]) -> None:
     Fit(tmp_path, strategy, epochs=1)
     names = {path.stem for path in (tmp_path / "step-00000002").iterdir()}
-    writers = (0, 1, 2) if strategy.sharded else (0,)
+    writers = (0, 1, 2) if strategy.is_sharded else (0,)
     each = {f"{part}-{rank}" for part in ("parameters", "optimizer") for rank in writers}
     assert names == {"manifest", "common", "rank-0", "rank-1", "rank-2"} | each
 

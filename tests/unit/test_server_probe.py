@@ -37,7 +37,7 @@ class Pretender:
 
     def update(self) -> None:
         self.calls.append("update")
-        compiling = len(self.calls) <= 4 * probe._COMPILING
+        compiling = len(self.calls) <= 4 * probe._COMPILING_ITERATIONS
         self._clock[threading.get_ident()] = self._clock.get(threading.get_ident(), 0.0) + self._seconds * (
             10 if compiling else 1
         )
@@ -52,7 +52,7 @@ class Pretenders:
         self.settings: list[tuple[str, str, Any]] = []
 
     @contextlib.contextmanager
-    def aside(self, conf: CommConf, model: Any, make_optimizer: Any) -> Iterator[Pretender]:
+    def probe_strategy(self, conf: CommConf, model: Any, make_optimizer: Any) -> Iterator[Pretender]:
         assert (len(model.layers), model.count) == (probe._LAYERS, 2 * probe._LAYERS), "each rank owns a stripe of each"
         self.settings.append((conf.ps_batching, conf.ps_wire, conf.compression))
         self.servers.append(Pretender(self._clock, SECONDS[conf.ps_batching][self._rank]))
@@ -69,7 +69,7 @@ def test_overhead_is_measured_by_all_ranks_and_is_that_of_the_slowest(monkeypatc
         every = [Pretenders(rank, clock) for rank in range(2)]
 
         def measure(rank: int) -> None:
-            found[rank] = probe.measured_overhead(cast("Any", every[rank]), gangs[rank], conf)
+            found[rank] = probe.measure_overhead(cast("Any", every[rank]), gangs[rank], conf)
 
         threads = [threading.Thread(target=measure, args=(rank,)) for rank in range(2)]
         for thread in threads:

@@ -17,7 +17,7 @@ from .ranks import Gathered, Rows, train
 class Averages(Gathered):
     """As DistributedDataParallel: the mean of the ranks' gradients, each of the mean over its own rows."""
 
-    global_mean = False
+    needs_global_mean = False
 
     def after_backward(self) -> None:
         super().after_backward()
@@ -53,12 +53,12 @@ def test_a_strategy_may_weigh_the_ranks_itself(accumulation: int) -> None:
 
 
 def test_the_loop_refuses_a_strategy_without_common_steps() -> None:
-    class Asynchronous(Gathered):
-        synchronous = False
+    class AsynchronousStrategy(Gathered):
+        is_synchronous = False
 
     rows: Any = Rows(torch.randn(4, 3), torch.randn(4, 1)).cut(2, 2)
     with pytest.raises(ConfError, match="strategy bml has no common steps"):
-        train(lambda: nn.Linear(3, 1), rows, strategy=Asynchronous, conf={"strategy": "bml"})
+        train(lambda: nn.Linear(3, 1), rows, strategy=AsynchronousStrategy, conf={"strategy": "bml"})
 
 
 @pytest.mark.parametrize("name", ["ring+decoupled", "ring+decoupled+ibatch", "ps+layerwise"])
@@ -67,7 +67,7 @@ def test_a_strategy_is_found_by_the_name_that_auto_lists(name: str) -> None:
     fields = {field: text for field, text in vars(named).items() if text}
     found, expected = (strategy_class(CommConf.from_mapping({}, **each)) for each in ({"strategy": name}, fields))
     assert found.__name__ == expected.__name__
-    assert (found.__name__ == "CollectiveDecoupled_ring") == (name == "ring+decoupled")
+    assert (found.__name__ == "DecoupledAllReduce_ring") == (name == "ring+decoupled")
 
 
 def test_an_unknown_strategy_names_the_nearest() -> None:

@@ -9,7 +9,7 @@ import pytest
 from sparkdl_comm.errors import InputError, PersistenceError
 from sparkdl_comm.report.timeline import Timeline
 from sparkdl_comm.space.layer_buckets import LayerBuckets
-from sparkdl_comm.strategies.trace import BatchTrace, Trace, offset, read_clocks
+from sparkdl_comm.strategies.trace import BatchTrace, Trace, estimate_offset, read_clocks
 
 
 class Clock:
@@ -33,7 +33,7 @@ def test_the_last_iterations_are_kept() -> None:
     trace = Trace(limit=2)
     trace.add("forward", 0.0, 1.0)
     for number in (1, 2, 3):
-        trace.iteration(number)
+        trace.begin_iteration(number)
         trace.add("forward", number, number + 0.5)
         trace.add("pull batch", number, number + 0.5, iteration=number + 1)
     report = trace.report(Alone(), timeout=1.0, parameter_bytes=8)  # type: ignore[arg-type]
@@ -50,18 +50,18 @@ def test_the_last_iterations_are_kept() -> None:
 def test_batches_are_computed_one_after_another_but_for_the_waits() -> None:
     clock = Clock()
     trace = Trace(limit=1, clock=clock)
-    trace.iteration(1)
+    trace.begin_iteration(1)
     batches = BatchTrace(trace)
     cut = LayerBuckets([[1, 2], [3, 3], [4, 9]])
-    batches.done("forward batch", 1)  # no pass has begun
+    batches.add_pass_span("forward batch", 1)  # no pass has begun
     batches.begin(cut)
-    batches.done("forward batch", 0)
+    batches.add_pass_span("forward batch", 0)
     for batch in (1, 3):
         clock.now += 5
-        batches.go_on()
+        batches.resume()
         clock.now += 2
-        batches.done("forward batch", batch)
-    batches.done("forward batch", 3)
+        batches.add_pass_span("forward batch", batch)
+    batches.add_pass_span("forward batch", 3)
     assert [(span["begin"], span["end"], span["batch"], span["layers"]) for span in spans(trace)] == [
         (5, 7, 0, [1, 2]),
         (12, 14, 2, [3, 9]),
@@ -70,9 +70,9 @@ def test_batches_are_computed_one_after_another_but_for_the_waits() -> None:
 
 def test_a_batch_comes_from_its_first_byte_to_its_last() -> None:
     trace = Trace(limit=1)
-    trace.iteration(1)
+    trace.begin_iteration(1)
     blocks = [[1, 10.0, 12.0, 15.0, 100], [2, 11.0, 11.5, 14.0, 50]]
-    BatchTrace(trace).came("pull batch", LayerBuckets([[1, 1], [2, 4], [5, 5]]), 1, [blocks, []])
+    BatchTrace(trace).add_arrivals("pull batch", LayerBuckets([[1, 1], [2, 4], [5, 5]]), 1, [blocks, []])
     (span,) = spans(trace)
     assert (span["begin"], span["end"], span["startup"], span["bytes"]) == (11.5, 15.0, 1.5, 150)
     assert (span["batch"], span["layers"], list(span["from"])) == (1, [2, 4], [1, 2])
@@ -81,8 +81,8 @@ def test_a_batch_comes_from_its_first_byte_to_its_last() -> None:
 def test_without_a_trace_nothing_happens() -> None:
     batches = BatchTrace(None)
     batches.begin(LayerBuckets([[1, 1]]))
-    batches.done("forward batch", 1)
-    batches.came("pull batch", LayerBuckets([[1, 1]]), 0, [[[1, 0.0, 0.0, 0.0, 1]]])
+    batches.add_pass_span("forward batch", 1)
+    batches.add_arrivals("pull batch", LayerBuckets([[1, 1]]), 0, [[[1, 0.0, 0.0, 0.0, 1]]])
 
 
 def clocks(boot: str, sent: list[float], received: list[float]) -> dict[str, Any]:
@@ -93,15 +93,15 @@ def test_clocks_of_two_machines_are_compared_by_what_they_told_each_other() -> N
     """The other is 100 s behind. A message took 3 s one way and 1 s the other, then 1 s and 2 s."""
     own = clocks("a", [100.0, 200.0], [103.0, 202.0])
     other = clocks("b", [2.0, 100.0], [3.0, 101.0])
-    ahead, wrong = offset(own, other)
+    ahead, wrong = estimate_offset(own, other)
     assert (ahead, wrong) == (100.0, 1.0)
-    assert offset(other, own) == (-100.0, 1.0)
+    assert estimate_offset(other, own) == (-100.0, 1.0)
 
 
 def test_ranks_of_one_machine_have_one_clock() -> None:
     told = read_clocks(Alone(), 1.0)  # type: ignore[arg-type]
     assert all(sent <= received for sent, received in zip(told["sent"], told["received"], strict=True))
-    assert offset(told, told) == (0.0, 0.0)
+    assert estimate_offset(told, told) == (0.0, 0.0)
 
 
 def report(boot: str, ahead: float, iteration: int = 7) -> dict[str, Any]:

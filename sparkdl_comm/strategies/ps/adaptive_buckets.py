@@ -8,7 +8,7 @@ from sparkdl_comm.gang.exchange import decide_json
 from sparkdl_comm.gang.gang import Gang
 from sparkdl_comm.space.layer_buckets import LayerBuckets
 from sparkdl_comm.strategies.ps.profiler import Profiler
-from sparkdl_comm.strategies.ps.session import Session
+from sparkdl_comm.strategies.ps.session import PsSession
 
 
 class AdaptiveBuckets:
@@ -19,17 +19,17 @@ class AdaptiveBuckets:
     """
 
     def __init__(
-        self, session: Session, gang: Gang, first: dict[str, Any], profile_iterations: int, timeout: float
+        self, session: PsSession, gang: Gang, first: dict[str, Any], profile_iterations: int, timeout: float
     ) -> None:
-        """``first``: the answer of :meth:`Session.open`, with the first buckets."""
+        """``first``: the answer of :meth:`PsSession.open`, with the first buckets."""
         self._session, self._gang, self._timeout = session, gang, timeout
-        self._learn(first)
+        self._apply(first)
         layers = len(self.pulls.of)
-        self.profiler = None if self._next_look is None else Profiler(layers, profile_iterations)
+        self.profiler = None if self._next_replan_step is None else Profiler(layers, profile_iterations)
 
-    def due(self, step: int) -> bool:
+    def is_due(self, step: int) -> bool:
         """Return True if all ranks must call :meth:`replan` after this step, counted from 1."""
-        return step == self._next_look
+        return step == self._next_replan_step
 
     def replan(self) -> bool:
         """Send this rank's measurements to rank 0, and get its decision. Return True if the buckets were planned again.
@@ -37,16 +37,16 @@ class AdaptiveBuckets:
         All ranks call it in the same step. It takes one round trip to rank 0.
         """
         assert self.profiler is not None, "nothing is due"
-        measured = self._session.measured(self.profiler.times())
-        decided = decide_json(self._gang, measured, self._session.replan, self._timeout)
-        self._learn(decided)
-        planned: bool = decided["planned"]
+        measured = self._session.report_measurements(self.profiler.get_times())
+        decision = decide_json(self._gang, measured, self._session.replan, self._timeout)
+        self._apply(decision)
+        planned: bool = decision["planned"]
         return planned
 
     def report(self) -> dict[str, Any]:
         """Return the last plan of each direction for the run's summary. Rank 0 only. See AdaptiveBuckets.scala."""
-        return self._session.batching()
+        return self._session.get_plan()
 
-    def _learn(self, told: dict[str, Any]) -> None:
-        self.pulls, self.pushes = LayerBuckets(told["pull"]), LayerBuckets(told["push"])
-        self._next_look: int | None = told["next_look"]
+    def _apply(self, decision: dict[str, Any]) -> None:
+        self.pulls, self.pushes = LayerBuckets(decision["pull"]), LayerBuckets(decision["push"])
+        self._next_replan_step: int | None = decision["next_look"]

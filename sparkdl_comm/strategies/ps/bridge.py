@@ -30,7 +30,7 @@ MAX_FRAME = 16 << 20
 ADVERTISEMENT = "sparkdl-bridge.json"
 
 #: Seconds after a request's timeout at which the worker gives up the JVM. Until then the JVM reports the timeout itself.
-_GRACE = 30.0
+_GRACE_SECONDS = 30.0
 
 
 def encode_frame(message: dict[str, Any]) -> bytes:
@@ -46,7 +46,7 @@ class Bridge:
     def __init__(self, path: str, token: bytes, timeout: float) -> None:
         self._deferred = b""
         self._socket = socket.socket(socket.AF_UNIX, socket.SOCK_STREAM)
-        self._socket.settimeout(timeout + _GRACE)
+        self._socket.settimeout(timeout + _GRACE_SECONDS)
         try:
             self._socket.connect(path)
             self._socket.sendall(token)
@@ -55,7 +55,7 @@ class Bridge:
             raise BridgeError(f"the executor's bridge at {path} does not answer: {exc}") from exc
 
     @classmethod
-    def of_this_executor(cls, timeout: float) -> Bridge:
+    def connect(cls, timeout: float) -> Bridge:
         """Connect to the executor that runs this Python worker.
 
         :param timeout: seconds that the executor may take for one request.
@@ -89,7 +89,7 @@ class Bridge:
         """
         self._deferred += encode_frame({"op": op, **fields})
         self._flush(op)
-        return self._answer(op)
+        return self._receive_answer(op)
 
     def _flush(self, op: str) -> None:
         frames, self._deferred = self._deferred, b""
@@ -98,7 +98,7 @@ class Bridge:
         except OSError as exc:
             raise BridgeError(f"the connection to the executor broke before {op}: {exc}") from exc
 
-    def _answer(self, op: str) -> dict[str, Any]:
+    def _receive_answer(self, op: str) -> dict[str, Any]:
         try:
             length = int.from_bytes(self._receive(4), "big")
             if length > MAX_FRAME:
@@ -114,7 +114,7 @@ class Bridge:
         except OSError as exc:
             raise BridgeError(f"the connection to the executor broke in {op}: {exc}") from exc
         if answer.get("ok") is not True:
-            raise _error(op, answer)
+            raise _make_error(op, answer)
         return answer
 
     def abort(self) -> None:
@@ -138,7 +138,7 @@ class Bridge:
         return bytes(data)
 
 
-def _error(op: str, answer: dict[str, Any]) -> SparkdlCommError:
+def _make_error(op: str, answer: dict[str, Any]) -> SparkdlCommError:
     kind, message = answer.get("error"), f"{answer.get('op', op)}: {answer.get('message')}"
     peer = answer.get("peer", -1)
     if kind == "Deadline":

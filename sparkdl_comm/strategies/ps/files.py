@@ -14,7 +14,7 @@ from sparkdl_comm.strategies.ps.bridge import Bridge
 
 
 @dataclass(frozen=True)
-class Entry:
+class FileEntry:
     """Entry of a directory: ``name`` within the directory, ``length`` in bytes."""
 
     name: str
@@ -39,7 +39,7 @@ class ExecutorFiles:
         :param timeout: seconds that one operation may take, including a whole copy (``CommConf.timeout``).
         :raises PluginError: the plugin is not loaded in this executor.
         """
-        self._bridge = Bridge.of_this_executor(timeout)
+        self._bridge = Bridge.connect(timeout)
 
     def put(self, local: str | os.PathLike[str], remote: str) -> None:
         """Copy a local file to ``remote``. Overwrite an existing file, and create parent directories.
@@ -53,9 +53,9 @@ class ExecutorFiles:
         """Copy the file ``remote`` to ``local``. Overwrite an existing file; the directory of ``local`` must exist."""
         self._bridge.request("fs.get", remote=remote, local=os.path.abspath(local))
 
-    def list(self, remote: str) -> list[Entry]:
+    def list(self, remote: str) -> list[FileEntry]:
         """Return the entries of the directory ``remote``, sorted by name."""
-        return [Entry(**entry) for entry in self._bridge.request("fs.list", remote=remote)["entries"]]
+        return [FileEntry(**entry) for entry in self._bridge.request("fs.list", remote=remote)["entries"]]
 
     def rename(self, source: str, target: str) -> None:
         """Rename a file or directory within its file system. ``target`` must not exist, but its parent must.

@@ -23,9 +23,9 @@ class ParameterMemory:
     def __init__(self, layout: dict[str, Any], model: FlatModel) -> None:
         self._layout, self._model = layout, model
         self._segment = SharedSegment(layout["segment_bytes"])
-        self._versions = [self._segment.floats(offset, model.count) for offset in layout["parameters_offsets"]]
+        self._versions = [self._segment.view_floats(offset, model.count) for offset in layout["parameters_offsets"]]
         self.values = self._versions[0]
-        self.gradients = self._segment.floats(layout["gradients_offset"], model.count)
+        self.gradients = self._segment.view_floats(layout["gradients_offset"], model.count)
 
     @property
     def path(self) -> str:
@@ -43,25 +43,27 @@ class ParameterMemory:
         else:
             model.bind(self.values, self.gradients)
 
-    def shard(self, make_optimizer: OptimizerMaker, ranks: Ranks) -> Shard:
+    def make_shard(self, make_optimizer: OptimizerMaker, ranks: Ranks) -> Shard:
         """Return the shard that this rank updates, initialized with the model's values. ``ranks``: all servers."""
         owned = []
         for piece in self._layout["shard"]:
             start, count = piece["start"], piece["count"]
-            exact = self._segment.floats(piece["master_offset"], count)
+            exact = self._segment.view_floats(piece["master_offset"], count)
             exact.copy_(self.values[start : start + count])
             owned.append((start, exact))
         return Shard(self._model, owned, self.gradients, make_optimizer, ranks)
 
-    def use(self, version: int) -> None:
+    def use_version(self, version: int) -> None:
         """Let the model compute with ``version`` from now on. Does nothing if there is memory for one version only."""
         if len(self._versions) > 1:
             self._model.move(self._versions[version % 2])
 
-    def summed(self, version: int) -> int:
+    def count_summed(self, version: int) -> int:
         """Return how many batches of gradients of ``version`` the JVM has summed. Reads shared memory, sends no request."""
-        found, batches = divmod(self._segment.number(self._layout["summed_offset"]), self._layout["summed_version"])
-        return batches if found == version else 0
+        summed_version, batches = divmod(
+            self._segment.read_number(self._layout["summed_offset"]), self._layout["summed_version"]
+        )
+        return batches if summed_version == version else 0
 
     def close(self) -> None:
         self._segment.detach()

@@ -43,7 +43,7 @@ from sparkdl_comm.strategies.ps.adaptive_buckets import AdaptiveBuckets
 from sparkdl_comm.strategies.ps.memory import ParameterMemory
 from sparkdl_comm.strategies.ps.pulls import ParameterPulls
 from sparkdl_comm.strategies.ps.pushes import SparsePushes, WholePushes
-from sparkdl_comm.strategies.ps.session import Session
+from sparkdl_comm.strategies.ps.session import PsSession
 from sparkdl_comm.strategies.ps.shard_sums import ShardSums
 from sparkdl_comm.strategies.trace import BatchTrace
 
@@ -52,11 +52,11 @@ class ParameterServer(Strategy):
     """Strategy ps on one rank, which is also the server of one shard. The module lists the steps of an iteration."""
 
     needs_plugin = True
-    sharded = True
-    cuts_tensors = True
-    compresses = True
+    is_sharded = True
+    has_stripes = True
+    can_compress = True
 
-    _session: Session | None = None
+    _session: PsSession | None = None
     _memory: ParameterMemory | None = None
 
     @classmethod
@@ -64,7 +64,7 @@ class ParameterServer(Strategy):
         SparsePushes.check(conf)
 
     def advertise(self, attempt_id: str, rank: int) -> dict[str, Any]:
-        self._session = Session(self.conf.timeout)
+        self._session = PsSession(self.conf.timeout)
         # 62 bits with the top bit set: a positive long for the JVM, far above the ids of Spark's broadcasts.
         return self._session.hello((int(attempt_id, 16) + 4 * self.number >> 2) % (1 << 61) | 1 << 61, rank)
 
@@ -84,16 +84,16 @@ class ParameterServer(Strategy):
             replan_drift=self.conf.ps_replan_drift,
             timeout=self.conf.timeout,
         )
-        self._ahead, self._cuts_pushes = layout["ahead"], layout["cuts_pushes"]
+        self._can_pull_ahead, self._cuts_pushes = layout["ahead"], layout["cuts_pushes"]
         self._memory = memory = ParameterMemory(layout, model)
         self._buckets = AdaptiveBuckets(self._jvm, gang, layout, self.conf.ps_profile_iterations, self.conf.timeout)
-        self._pushes = self._next_pushes = self._buckets.pushes
+        self._push_buckets = self._next_push_buckets = self._buckets.pushes
         self._jvm.attach(memory.path)
         memory.bind()
-        self._outgoing = (
+        self._push_encoder = (
             WholePushes() if compression is None else SparsePushes(self.conf, gang.rank, model, memory.gradients)
         )
-        self._shard = memory.shard(make_optimizer, GangRanks(gang, self.conf.timeout))
+        self._shard = memory.make_shard(make_optimizer, GangRanks(gang, self.conf.timeout))
         self.optimizer = self._shard.optimizer
         # The host cannot time layers on a GPU, so policies that need a profile keep one bucket.
         self._profiler = None if self._on_gpu else self._buckets.profiler
@@ -110,20 +110,20 @@ class ParameterServer(Strategy):
             trace=self._bucket_trace,
         )
         # All ranks have the same initial values. If the wire rounds values, the first version must be pulled.
-        self.rounds = self.conf.ps_wire != "fp32"
-        self._begin_version(0, here=not self.rounds)
-        if self.rounds:
+        self.has_rounded_parameters = self.conf.ps_wire != "fp32"
+        self._begin_version(0, is_in_place=not self.has_rounded_parameters)
+        if self.has_rounded_parameters:
             self._pulls.prefetch(0)
             self._jvm.publish(0, range(len(self._pulls.buckets)))
 
     def begin_step(self) -> None:
-        self._outgoing.begin_step(self.step_info)
-        self._bucket_trace.between = False
-        self._pushed = [False] * len(self._pushes)
-        self._sums.begin_step(self._version, self._pushes)
-        self._unpublished: Countdown | None = None
+        self._push_encoder.begin_step(self.step_info)
+        self._bucket_trace.is_between_iterations = False
+        self._pushed = [False] * len(self._push_buckets)
+        self._sums.begin_step(self._version, self._push_buckets)
+        self._publish_countdown: Countdown | None = None
         if self._profiler is not None:
-            self._profiler.iteration(self.watch.seconds["update"])
+            self._profiler.begin_iteration(self.watch.seconds["update"])
         self._pulls.begin_step()
 
     def before_forward(self) -> None:
@@ -134,13 +134,13 @@ class ParameterServer(Strategy):
 
     @contextlib.contextmanager
     def backward(self, last: bool) -> Iterator[None]:
-        self._bucket_trace.begin(self._pushes)
-        if not last or self._on_gpu or (len(self._pushes) == 1 and self._profiler is None):
+        self._bucket_trace.begin(self._push_buckets)
+        if not last or self._on_gpu or (len(self._push_buckets) == 1 and self._profiler is None):
             yield
-            self._bucket_trace.done("backward batch", len(self._pushes))
+            self._bucket_trace.add_pass_span("backward batch", len(self._push_buckets))
             return
-        self._ready: set[int] = set()
-        self._awaited = Countdown(self._pushes, self._model.layer_of_each)
+        self._seen_gradients: set[int] = set()
+        self._push_countdown = Countdown(self._push_buckets, self._model.layer_of_each)
         if self._profiler is not None:
             self._profiler.backward.begin()
         self._model.on_gradient = self._on_gradient
@@ -148,7 +148,7 @@ class ParameterServer(Strategy):
             yield
         finally:
             self._model.on_gradient = None
-        self._bucket_trace.done("backward batch", len(self._pushes))
+        self._bucket_trace.add_pass_span("backward batch", len(self._push_buckets))
         if self._profiler is not None:
             self._profiler.backward.end()
 
@@ -159,10 +159,10 @@ class ParameterServer(Strategy):
         for bucket, pushed in enumerate(self._pushed):
             if not pushed:
                 self._push(bucket)
-        if self._buckets.due(self._version + 1):
+        if self._buckets.is_due(self._version + 1):
             self._replan()
         self._pulls.prefetch(self._version + 1)
-        if len(self._pushes) == 1 or not self._shard.can_step_in_parts:
+        if len(self._push_buckets) == 1 or not self._shard.can_step_in_parts:
             self._sums.collect_all()
 
     def gradients(self) -> list[torch.Tensor]:
@@ -171,19 +171,19 @@ class ParameterServer(Strategy):
 
     def update(self, apply: bool = True) -> None:
         with self.watch.phase("update"):
-            if self._unpublished is None and self._sums.is_complete:
-                self._bucket_trace.begin(self._pushes)
+            if self._publish_countdown is None and self._sums.is_complete:
+                self._bucket_trace.begin(self._push_buckets)
                 if apply:
                     self._shard.step()
-                self._bucket_trace.done("update batch", len(self._pushes))
+                self._bucket_trace.add_pass_span("update batch", len(self._push_buckets))
                 self._jvm.publish(self._version + 1, range(len(self._pulls.buckets)))
             while not self._sums.is_complete:
                 self._update_next(apply)
-        self._outgoing.end_step(apply)
+        self._push_encoder.end_step(apply)
         self._begin_version(self._version + 1)
-        self._pushes = self._next_pushes
-        self._shared.use(self._version)
-        self._bucket_trace.between = True
+        self._push_buckets = self._next_push_buckets
+        self._shared.use_version(self._version)
+        self._bucket_trace.is_between_iterations = True
 
     def stripes(self) -> list[tuple[int, torch.nn.Parameter]]:
         return self._shard.stripes
@@ -195,10 +195,10 @@ class ParameterServer(Strategy):
         return {"batching": self._buckets.report()} if self._gang.rank == 0 else {}
 
     def state(self) -> dict[str, Any]:
-        return self._outgoing.state()
+        return self._push_encoder.state()
 
     def load_state(self, state: dict[str, Any]) -> None:
-        self._outgoing.load_state(state)
+        self._push_encoder.load_state(state)
 
     def finish(self) -> None:
         self._pulls.wait()
@@ -222,7 +222,7 @@ class ParameterServer(Strategy):
             self._memory = None
 
     @property
-    def _jvm(self) -> Session:
+    def _jvm(self) -> PsSession:
         assert self._session is not None, "advertise comes first"
         return self._session
 
@@ -231,34 +231,36 @@ class ParameterServer(Strategy):
         assert self._memory is not None, "join comes first"
         return self._memory
 
-    def _begin_version(self, version: int, here: bool = False) -> None:
-        """Begin ``version``. ``here``: True if its parameters are in place and need no pull."""
+    def _begin_version(self, version: int, is_in_place: bool = False) -> None:
+        """Begin ``version``. ``is_in_place``: True if its parameters are in place and need no pull."""
         self._version = version
         #: True if the next version may be made and pulled during this step. It may not if its buckets may change.
-        self._early = self._ahead and self._shard.can_step_in_parts and not self._buckets.due(version + 1)
-        self._pulls.begin_version(version, early=self._early, here=here)
+        self._can_make_next_early = (
+            self._can_pull_ahead and self._shard.can_step_in_parts and not self._buckets.is_due(version + 1)
+        )
+        self._pulls.begin_version(version, can_prefetch_next=self._can_make_next_early, is_in_place=is_in_place)
 
     def _replan(self) -> None:
         """Get the next step's buckets. This step's gradients keep their buckets."""
         with self.watch.phase("push"):
             planned = self._buckets.replan()
         if planned:
-            self._pulls.buckets, self._next_pushes = self._buckets.pulls, self._buckets.pushes
-            self._jvm.change_buckets(self._pulls.buckets, self._next_pushes)
+            self._pulls.buckets, self._next_push_buckets = self._buckets.pulls, self._buckets.pushes
+            self._jvm.change_buckets(self._pulls.buckets, self._next_push_buckets)
 
     def _on_gradient(self, number: int) -> None:
         """Push the bucket that the gradient of parameter ``number`` completes. Called during backward."""
         layer = self._model.layer_of_each[number]
         if self._profiler is not None:
-            self._profiler.backward.was(layer)
-        if number not in self._ready:
-            self._ready.add(number)
-            complete = self._awaited.arrived(layer)
+            self._profiler.backward.record_layer(layer)
+        if number not in self._seen_gradients:
+            self._seen_gradients.add(number)
+            complete = self._push_countdown.arrived(layer)
             if complete is not None:
-                self._bucket_trace.done("backward batch", complete + 1)
+                self._bucket_trace.add_pass_span("backward batch", complete + 1)
                 self._push(complete)
-            if self._early:
-                self._update_what_is_summed()
+            if self._can_make_next_early:
+                self._update_summed_buckets()
         elif self._cuts_pushes:
             raise ModelError(
                 f"backward makes the gradient of a parameter of layer {self._model.layers[layer].name!r} in several rounds,"
@@ -267,14 +269,14 @@ class ParameterServer(Strategy):
             )
 
     def _push(self, bucket: int) -> None:
-        if self._outgoing.compress(self._pushes.layers[bucket]) and self._profiler is not None:
+        if self._push_encoder.compress(self._push_buckets.layers[bucket]) and self._profiler is not None:
             self._profiler.backward.skip()
         self._jvm.push(self._version, bucket)
         self._pushed[bucket] = True
 
-    def _update_what_is_summed(self) -> None:
+    def _update_summed_buckets(self) -> None:
         """Update all buckets that are already summed. Called during backward; does not wait."""
-        summed = self._shared.summed(self._version)
+        summed = self._shared.count_summed(self._version)
         if summed <= self._sums.collected:
             return
         with self.watch.phase("update"):
@@ -288,12 +290,12 @@ class ParameterServer(Strategy):
 
         Publish each bucket of parameters whose layers are all updated.
         """
-        if self._unpublished is None:
-            self._unpublished = Countdown(self._pulls.buckets, range(len(self._model.layers)))
-        layers = self._pushes.layers[self._sums.collected]
+        if self._publish_countdown is None:
+            self._publish_countdown = Countdown(self._pulls.buckets, range(len(self._model.layers)))
+        layers = self._push_buckets.layers[self._sums.collected]
         self._sums.collect()
-        with self._bucket_trace.one("update batch", self._pushes, self._sums.collected - 1):
+        with self._bucket_trace.span("update batch", self._push_buckets, self._sums.collected - 1):
             if apply:
                 self._shard.step_range(self._model.stretch(layers))
-        complete = [self._unpublished.arrived(layer) for layer in layers]
+        complete = [self._publish_countdown.arrived(layer) for layer in layers]
         self._jvm.publish(self._version + 1, sorted(bucket for bucket in complete if bucket is not None))

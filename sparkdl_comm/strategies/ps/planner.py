@@ -50,10 +50,10 @@ def plan_buckets(requests: Sequence[Mapping[str, Any]], timeout: float = 60.0) -
     :raises PluginError: Java or a jar is missing.
     :raises DeadlineError: the planner takes more than ``timeout`` seconds.
     """
-    return [Bucketing(**answer) for answer in _answers(requests, timeout)]
+    return [Bucketing(**answer) for answer in _ask(requests, timeout)]
 
 
-def iteration_seconds(plans: Sequence[Mapping[str, Mapping[str, Any]]], timeout: float = 60.0) -> list[float]:
+def predict_iteration_seconds(plans: Sequence[Mapping[str, Mapping[str, Any]]], timeout: float = 60.0) -> list[float]:
     """Return the seconds of an iteration with each of ``plans``. Both directions share the network: IterationModel.scala.
 
     Keys of a plan: ``pull`` and ``push``, each with ``startup``, ``transfer``, ``compute`` and ``batches``. If small batches
@@ -62,23 +62,23 @@ def iteration_seconds(plans: Sequence[Mapping[str, Mapping[str, Any]]], timeout:
 
     Raises the errors of :func:`plan_buckets`.
     """
-    return [answer["iteration_seconds"] for answer in _answers(plans, timeout)]
+    return [answer["iteration_seconds"] for answer in _ask(plans, timeout)]
 
 
-def unplanned() -> str | None:
+def why_unavailable() -> str | None:
     """Return why the planner cannot run here; None if it can."""
     try:
-        _java(), _classpath()
+        _find_java(), _find_classpath()
     except PluginError as error:
         return error.message
     return None
 
 
-def _answers(requests: Sequence[Mapping[str, Any]], timeout: float) -> list[dict[str, Any]]:
+def _ask(requests: Sequence[Mapping[str, Any]], timeout: float) -> list[dict[str, Any]]:
     lines = "".join(json.dumps(request) + "\n" for request in requests)
     try:
         done = subprocess.run(
-            [_java(), "-XX:TieredStopAtLevel=1", "-cp", _classpath(), _MAIN],
+            [_find_java(), "-XX:TieredStopAtLevel=1", "-cp", _find_classpath(), _MAIN],
             input=lines,
             capture_output=True,
             text=True,
@@ -95,17 +95,17 @@ def _answers(requests: Sequence[Mapping[str, Any]], timeout: float) -> list[dict
     return answers
 
 
-def _java() -> str:
+def _find_java() -> str:
     home = os.environ.get("JAVA_HOME")
-    found = shutil.which("java", path=os.path.join(home, "bin") if home else None)
-    if found is None:
+    path = shutil.which("java", path=os.path.join(home, "bin") if home else None)
+    if path is None:
         raise PluginError(
             f"no java {'in JAVA_HOME, ' + home if home else 'on the PATH'}. The planner needs Java: set JAVA_HOME."
         )
-    return found
+    return path
 
 
-def _classpath() -> str:
+def _find_classpath() -> str:
     with plugin.needs_pyspark("the planner"):
         import pyspark  # noqa: PLC0415 - Spark is needed only to plan
 

@@ -21,36 +21,38 @@ from sparkdl_comm.optim.optimization import Optimization
 from sparkdl_comm.optim.optimizer import OptimizerMaker
 from sparkdl_comm.sim.server_run import Overhead
 from sparkdl_comm.space.flat import FlatModel
-from sparkdl_comm.strategies.succession import Succession
+from sparkdl_comm.strategies.strategy_switcher import StrategySwitcher
 
 #: Number of layers of the tiny model.
 _LAYERS = 8
 #: Unmeasured iterations, while the JVMs compile, and measured ones.
-_COMPILING, _MEASURED = 5, 10
+_COMPILING_ITERATIONS, _MEASURED_ITERATIONS = 5, 10
 
 
-def measured_overhead(strategies: Succession, gang: Gang, conf: CommConf) -> Overhead:
+def measure_overhead(strategies: StrategySwitcher, gang: Gang, conf: CommConf) -> Overhead:
     """Measure and return the overhead of the slowest rank, the same on all ranks. Takes a fraction of a second.
 
     :param strategies: a switcher in which no strategy has joined yet.
     :param conf: settings with strategy ps; batching, wire format and compression are replaced.
     """
     plain = replace(conf, compression=None, ps_wire="fp32", ps_push_batching="")
-    whole, layerwise = (_seconds(strategies, gang, replace(plain, ps_batching=cut)) for cut in ("whole", "layerwise"))
+    whole, layerwise = (
+        _measure_seconds(strategies, gang, replace(plain, ps_batching=cut)) for cut in ("whole", "layerwise")
+    )
     return Overhead.of_iterations(whole, layerwise, _LAYERS)
 
 
-def _seconds(strategies: Succession, gang: Gang, conf: CommConf) -> float:
+def _measure_seconds(strategies: StrategySwitcher, gang: Gang, conf: CommConf) -> float:
     """Return the median seconds of an iteration on the slowest rank."""
     model = FlatModel(nn.Sequential(*(nn.Linear(gang.world, 1, bias=False) for _ in range(_LAYERS))))
     optimizer = OptimizerMaker(model, Optimization(optimizer=lambda parameters: torch.optim.SGD(parameters, lr=0.0)))
-    taken = []
-    with strategies.aside(conf, model, optimizer) as server:
-        for _ in range(_COMPILING + _MEASURED):
-            begun = time.perf_counter()
+    seconds = []
+    with strategies.probe_strategy(conf, model, optimizer) as server:
+        for _ in range(_COMPILING_ITERATIONS + _MEASURED_ITERATIONS):
+            begin = time.perf_counter()
             server.begin_step()
             server.before_forward()
             server.after_backward()
             server.update()
-            taken.append(time.perf_counter() - begun)
-    return max(gather_json(gang, median(taken[_COMPILING:]), conf.timeout))
+            seconds.append(time.perf_counter() - begin)
+    return max(gather_json(gang, median(seconds[_COMPILING_ITERATIONS:]), conf.timeout))

@@ -12,7 +12,7 @@ Clock = Callable[[], float]
 
 #: New buckets take effect after one iteration for pulls and after two for pushes. Windows of at most this length measure no
 #: whole iterations.
-_SETTLING = 2
+_SETTLING_ITERATIONS = 2
 
 
 class LayerTimes:
@@ -35,17 +35,17 @@ class LayerTimes:
         self._since = self._clock()
 
     def stop(self) -> None:
-        """Count the time since :meth:`at` for its layer, and the time from now on for none."""
+        """Count the time since :meth:`start_layer` for its layer, and the time from now on for none."""
         if self._layer is not None:
             self._round[self._layer] += self._clock() - self._since
         self._layer = None
 
-    def at(self, layer: int) -> None:
+    def start_layer(self, layer: int) -> None:
         """Count the time from now on for ``layer``."""
         self.stop()
         self._layer, self._since = layer, self._clock()
 
-    def was(self, layer: int) -> None:
+    def record_layer(self, layer: int) -> None:
         """Count the time since the last call for ``layer``."""
         now = self._clock()
         self._round[layer] += now - self._since
@@ -72,19 +72,19 @@ class Profiler:
         self.backward = LayerTimes(layers, window, clock)
         self._clock = clock
         self._updates: deque[float] = deque(maxlen=window)
-        self._updated = 0.0
-        self._began: float | None = None
-        self._iterations: deque[float] = deque(maxlen=max(0, window - _SETTLING))
+        self._update_seconds = 0.0
+        self._begin_at: float | None = None
+        self._iterations: deque[float] = deque(maxlen=max(0, window - _SETTLING_ITERATIONS))
 
-    def iteration(self, updated: float) -> None:
-        """End the last iteration and begin the next. ``updated``: total seconds spent in the optimizer so far."""
+    def begin_iteration(self, update_seconds: float) -> None:
+        """End the last iteration and begin the next. ``update_seconds``: total seconds spent in the optimizer so far."""
         now = self._clock()
-        if self._began is not None:
-            self._iterations.append(now - self._began)
-            self._updates.append(updated - self._updated)
-        self._began, self._updated = now, updated
+        if self._begin_at is not None:
+            self._iterations.append(now - self._begin_at)
+            self._updates.append(update_seconds - self._update_seconds)
+        self._begin_at, self._update_seconds = now, update_seconds
 
-    def times(self) -> dict[str, Any]:
+    def get_times(self) -> dict[str, Any]:
         """Return the fields of ComputingTimes.scala, JSON-able. None: not measured."""
         return {
             "forward": self.forward.medians(),

@@ -51,7 +51,7 @@ class SparsePushes(WholePushes):
         self._compression, self._schedule, self._gradients = conf.compression, conf.compression_schedule, gradients
         self._sparsifier = Sparsifier.of(conf.compression, conf, rank)
         bounds = [entry.start for entry in model.entries]
-        self._parts = [FlatRange.of(layer.start, layer.start + layer.count, bounds) for layer in model.layers]
+        self._layer_ranges = [FlatRange.of(layer.start, layer.start + layer.count, bounds) for layer in model.layers]
         self._density: float | None = None
         self._scale = 1.0
 
@@ -60,13 +60,13 @@ class SparsePushes(WholePushes):
         """Raise ConfError if the parameter server does not support the settings of compression."""
         if conf.compression is None:
             return
-        refused = {
+        unsupported = {
             "": conf.compression if conf.compression.rank else None,
             ".schedule": conf.compression_schedule if conf.compression_schedule.auto else None,
             ".values": conf.compression_values if conf.compression_values != "fp32" else None,
             ".momentum": conf.compression_momentum or None,
         }
-        for name, value in refused.items():
+        for name, value in unsupported.items():
             if value is not None:
                 raise ConfError(
                     f"{PREFIX}compression{name}={value}: strategy ps pushes the largest elements as fp32, without momentum"
@@ -79,7 +79,7 @@ class SparsePushes(WholePushes):
         self._scale = info.loss_scale
 
     def compress(self, layers: Iterable[int]) -> bool:
-        for part in map(self._parts.__getitem__, layers):
+        for part in map(self._layer_ranges.__getitem__, layers):
             gradient = self._gradients[part.start : part.stop]
             if self._density is None:
                 self._sparsifier.feedback.flush_into(part.start, gradient, self._scale, part.find_unused(gradient))

@@ -46,13 +46,13 @@ class SharedSegment:
             os.close(self._fd)
             self._fd = None
 
-    def floats(self, offset: int, count: int) -> torch.Tensor:
+    def view_floats(self, offset: int, count: int) -> torch.Tensor:
         """Return a float32 view of ``count`` elements at byte ``offset``. The view keeps the mapping alive."""
         if count == 0:
             return torch.empty(0)
         return torch.frombuffer(self._memory, dtype=torch.float32, count=count, offset=offset)
 
-    def number(self, offset: int) -> int:
+    def read_number(self, offset: int) -> int:
         """Return the 64-bit integer at byte ``offset``, which the JVM writes."""
         return int(_NUMBER.unpack_from(self._memory, offset)[0])
 
@@ -61,7 +61,7 @@ class SharedSegment:
 
         :raises RuntimeError: CUDA cannot lock so many bytes.
         """
-        base = self.floats(0, 1).data_ptr()
+        base = self.view_floats(0, 1).data_ptr()
         error = torch.cuda.cudart().cudaHostRegister(base, len(self._memory), 0)
         if int(error) != 0:
             raise RuntimeError(
@@ -72,5 +72,5 @@ class SharedSegment:
     def unpin(self) -> None:
         """Undo :meth:`pin`, if it was called."""
         if self._pinned:
-            torch.cuda.cudart().cudaHostUnregister(self.floats(0, 1).data_ptr())
+            torch.cuda.cudart().cudaHostUnregister(self.view_floats(0, 1).data_ptr())
             self._pinned = False

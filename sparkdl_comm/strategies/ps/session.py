@@ -9,7 +9,7 @@ from sparkdl_comm.space.layer_buckets import LayerBuckets
 from sparkdl_comm.strategies.ps.bridge import PROTOCOL, Bridge
 
 
-class Session:
+class PsSession:
     """Session over a bridge of this rank's own. The wire calls a bucket a batch.
 
     Not thread-safe, but :meth:`abort` may be called from any thread. Methods that wait raise the executor's error:
@@ -22,7 +22,7 @@ class Session:
 
         :raises PluginError: the plugin is not loaded there.
         """
-        self._bridge = Bridge.of_this_executor(timeout)
+        self._bridge = Bridge.connect(timeout)
 
     def hello(self, job: int, rank: int) -> dict[str, Any]:
         """Identify this rank to its executor. Return what the other executors need to know about it; JSON-able."""
@@ -75,7 +75,7 @@ class Session:
         """Let the JVM map the shared memory at ``path``."""
         self._bridge.request("attach", path=path)
 
-    def measured(self, computing: dict[str, Any]) -> dict[str, Any]:
+    def report_measurements(self, computing: dict[str, Any]) -> dict[str, Any]:
         """Return this rank's measurements of its last steps, including transfers (see RankReport.scala).
 
         ``computing``: compute times, the fields of ComputingTimes.scala.
@@ -87,7 +87,7 @@ class Session:
     def replan(self, reports: Sequence[dict[str, Any]]) -> dict[str, Any]:
         """Return the buckets that the executor of rank 0 chooses. Rank 0 only.
 
-        :param reports: what :meth:`measured` returned on each rank, in rank order.
+        :param reports: what :meth:`report_measurements` returned on each rank, in rank order.
         :return: ``pull``, ``push``: first and last layer of each bucket, counted from 1; ``planned``: True if they were
             planned again; ``next_look``: the step, counted from 1, after which to ask next, or None if nothing is to measure.
         """
@@ -95,7 +95,7 @@ class Session:
         del answer["ok"]
         return answer
 
-    def batching(self) -> dict[str, Any]:
+    def get_plan(self) -> dict[str, Any]:
         """Return the last plan of ``pull`` and ``push``. Rank 0 only; also valid after :meth:`end`."""
         answer = self._bridge.request("batching")
         del answer["ok"]

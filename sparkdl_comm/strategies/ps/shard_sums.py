@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from sparkdl_comm.space.layer_buckets import LayerBuckets
 from sparkdl_comm.strategies.base import Stopwatch
-from sparkdl_comm.strategies.ps.session import Session
+from sparkdl_comm.strategies.ps.session import PsSession
 from sparkdl_comm.strategies.trace import BatchTrace
 
 
@@ -14,7 +14,7 @@ class ShardSums:
     ``collected``: number of buckets whose sums are in the shard's memory.
     """
 
-    def __init__(self, jvm: Session, watch: Stopwatch, trace: BatchTrace) -> None:
+    def __init__(self, jvm: PsSession, watch: Stopwatch, trace: BatchTrace) -> None:
         self._jvm, self._watch, self._trace = jvm, watch, trace
         self.collected = 0
 
@@ -30,7 +30,7 @@ class ShardSums:
         """Wait for the sum of the next bucket's gradients."""
         with self._watch.phase("push"):
             answer = self._jvm.collect(self._version, self.collected)
-        self._trace.collected(self._buckets, self.collected, answer)
+        self._trace.add_sums(self._buckets, self.collected, answer)
         self.collected += 1
         self._watch.seconds["push"] -= answer["aggregate_seconds"]
         self._watch.seconds["aggregate"] += answer["aggregate_seconds"]

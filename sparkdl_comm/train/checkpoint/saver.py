@@ -171,7 +171,7 @@ def snapshot(loop: TrainingLoop, gang: Gang, timeout: float) -> dict[str, Tensor
     parts = {f"rank-{rank}": _pack(state["own"])}
     if rank == 0:
         parts["common"] = _pack(state["common"])
-    if rank == 0 or loop.strategy.sharded:
+    if rank == 0 or loop.strategy.is_sharded:
         parts[f"parameters-{rank}"] = {str(start): values for start, values in owned}
         parts[f"optimizer-{rank}"] = _pack(loop.strategy.optimizer_state())
     return {part: {name: _copy(tensor) for name, tensor in tensors.items()} for part, tensors in parts.items()}

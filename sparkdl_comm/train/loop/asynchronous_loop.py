@@ -28,7 +28,7 @@ from sparkdl_comm.gang.exchange import gather_json
 from sparkdl_comm.gang.gang import Gang
 from sparkdl_comm.optim.optimization import Optimization
 from sparkdl_comm.space.flat import FlatModel
-from sparkdl_comm.strategies.asynchronous import Asynchronous
+from sparkdl_comm.strategies.asynchronous_strategy import AsynchronousStrategy
 from sparkdl_comm.strategies.base import Strategy
 from sparkdl_comm.train.loop.class_mean import Shares
 from sparkdl_comm.train.loop.progress import Progress
@@ -38,7 +38,7 @@ from sparkdl_comm.train.spec import TrainSpec
 
 def loop_for(strategy: Strategy) -> type[TrainingLoop]:
     """Return the class of the loop that trains with ``strategy``."""
-    return AsynchronousLoop if isinstance(strategy, Asynchronous) else TrainingLoop
+    return AsynchronousLoop if isinstance(strategy, AsynchronousStrategy) else TrainingLoop
 
 
 def check_settings(conf: CommConf, optimization: Optimization) -> None:
@@ -62,7 +62,7 @@ def check_settings(conf: CommConf, optimization: Optimization) -> None:
 class AsynchronousLoop(TrainingLoop):
     """Training loop of one rank without common steps; see the module. It calls ``after_step`` at the end of each epoch."""
 
-    synchronous = False
+    is_synchronous = False
 
     def __init__(
         self,
@@ -71,7 +71,7 @@ class AsynchronousLoop(TrainingLoop):
         rows: RowCache,
         sampler: BatchSampler,
         model: FlatModel,
-        strategy: Asynchronous,
+        strategy: AsynchronousStrategy,
         progress: Progress,
         validation: RowCache | None = None,
         has_collectives: bool = False,

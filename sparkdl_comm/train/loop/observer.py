@@ -70,9 +70,9 @@ class Observer:
         self.callbacks = Callbacks(
             copy.deepcopy(observed.callbacks),
             TrainingState(gang.rank, gang.world, model.module),
-            ParameterGuard(model, strict=not strategy.takes_changes),
+            ParameterGuard(model, strict=not strategy.can_take_changes),
         )
-        self._must_compare = strategy.takes_changes and bool(self.callbacks.find_overriding("on_step_end"))
+        self._must_compare = strategy.can_take_changes and bool(self.callbacks.find_overriding("on_step_end"))
 
     def step_end(self, step: int, loss: float | None) -> None:
         """``loss``: the mean over this rank's rows in the step, if it had any. All ranks call it after each common step.
@@ -106,7 +106,7 @@ class Observer:
             self.callbacks.call(
                 "on_epoch_end", epoch=row["epoch"], step=row["step"], loss=global_row["loss"], metrics=global_row
             )
-            if self._strategy.takes_changes:
+            if self._strategy.can_take_changes:
                 self._compare("on_epoch_end")
             should_stop |= any(gather_json(self._gang, self.callbacks.state.stop_requested, self._timeout))
         return should_stop

@@ -49,7 +49,7 @@ class TrainingLoop:
     """
 
     #: True for strategies whose steps are common to all ranks.
-    synchronous = True
+    is_synchronous = True
 
     def __init__(
         self,
@@ -70,7 +70,7 @@ class TrainingLoop:
         :param has_collectives: the model has collectives, so ranks without rows run it too.
         :raises ConfError: the strategy has no steps that are common to all ranks, which this loop needs.
         """
-        if strategy.synchronous != self.synchronous:
+        if strategy.is_synchronous != self.is_synchronous:
             raise ConfError(
                 f"strategy {spec.conf.strategy} has no common steps, which fit needs. Set another spark.sparkdl.comm.strategy."
             )
@@ -233,7 +233,7 @@ class TrainingLoop:
             "lr": self._schedule.rate(),
             "seconds": seconds,
         }
-        if self._rule.skips:
+        if self._rule.can_skip_steps:
             row["skipped_steps"] = progress.skipped
         progress.phase = "end of epoch"
         progress.stopped = self._observer.epoch_end(row, self._rows.rows)
@@ -245,13 +245,13 @@ class TrainingLoop:
         """Run one optimizer step. Return this rank's part of its mean loss, and whether the update was applied."""
         progress, strategy = self.progress, self.strategy
         if strategy.trace is not None:
-            strategy.trace.iteration(progress.step + 1)
+            strategy.trace.begin_iteration(progress.step + 1)
         progress.phase = "pull"
         strategy.step_info = StepInfo(progress.step + 1, progress.epoch + 1, self._rule.scale, self._schedule.rate())
         strategy.begin_step()
         self.model.clear_gradients()
         value, weight = 0.0, 1.0
-        if not strategy.global_mean:
+        if not strategy.needs_global_mean:
             weight = 1 / (self._shares.share_of(self._steps.rows_of(progress.batch), progress.batch) or math.inf)
         parts = self._steps.parts(progress.batch)
         if not parts:
@@ -293,7 +293,7 @@ class TrainingLoop:
                 )
             self.model.check_trainable()
             value = loss.item()
-        if not math.isfinite(value) and not self._rule.skips:
+        if not math.isfinite(value) and not self._rule.can_skip_steps:
             raise NonFiniteLossError(
                 f"the loss became {value} on rank {self._rank} at step {progress.step_number}:"
                 " lower the learning rate, or look for NaN in the features",

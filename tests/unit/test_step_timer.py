@@ -7,7 +7,7 @@ import torch
 from torch import nn
 
 from sparkdl_comm.space.flat import FlatModel
-from sparkdl_comm.strategies.step_watch import StepWatch
+from sparkdl_comm.strategies.step_timer import StepTimer
 
 
 class Clock:
@@ -36,49 +36,49 @@ class Slow(torch.autograd.Function):
 
 def test_a_wait_for_parameters_is_no_computing() -> None:
     clock, module, waited = Clock(), nn.Linear(2, 1), Clock()
-    watch = StepWatch(FlatModel(module), clock, waited)
+    timer = StepTimer(FlatModel(module), clock, waited)
     for _ in range(2):
-        watch.begin()
+        timer.begin()
         clock.after(2.0)
         waited.after(1.5)
         output = module(torch.ones(1, 2))
-        with watch.backward():
+        with timer.backward():
             output.sum().backward()
-        watch.end()
-    assert watch.computing().forward == 0.5
-    assert watch.seconds == [2.0, 2.0]
-    watch.close()
+        timer.end()
+    assert timer.average_timings().forward == 0.5
+    assert timer.seconds == [2.0, 2.0]
+    timer.close()
 
 
 def test_the_mean_of_the_steps_that_are_measured() -> None:
     clock, module = Clock(), nn.Sequential(nn.Linear(2, 3), nn.Linear(3, 1))
-    watch = StepWatch(FlatModel(module), clock)
-    watch.restart(1)
+    timer = StepTimer(FlatModel(module), clock)
+    timer.restart(1)
     for number, (forward, middle) in enumerate([(9.0, 9.0), (1.0, 2.0), (3.0, 4.0)]):
-        watch.begin()
+        timer.begin()
         clock.after(forward)
         output = module[1](Slow.apply(module[0](torch.ones(1, 2)), clock, middle))
-        with watch.backward():
+        with timer.backward():
             output.sum().backward()
             clock.after(0.5)
-        with watch.update():
+        with timer.update():
             clock.after(0.25)
-        watch.end()
-        assert len(watch.seconds) == max(0, number)
-    assert watch.seconds == [3.75, 7.75]
-    found = watch.computing()
+        timer.end()
+        assert len(timer.seconds) == max(0, number)
+    assert timer.seconds == [3.75, 7.75]
+    found = timer.average_timings()
     assert (found.forward, found.backward, found.update) == (2.0, 3.5, 0.25)
     assert found.arrivals == pytest.approx((3.0, 3.0, 0.0, 0.0)), (
         "weight and bias of the first layer come after the wait"
     )
-    watch.close()
+    timer.close()
 
 
 def test_a_rank_without_rows_has_a_step_all_the_same() -> None:
     clock = Clock()
-    watch = StepWatch(FlatModel(nn.Linear(2, 1)), clock)
-    watch.begin()
+    timer = StepTimer(FlatModel(nn.Linear(2, 1)), clock)
+    timer.begin()
     clock.after(1.0)
-    watch.end()
-    assert watch.seconds == [1.0]
-    assert watch.computing().backward == 0.0
+    timer.end()
+    assert timer.seconds == [1.0]
+    assert timer.average_timings().backward == 0.0

@@ -14,10 +14,10 @@ from torch import nn
 from sparkdl_comm.conf import CommConf
 from sparkdl_comm.errors import ConfError
 from sparkdl_comm.optim import LAMB, LARS
-from sparkdl_comm.strategies import chosen
+from sparkdl_comm.strategies import auto_strategy
+from sparkdl_comm.strategies.auto_strategy import AutoStrategy
 from sparkdl_comm.strategies.choice import Turn
-from sparkdl_comm.strategies.chosen import Chosen
-from sparkdl_comm.strategies.compressed import CompressedExchange
+from sparkdl_comm.strategies.compressed_exchange import CompressedExchange
 from tests.optimizers import Mine
 from tests.unit.compression_helpers import Sometimes, net, table, trained, values, with_skipped_steps
 from tests.unit.ranks import train
@@ -39,7 +39,7 @@ class Scripted:
         self._left = list(self.script)
         self.turn = self._left.pop(0)
 
-    def took(self, seconds: Sequence[float], step: int) -> bool:
+    def record_turn(self, seconds: Sequence[float], step: int) -> bool:
         assert len(seconds) == self.turn.steps
         self.turn = self._left.pop(0) if self._left else self.turn
         return False
@@ -51,7 +51,7 @@ def scripted(monkeypatch: pytest.MonkeyPatch) -> Any:
 
     def use(*names: str) -> None:
         monkeypatch.setattr(Scripted, "script", [Turn(name, 1, 1) for name in names])
-        monkeypatch.setattr(chosen, "Choice", Scripted)
+        monkeypatch.setattr(auto_strategy, "Choice", Scripted)
 
     return use
 
@@ -59,14 +59,14 @@ def scripted(monkeypatch: pytest.MonkeyPatch) -> Any:
 def taken(monkeypatch: pytest.MonkeyPatch) -> list[str]:
     """What rank 0 has at the beginning of each step."""
     found: list[str] = []
-    begin = Chosen.begin_step
+    begin = AutoStrategy.begin_step
 
-    def noted(self: Chosen) -> None:
+    def noted(self: AutoStrategy) -> None:
         begin(self)
         if self._gang.rank == 0:
             found.append(self._turn.candidate)
 
-    monkeypatch.setattr(Chosen, "begin_step", noted)
+    monkeypatch.setattr(AutoStrategy, "begin_step", noted)
     return found
 
 
@@ -187,7 +187,7 @@ def test_goes_on_from_a_checkpoint(scripted: Any, written: str, first: str) -> N
     kept: dict[int, Any] = {}
 
     def keep(loop: Any) -> None:
-        kept[loop.strategy._gang.rank] = loop.strategy.optimizer_state(), loop.state(), loop.strategy.sharded
+        kept[loop.strategy._gang.rank] = loop.strategy.optimizer_state(), loop.state(), loop.strategy.is_sharded
 
     whole = values(trained(net, {"strategy": "ring", "bucket": 4}, 8, optimizer=ADAM))
     scripted("ring", written)
@@ -210,13 +210,13 @@ def test_goes_on_from_a_checkpoint(scripted: Any, written: str, first: str) -> N
 def test_a_checkpoint_on_disk_is_read_as_it_was_written(scripted: Any, tmp_path: Path, before: str, then: str) -> None:
     how: dict[str, Any] = {"conf": AUTO, "optimizer": ADAM}
     scripted("ring")
-    whole = Fit(tmp_path / "whole", Chosen, epochs=4, **how)
+    whole = Fit(tmp_path / "whole", AutoStrategy, epochs=4, **how)
     scripted("ring", before)
-    Fit(tmp_path / "cut", Chosen, epochs=2, **how)
+    Fit(tmp_path / "cut", AutoStrategy, epochs=2, **how)
     written = {path.stem for path in (tmp_path / "cut" / "step-00000006").iterdir()}
     assert ("optimizer-1" in written) == (before == "ring+decoupled")
     scripted(then)
-    rest = Fit(tmp_path / "cut", Chosen, epochs=4, resume=True, **how)
+    rest = Fit(tmp_path / "cut", AutoStrategy, epochs=4, resume=True, **how)
     assert {restorer.step for restorer in rest.restorers.values()} == {6}
     for ours, theirs in zip(rest.loops, whole.loops, strict=True):
         assert torch.equal(ours.model.values, theirs.model.values)
@@ -245,7 +245,7 @@ def test_candidates_that_the_user_names() -> None:
 
 
 def test_one_rank_has_nothing_to_choose() -> None:
-    loops = train(net, [table()], strategy=Chosen, conf=AUTO, epochs=10)
+    loops = train(net, [table()], strategy=AutoStrategy, conf=AUTO, epochs=10)
     told = loops[0].strategy.details()["auto"]
     assert told["decisions"] == []
     assert told["left_out"]["ring+decoupled"] == "there is one rank"
@@ -263,7 +263,7 @@ def test_one_rank_has_nothing_to_choose() -> None:
 )
 def test_what_the_driver_refuses(settings: dict[str, Any], complaint: str) -> None:
     with pytest.raises(ConfError, match=complaint):
-        Chosen.check(CommConf.from_mapping({}, strategy="auto", **settings), 4)
+        AutoStrategy.check(CommConf.from_mapping({}, strategy="auto", **settings), 4)
 
 
 def test_no_candidate_can_run() -> None:

@@ -17,24 +17,24 @@ from sparkdl_comm.conf import CommConf
 from sparkdl_comm.gang.gang import Gang
 from sparkdl_comm.optim.optimizer import OptimizerMaker
 from sparkdl_comm.space.flat import FlatModel
-from sparkdl_comm.strategies.arrivals import Arrivals, ArrivingParameters
+from sparkdl_comm.strategies.arrivals import Arrivals, OverlappedStrategy
 
 
-class CollectiveAtRoot(ArrivingParameters):
+class RootUpdate(OverlappedStrategy):
     """Strategy in which rank 0 owns all parameters and the other ranks own none."""
 
-    sharded = True
+    is_sharded = True
 
     @classmethod
     def check(cls, conf: CommConf, world: int) -> None:
         super().check(conf, world)
-        cls._check_does("collective.loop", conf.loop, "reduce", "broadcast")
+        cls._check_operations("collective.loop", conf.loop, "reduce", "broadcast")
 
     def join(self, gang: Gang, model: FlatModel, make_optimizer: OptimizerMaker) -> None:
         device = next(model.module.parameters()).device
         model.bind(torch.empty(model.count, device=device), torch.zeros(model.count, device=device))
-        self._form(gang, model, "reduce")
-        self._parameters = self._exchange_of(model.values, "broadcast")
+        self._form_group(gang, model, "reduce")
+        self._parameter_exchange = self._make_exchange(model.values, "broadcast")
         self._is_root = gang.rank == 0
         self.optimizer = make_optimizer([(p, p) for p in model.parameters] if self._is_root else [])
         self._sparse = make_optimizer.needs_sparse(self.optimizer)
@@ -51,7 +51,7 @@ class CollectiveAtRoot(ArrivingParameters):
                 self._model.settle_gradients(self._sparse)
             self.optimizer.step()
         for start, stop in reversed(self._buckets.ranges):
-            self._arrivals.add(self._parameters.start(start, stop))
+            self._arrivals.add(self._parameter_exchange.start(start, stop))
 
     def owned(self) -> list[tuple[int, torch.Tensor]]:
         return [(0, self._model.values)] if self._is_root else []

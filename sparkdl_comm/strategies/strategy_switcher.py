@@ -34,12 +34,12 @@ from sparkdl_comm.strategies.registry import load_strategy
 from sparkdl_comm.strategies.trace import Trace
 
 
-class Succession:
+class StrategySwitcher:
     """Switcher of strategies on one rank.
 
     All ranks call the same methods in the same order. Only :meth:`abort` may be called at any time, from any thread.
 
-    ``optimizer``: proxy of the current strategy's optimizer. ``unstriped``: why the optimizer cannot update stripes of
+    ``optimizer``: proxy of the current strategy's optimizer. ``why_not_striped``: why the optimizer cannot update stripes of
     parameters; None if it can.
     """
 
@@ -56,9 +56,9 @@ class Succession:
         self._attempt, self._gang, self._model, self._make_optimizer = attempt, gang, model, make_optimizer
         self._group, self._timeout = group, timeout
         self.optimizer = OptimizerProxy()
-        self.unstriped = _unstriped(model, make_optimizer)
+        self.why_not_striped = _check_stripes(model, make_optimizer)
         self._current: Strategy | None = None
-        self._number = 0
+        self._next_number = 0
         self._is_aborted = False
 
     @property
@@ -66,52 +66,52 @@ class Succession:
         assert self._current is not None, "a strategy joins first"
         return self._current
 
-    def take(
+    def switch_to(
         self, conf: CommConf, watch: Stopwatch, trace: Trace | None, parts: Sequence[tuple[int, int]] | None = None
     ) -> None:
         """Let the strategy of ``conf`` join. If another one has joined already, end it and take over its state.
 
         :param parts: buckets of a collective strategy (:attr:`CollectiveStrategy.parts`).
         """
-        kept = None if self._current is None else self._end(self._current)
-        self._join(conf, watch, trace, parts, self._model, self._make_optimizer)
+        state = None if self._current is None else self._end_strategy(self._current)
+        self._join_strategy(conf, watch, trace, parts, self._model, self._make_optimizer)
         self.optimizer.follow(self.current.optimizer)
-        if kept is not None:
-            self._give(kept)
+        if state is not None:
+            self._restore_optimizer(state)
 
     @contextlib.contextmanager
-    def aside(self, conf: CommConf, model: FlatModel, make_optimizer: OptimizerMaker) -> Iterator[Strategy]:
+    def probe_strategy(self, conf: CommConf, model: FlatModel, make_optimizer: OptimizerMaker) -> Iterator[Strategy]:
         """Yield a strategy of ``conf`` for a measurement with its own model. Only before any other strategy has joined."""
-        self._join(conf, Stopwatch(), None, None, model, make_optimizer)
+        self._join_strategy(conf, Stopwatch(), None, None, model, make_optimizer)
         yield self.current
         self.current.finish()
         self.current.close()
         self._current = None
 
-    def stored(self) -> dict[str, Any]:
+    def optimizer_state(self) -> dict[str, Any]:
         """Return the optimizer state for a checkpoint: of this rank's part if the strategy is sharded."""
         strategy = self.current
-        if self.unstriped is not None:
+        if self.why_not_striped is not None:
             return {"whole": strategy.optimizer.state_dict()}
         stripes = strategy.stripes()
         part = WholeState.of(self._model, stripes, strategy.optimizer)
-        return {"sharded": strategy.sharded, "part": part.to_checkpoint(stripes)}
+        return {"sharded": strategy.is_sharded, "part": part.to_checkpoint(stripes)}
 
-    def load(self, stored: dict[str, Any]) -> None:
-        """Load what :meth:`stored` returned, before the first step. All ranks call it. The strategy may be another one now.
+    def load_optimizer_state(self, stored: dict[str, Any]) -> None:
+        """Load what :meth:`optimizer_state` returned, before the first step, into any strategy. All ranks call it.
 
         :raises ConfError: the state has another format.
         """
-        if ("part" in stored) != (self.unstriped is None):
+        if ("part" in stored) != (self.why_not_striped is None):
             raise ConfError(
                 f"the checkpoint's optimizer state was not written by strategy {AUTO} or {PREFIX}collective.batching=ibatch"
                 " of this version. Set collective.batching as it was then, or train from the beginning."
             )
-        if self.unstriped is not None:
-            self._give(stored["whole"])
+        if self.why_not_striped is not None:
+            self._restore_optimizer(stored["whole"])
             return
         part = WholeState.from_checkpoint(self._model, stored["part"])
-        self._give(self._gathered(part) if stored["sharded"] else part)
+        self._restore_optimizer(self._gather_state(part) if stored["sharded"] else part)
 
     def abort(self) -> None:
         """Abort the current strategy. See :meth:`Strategy.abort`."""
@@ -123,7 +123,7 @@ class Succession:
         if self._current is not None:
             self._current.close()
 
-    def _join(
+    def _join_strategy(
         self,
         conf: CommConf,
         watch: Stopwatch,
@@ -136,55 +136,55 @@ class Succession:
         self._current = strategy = kind(conf)
         if isinstance(strategy, CollectiveStrategy):
             strategy.parts = parts
-        strategy.number, self._number = self._number, self._number + 1
+        strategy.number, self._next_number = self._next_number, self._next_number + 1
         strategy.watch, strategy.trace = watch, trace
         if self._is_aborted:
             strategy.abort()
         if kind.needs_plugin:
-            told = gather_json(gang, strategy.advertise(self._attempt, gang.rank), self._timeout)
+            advertised = gather_json(gang, strategy.advertise(self._attempt, gang.rank), self._timeout)
             gang.members = tuple(
                 replace(member, payload={**member.payload, "strategy": theirs})
-                for member, theirs in zip(gang.members, told, strict=True)
+                for member, theirs in zip(gang.members, advertised, strict=True)
             )
         strategy.join(gang, model, make_optimizer)
 
-    def _end(self, before: Strategy) -> dict[str, Any] | WholeState:
-        """End the strategy ``before``, and return its optimizer state."""
+    def _end_strategy(self, old: Strategy) -> dict[str, Any] | WholeState:
+        """End the strategy ``old``, and return its optimizer state."""
         model = self._model
-        before.finish()
-        kept: dict[str, Any] | WholeState = before.optimizer.state_dict()
-        if self.unstriped is None:
-            part = WholeState.of(model, before.stripes(), before.optimizer)
-            kept = self._gathered(part) if before.sharded else part
+        old.finish()
+        state: dict[str, Any] | WholeState = old.optimizer.state_dict()
+        if self.why_not_striped is None:
+            part = WholeState.of(model, old.stripes(), old.optimizer)
+            state = self._gather_state(part) if old.is_sharded else part
         exact = None
-        if before.rounds:
+        if old.has_rounded_parameters:
             exact = model.values.new_full((model.count,), -0.0)
-            for start, values in before.owned():
+            for start, values in old.owned():
                 exact[start : start + len(values)] = values
-            self._add(exact)
-        before.close()
+            self._sum(exact)
+        old.close()
         model.release()
         if exact is not None:
             model.load(0, exact)
-        return kept
+        return state
 
-    def _give(self, kept: dict[str, Any] | WholeState) -> None:
-        """Give the current strategy's optimizer the state ``kept``."""
+    def _restore_optimizer(self, state: dict[str, Any] | WholeState) -> None:
+        """Load ``state`` into the current strategy's optimizer."""
         strategy = self.current
-        if isinstance(kept, WholeState):
-            kept.load_into(self._model, strategy.stripes(), strategy.optimizer)
+        if isinstance(state, WholeState):
+            state.load_into(self._model, strategy.stripes(), strategy.optimizer)
         else:
-            strategy.optimizer.load_state_dict(kept)
+            strategy.optimizer.load_state_dict(state)
         self.optimizer.follow(strategy.optimizer)
 
-    def _gathered(self, part: WholeState) -> WholeState:
-        return part.gather(self._gang, self._model, self._add, self._timeout)
+    def _gather_state(self, part: WholeState) -> WholeState:
+        return part.gather(self._gang, self._model, self._sum, self._timeout)
 
-    def _add(self, vector: torch.Tensor) -> None:
+    def _sum(self, vector: torch.Tensor) -> None:
         self._group.start("all_reduce", vector).wait()
 
 
-def _unstriped(model: FlatModel, make_optimizer: OptimizerMaker) -> str | None:
+def _check_stripes(model: FlatModel, make_optimizer: OptimizerMaker) -> str | None:
     try:
         elementwise.check(model, make_optimizer)
     except ModelError as error:

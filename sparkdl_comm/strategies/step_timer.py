@@ -11,10 +11,10 @@ import torch
 from torch.utils.hooks import RemovableHandle
 
 from sparkdl_comm.space.flat import FlatModel, on_accumulated
-from sparkdl_comm.strategies.candidates import Computing
+from sparkdl_comm.strategies.candidates import StepTimings
 
 
-class StepWatch:
+class StepTimer:
     """Step times of one rank since the last :meth:`restart`.
 
     Order of the calls in a step: :meth:`begin`; :meth:`backward` around the step's last backward pass, if there is one;
@@ -25,55 +25,55 @@ class StepWatch:
         self,
         model: FlatModel,
         clock: Callable[[], float] = time.perf_counter,
-        waited: Callable[[], float] = lambda: 0.0,
+        wait_seconds: Callable[[], float] = lambda: 0.0,
     ) -> None:
-        """``waited``: returns the seconds that the rank has waited for parameters so far; they are not compute time."""
-        self._clock, self._waited = clock, waited
+        """``wait_seconds``: returns the seconds that the rank has waited for parameters so far; they are not compute time."""
+        self._clock, self._wait_seconds = clock, wait_seconds
         self._arrivals = [0.0] * len(model.parameters)
         self._backward_at = 0.0
         self._hooks: list[RemovableHandle] = []
         for number, parameter in enumerate(model.parameters):
-            self._hooks.append(on_accumulated(parameter, self._arrival(number)))
+            self._hooks.append(on_accumulated(parameter, self._make_hook(number)))
         self.restart(0)
 
-    def restart(self, skipped: int) -> None:
-        """Forget all steps. The next ``skipped`` steps are not measured."""
-        self._skipped = skipped
+    def restart(self, skipped_steps: int) -> None:
+        """Forget all steps. The next ``skipped_steps`` steps are not measured."""
+        self._skipped_steps = skipped_steps
         self.seconds: list[float] = []
-        self._computed: list[Computing] = []
+        self._timings: list[StepTimings] = []
 
     def begin(self) -> None:
-        self._begun, self._waiting = self._clock(), self._waited()
+        self._begin_at, self._waited_before = self._clock(), self._wait_seconds()
         self._forward = self._backward = self._updating = 0.0
         self._arrivals = [0.0] * len(self._arrivals)
 
     @contextlib.contextmanager
     def backward(self) -> Iterator[None]:
         self._backward_at = self._clock()
-        self._forward = self._backward_at - self._begun - (self._waited() - self._waiting)
+        self._forward = self._backward_at - self._begin_at - (self._wait_seconds() - self._waited_before)
         yield
         self._backward = self._clock() - self._backward_at
 
     @contextlib.contextmanager
     def update(self) -> Iterator[None]:
-        begun = self._clock()
+        begin_at = self._clock()
         yield
-        self._updating = self._clock() - begun
+        self._updating = self._clock() - begin_at
 
     def end(self) -> None:
-        if self._skipped:
-            self._skipped -= 1
+        if self._skipped_steps:
+            self._skipped_steps -= 1
             return
-        self.seconds.append(self._clock() - self._begun)
-        self._computed.append(Computing(self._forward, self._backward, self._updating, tuple(self._arrivals)))
+        self.seconds.append(self._clock() - self._begin_at)
+        self._timings.append(StepTimings(self._forward, self._backward, self._updating, tuple(self._arrivals)))
 
-    def computing(self) -> Computing:
+    def average_timings(self) -> StepTimings:
         """Return the mean over the measured steps. A gradient that never arrived counts as ready at the start of backward."""
         forward, backward, update = (
-            fmean(getattr(each, name) for each in self._computed) for name in ("forward", "backward", "update")
+            fmean(getattr(each, name) for each in self._timings) for name in ("forward", "backward", "update")
         )
-        arrivals = zip(*(each.arrivals for each in self._computed), strict=True)
-        return Computing(forward, backward, update, tuple(map(fmean, arrivals)))
+        arrivals = zip(*(each.arrivals for each in self._timings), strict=True)
+        return StepTimings(forward, backward, update, tuple(map(fmean, arrivals)))
 
     def close(self) -> None:
         """Remove the hooks from the model."""
@@ -81,8 +81,8 @@ class StepWatch:
             hook.remove()
         self._hooks.clear()
 
-    def _arrival(self, number: int) -> Callable[[torch.nn.Parameter], None]:
-        def arrived(parameter: torch.nn.Parameter) -> None:
+    def _make_hook(self, number: int) -> Callable[[torch.nn.Parameter], None]:
+        def on_gradient(parameter: torch.nn.Parameter) -> None:
             self._arrivals[number] = self._clock() - self._backward_at
 
-        return arrived
+        return on_gradient

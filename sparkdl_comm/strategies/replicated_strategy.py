@@ -12,10 +12,10 @@ from sparkdl_comm.space.flat import FlatModel
 from sparkdl_comm.strategies.base import Strategy
 
 
-class Replicated(Strategy):
+class ReplicatedStrategy(Strategy):
     """Strategy in which every rank takes the whole optimizer step in place. A subclass sums the gradients."""
 
-    takes_changes = True
+    can_take_changes = True
 
     def join(self, gang: Gang, model: FlatModel, make_optimizer: OptimizerMaker) -> None:
         device = next(model.module.parameters()).device

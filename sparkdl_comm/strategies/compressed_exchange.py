@@ -14,7 +14,7 @@ from sparkdl_comm.compress.stages import StageRunner
 from sparkdl_comm.compress.trial import Trial
 from sparkdl_comm.conf import CommConf, Compression
 from sparkdl_comm.strategies.base import StepInfo
-from sparkdl_comm.strategies.exchange import CollectiveExchange, Pending
+from sparkdl_comm.strategies.exchange import CollectiveExchange, PendingExchange
 
 #: Lower bound of the learning rate that scales residuals. The rate may be 0 in the first step of a warm-up.
 _LEAST_RATE = 1e-6
@@ -43,7 +43,7 @@ class CompressedExchange(CollectiveExchange):
 
     def prepare(self, ranges: Sequence[tuple[int, int]]) -> None:
         super().prepare(ranges)
-        self._last = ranges[-1]
+        self._last_range = ranges[-1]
 
     def begin_step(self, info: StepInfo) -> None:
         density = density_at(self._schedule, self._compression.density, info.step, info.epoch)
@@ -55,26 +55,26 @@ class CompressedExchange(CollectiveExchange):
         if self._schedule.auto and self._density is not None:
             self._trial = self._trials.setdefault(self._density, Trial())
             self._density = self._density if self._trial.kind == "sparse" else None
-            self._begun = time.perf_counter()
+            self._begin_at = time.perf_counter()
 
-    def start(self, start: int, stop: int) -> Pending:
+    def start(self, start: int, stop: int) -> PendingExchange:
         if self._density is None:
             own = self._compressed.own_range(start, stop)
             if not self._feedback.is_clear(own.start):
                 gradient = self._vector[own.start : own.stop]
                 self._feedback.flush_into(own.start, gradient, self._scale, own.find_unused(gradient))
-            return self._kept(own, super().start(start, stop))
+            return self._with_momentum_update(own, super().start(start, stop))
         stages = self._compressed.stages(start, self._vector[start:stop], self._density, self._scale)
-        staged = self._stages.start(stages, is_last=(start, stop) == self._last)
+        staged = self._stages.start(stages, is_last=(start, stop) == self._last_range)
         self._watch.bytes["push"] += self._compressed.arriving_bytes(start, stop, self._density)
 
         def wait() -> None:
-            with self._typed():
+            with self._raise_gang_failure():
                 staged.wait()
 
-        return Pending(start, stop, wait, lambda: staged.is_over)
+        return PendingExchange(start, stop, wait, lambda: staged.is_over)
 
-    def _kept(self, own: FlatRange, dense: Pending) -> Pending:
+    def _with_momentum_update(self, own: FlatRange, dense: PendingExchange) -> PendingExchange:
         """Return ``dense`` with a wait that also passes its sum to momentum correction."""
         if not self._momentum:
             return dense
@@ -87,17 +87,17 @@ class CompressedExchange(CollectiveExchange):
                 own.start, total, scale, self._compressed.contributor_count, own.find_unused(total)
             )
 
-        return Pending(dense.start, dense.stop, wait, dense.is_over)
+        return PendingExchange(dense.start, dense.stop, wait, dense.is_over)
 
     def end_step(self, applied: bool) -> None:
         self._feedback.settle(applied)
         self._compressed.settle(applied)
         if self._trial is None:
             return
-        self._trial.record(time.perf_counter() - self._begun)
+        self._trial.record(time.perf_counter() - self._begin_at)
         if self._trial.is_due:
-            mine = json.dumps(self._trial.measurements()).encode()
-            self._trial.choose([json.loads(told) for told in self._gang.all_gather(mine, self._timeout)])
+            report = json.dumps(self._trial.measurements()).encode()
+            self._trial.choose([json.loads(each) for each in self._gang.all_gather(report, self._timeout)])
 
     def details(self) -> dict[str, Any]:
         """Return ``compression``, one entry for each density that schedule auto tried.
@@ -105,19 +105,19 @@ class CompressedExchange(CollectiveExchange):
         ``density``; ``steps``: the kind of step chosen last (None: not yet); ``seconds``: seconds of a step, by kind, in the
         last trial.
         """
-        tried = [
+        trials = [
             {"density": density, "steps": trial.chosen, "seconds": trial.seconds}
             for density, trial in self._trials.items()
         ]
-        return {"compression": tried} if tried else {}
+        return {"compression": trials} if trials else {}
 
     def state(self) -> dict[str, Any]:
         return self._compressed.state()
 
     def load_state(self, state: dict[str, Any]) -> None:
         device = self._vector.device  # tensors in checkpoints are on the CPU
-        there = {name: {key: one.to(device) for key, one in tensors.items()} for name, tensors in state.items()}
-        self._compressed.load_state(there)
+        on_device = {name: {key: one.to(device) for key, one in tensors.items()} for name, tensors in state.items()}
+        self._compressed.load_state(on_device)
 
     def close(self) -> None:
         self._compressed.close()

@@ -7,15 +7,15 @@ from abc import abstractmethod
 from sparkdl_comm.strategies.base import Strategy
 
 
-class Asynchronous(Strategy):
+class AsynchronousStrategy(Strategy):
     """Strategy in which a rank computes with one version of the model and its update goes into a later version.
 
     The order of the calls is that of :class:`Strategy`. In addition, ``settle`` may be called after any ``update``. All ranks
     must have settled before ``finish`` is called or a checkpoint is written.
     """
 
-    synchronous = False
-    global_mean = False
+    is_synchronous = False
+    needs_global_mean = False
 
     #: Number of updates in the model that :meth:`before_forward` received last.
     version = 0

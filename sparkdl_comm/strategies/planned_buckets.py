@@ -13,17 +13,17 @@ from dataclasses import replace
 from sparkdl_comm.conf import PREFIX, CommConf
 from sparkdl_comm.conf.strategy import loop_name
 from sparkdl_comm.errors import ConfError, PluginError
+from sparkdl_comm.strategies.auto_strategy import AutoStrategy
 from sparkdl_comm.strategies.candidates import Candidate
-from sparkdl_comm.strategies.chosen import Chosen
 from sparkdl_comm.strategies.registry import load_strategy
 from sparkdl_comm.topology import Topology
 
 
-class Batched(Chosen):
+class PlannedBuckets(AutoStrategy):
     """Strategy that chooses between fixed and planned buckets. The summary's ``auto`` lists predictions and choices."""
 
-    compresses = False
-    cuts_tensors = True
+    can_compress = False
+    has_stripes = True
 
     @classmethod
     def full_name(cls, conf: CommConf) -> str:
@@ -39,11 +39,11 @@ class Batched(Chosen):
         conf = replace(conf, batching="fixed")
         load_strategy(conf).check(conf, world)
 
-    def _able(self, topology: Topology, **why_not: str | None) -> tuple[list[Candidate], dict[str, str]]:
-        if reason := why_not["planner"]:
+    def _find_candidates(self, topology: Topology, **reasons: str | None) -> tuple[list[Candidate], dict[str, str]]:
+        if reason := reasons["why_no_planner"]:
             raise PluginError(f"{PREFIX}collective.batching={self.conf.batching}: {reason}")
         fixed, planned = (
-            Candidate.decoupled(self.conf.strategy, self.conf, planned=planned) for planned in (False, True)
+            Candidate.decoupled(self.conf.strategy, self.conf, is_planned=is_planned) for is_planned in (False, True)
         )
-        reason = "there is one rank" if topology.world == 1 else why_not["unstriped"]
+        reason = "there is one rank" if topology.world == 1 else reasons["why_not_striped"]
         return ([fixed], {planned.name: reason}) if reason else ([fixed, planned], {})

@@ -12,10 +12,10 @@ import torch
 
 from sparkdl_comm.conf import CommConf
 from sparkdl_comm.errors import ConfError, ModelError, PluginError
-from sparkdl_comm.strategies import chosen
-from sparkdl_comm.strategies.batched import Batched
+from sparkdl_comm.strategies import auto_strategy
+from sparkdl_comm.strategies.auto_strategy import AutoStrategy
 from sparkdl_comm.strategies.choice import Turn
-from sparkdl_comm.strategies.chosen import Chosen
+from sparkdl_comm.strategies.planned_buckets import PlannedBuckets
 from sparkdl_comm.strategies.registry import strategy_class
 from tests.unit.compression_helpers import Sometimes, net, table, trained, values
 from tests.unit.ranks import train
@@ -33,22 +33,22 @@ class TakesPlanned:
         self.decisions: list[Any] = []
         self.turn = Turn(first, 1, 1)
 
-    def took(self, seconds: Sequence[float], step: int) -> bool:
+    def record_turn(self, seconds: Sequence[float], step: int) -> bool:
         return True
 
-    def predicted(self, seconds: Mapping[str, float], step: int, families: Mapping[str, str]) -> None:
+    def start_decision(self, seconds: Mapping[str, float], step: int, families: Mapping[str, str]) -> None:
         (planned,) = (name for name in seconds if name.endswith("+ibatch"))
         self.turn = Turn(planned, 0, 0)
 
 
 @pytest.fixture
 def takes_planned(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(chosen, "Choice", TakesPlanned)
+    monkeypatch.setattr(auto_strategy, "Choice", TakesPlanned)
 
 
 def buckets(loops: list[Any]) -> set[tuple[tuple[int, int], ...]]:
     """First element and end of each, of all ranks."""
-    return {tuple(loop.strategy._all.current._buckets.ranges) for loop in loops}
+    return {tuple(loop.strategy._switcher.current._buckets.ranges) for loop in loops}
 
 
 @pytest.mark.parametrize("settings", [{}, {"strategy": "lp"}, {"strategy": "mst"}, {"topology": "hosts:2x2"}])
@@ -80,17 +80,17 @@ def test_it_stays_with_what_is_faster_and_says_why() -> None:
 @pytest.mark.usefixtures("takes_planned")
 def test_a_checkpoint_has_the_planned_buckets(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     how: dict[str, Any] = {"conf": BATCHED, "optimizer": ADAM}
-    whole = Fit(tmp_path / "whole", Batched, epochs=4, **how)
-    cut = Fit(tmp_path / "cut", Batched, epochs=2, **how)
-    monkeypatch.setattr(TakesPlanned, "took", lambda self, seconds, step: False)  # plans no more
-    rest = Fit(tmp_path / "cut", Batched, epochs=4, resume=True, **how)
+    whole = Fit(tmp_path / "whole", PlannedBuckets, epochs=4, **how)
+    cut = Fit(tmp_path / "cut", PlannedBuckets, epochs=2, **how)
+    monkeypatch.setattr(TakesPlanned, "record_turn", lambda self, seconds, step: False)  # plans no more
+    rest = Fit(tmp_path / "cut", PlannedBuckets, epochs=4, resume=True, **how)
     assert buckets(rest.loops) == buckets(cut.loops) == buckets(whole.loops)
     for ours, theirs in zip(rest.loops, whole.loops, strict=True):
         assert torch.equal(ours.model.values, theirs.model.values)
 
 
 def test_one_rank_has_nothing_to_plan() -> None:
-    loops = train(net, [table()], strategy=Batched, conf=BATCHED, epochs=6)
+    loops = train(net, [table()], strategy=PlannedBuckets, conf=BATCHED, epochs=6)
     told = loops[0].strategy.details()["auto"]
     assert told["decisions"] == []
     assert told["left_out"] == {"ring+decoupled+ibatch": "there is one rank"}
@@ -130,7 +130,7 @@ def test_auto_needs_a_candidate_to_begin_with() -> None:
 
 def test_auto_plans_what_is_named(monkeypatch: pytest.MonkeyPatch) -> None:
     names = ("lp", "ring+decoupled+ibatch")
-    monkeypatch.setattr(chosen, "Choice", TakesPlanned)
+    monkeypatch.setattr(auto_strategy, "Choice", TakesPlanned)
     loops = trained(net, {"strategy": "auto", "bucket": 4, "auto_candidates": names}, 8, optimizer=ADAM)
     whole = values(trained(net, {"strategy": "ring"}, 8, optimizer=ADAM))
     torch.testing.assert_close(values(loops), whole, rtol=1e-4, atol=1e-5)
@@ -141,23 +141,23 @@ def test_auto_plans_what_is_named(monkeypatch: pytest.MonkeyPatch) -> None:
 class PredictsAgain(TakesPlanned):
     """Stays with what it begins with, and wants predictions after each turn."""
 
-    def predicted(self, seconds: Mapping[str, float], step: int, families: Mapping[str, str]) -> None:
+    def start_decision(self, seconds: Mapping[str, float], step: int, families: Mapping[str, str]) -> None:
         self.turn = Turn(self.turn.candidate, 0, 1)
 
 
 def test_links_are_measured_when_nothing_is_under_way(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(chosen, "Choice", PredictsAgain)
+    monkeypatch.setattr(auto_strategy, "Choice", PredictsAgain)
     under_way: list[int] = []
-    measured = Chosen._measured_cost
+    measured = AutoStrategy._measured_cost
 
-    def noted(self: Chosen) -> Any:
-        before, coming = self._has_predicted, self._all.current._arrivals._coming
+    def noted(self: AutoStrategy) -> Any:
+        before, coming = self._has_predicted, self._switcher.current._arrivals._in_flight
         assert coming, "the test must show what it claims"
         cost = measured(self)
         under_way.append(len(coming) if before else 0)
         return cost
 
-    monkeypatch.setattr(Chosen, "_measured_cost", noted)
+    monkeypatch.setattr(AutoStrategy, "_measured_cost", noted)
     trained(net, BATCHED, 6)
     assert len(under_way) >= 2 * 4
     assert not any(under_way)

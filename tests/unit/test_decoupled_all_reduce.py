@@ -14,8 +14,8 @@ from torch import nn
 from sparkdl_comm.conf import CommConf
 from sparkdl_comm.errors import ConfError, ModelError
 from sparkdl_comm.optim import LAMB
-from sparkdl_comm.strategies.decoupled import CollectiveDecoupled
-from sparkdl_comm.strategies.exchange import Pending
+from sparkdl_comm.strategies.decoupled_all_reduce import DecoupledAllReduce
+from sparkdl_comm.strategies.exchange import PendingExchange
 from sparkdl_comm.strategies.registry import strategy_class
 from sparkdl_comm.train.loop.callbacks import Callback
 from sparkdl_comm.train.spec import Observation
@@ -155,7 +155,7 @@ def test_validation_and_callbacks_have_all_parameters(bucket: int) -> None:
 def test_gathers_of_the_last_layers_begin_in_backward_and_all_are_in_the_order_of_forward() -> None:
     begun: dict[int, list[tuple[int, bool]]] = {}
 
-    class Recorded(CollectiveDecoupled):
+    class Recorded(DecoupledAllReduce):
         """Backward waits for the network after each bucket, so that it shows what may begin then."""
 
         algorithm = "ring"
@@ -171,7 +171,7 @@ def test_gathers_of_the_last_layers_begin_in_backward_and_all_are_in_the_order_o
         def _send(self, start: int, stop: int) -> None:
             super()._send(start, stop)
             if self.inside:
-                for reduced in self._under_way:
+                for reduced in self._pending:
                     reduced.wait()
 
         def _gather(self, start: int, stop: int) -> None:
@@ -194,14 +194,14 @@ def test_forward_waits_for_what_it_uses() -> None:
     """With parameters that are NaN until they are waited for."""
     done: list[str] = []
 
-    class Late(CollectiveDecoupled):
+    class Late(DecoupledAllReduce):
         algorithm = "ring"
 
         def join(self, *given: Any) -> None:
             super().join(*given)
             add = self._arrivals.add
 
-            def late(bucket: Pending) -> None:
+            def late(bucket: PendingExchange) -> None:
                 bucket.wait()
                 memory = self._memories[-1][bucket.start : bucket.stop]
                 came = memory.clone()
@@ -211,7 +211,7 @@ def test_forward_waits_for_what_it_uses() -> None:
                     memory.copy_(came)
                     done.append(f"wait {bucket.start}")
 
-                add(Pending(bucket.start, bucket.stop, wait, bucket.is_over))
+                add(PendingExchange(bucket.start, bucket.stop, wait, bucket.is_over))
 
             self._arrivals.add = late  # type: ignore[method-assign]
 

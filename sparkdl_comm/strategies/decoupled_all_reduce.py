@@ -25,7 +25,7 @@ the order in which forward uses them.
 All parameters are gathered after backward, without the extra memory, if the optimizer must see all gradients together
 (clipping, fp16, optimizers that are not torch's own), and on GPUs.
 
-Buckets have at least ``collective.bucket`` bytes, or are planned (``batched.py``).
+Buckets have at least ``collective.bucket`` bytes, or are planned (``planned_buckets.py``).
 """
 
 from __future__ import annotations
@@ -48,19 +48,19 @@ from sparkdl_comm.optim.parallel import GangRanks, deal
 from sparkdl_comm.optim.shard import Shard
 from sparkdl_comm.space.flat import FlatModel
 from sparkdl_comm.space.layer_buckets import count_early_buckets
-from sparkdl_comm.strategies.arrivals import Arrivals, ArrivingParameters
+from sparkdl_comm.strategies.arrivals import Arrivals, OverlappedStrategy
 from sparkdl_comm.strategies.exchange import BucketExchange, CollectiveExchange
 
 
-class CollectiveDecoupled(ArrivingParameters):
+class DecoupledAllReduce(OverlappedStrategy):
     """Strategy with a decoupled all-reduce.
 
     Steps: during backward, reduce-scatter of gradients, and all-gather of the last layers' parameters; the optimizer on the
     rank's own part; during the next forward pass, all-gather of the other parameters.
     """
 
-    sharded = True
-    cuts_tensors = True
+    is_sharded = True
+    has_stripes = True
 
     @classmethod
     def check(cls, conf: CommConf, world: int) -> None:
@@ -70,10 +70,10 @@ class CollectiveDecoupled(ArrivingParameters):
                 f"{PREFIX}collective.loop={conf.loop}: cheapest and auto may choose two algorithms for gradients and"
                 " parameters, with different owners. Set the strategy to one algorithm, such as ring."
             )
-        cls._check_does("collective.loop", conf.loop, *cls._halves())
+        cls._check_operations("collective.loop", conf.loop, *cls._operations())
 
     @classmethod
-    def _halves(cls) -> tuple[Operation, Operation]:
+    def _operations(cls) -> tuple[Operation, Operation]:
         """Return the operation for gradients and the one for parameters."""
         if "reduce_scatter" in ALGORITHMS[cls.algorithm].operations:
             return "reduce_scatter", "all_gather"
@@ -82,29 +82,31 @@ class CollectiveDecoupled(ArrivingParameters):
     def join(self, gang: Gang, model: FlatModel, make_optimizer: OptimizerMaker) -> None:
         device = next(model.module.parameters()).device
         model.bind(torch.empty(model.count, device=device), torch.zeros(model.count, device=device))
-        reducing, gathering = self._halves()
-        self._form(gang, model, reducing)
-        self._own = {start: self._owned_of(start, stop) for start, stop in self._buckets.ranges}
-        exact = [(start, model.values[start:stop].clone()) for own in self._own.values() for start, stop in own]
+        reducing, gathering = self._operations()
+        self._form_group(gang, model, reducing)
+        self._owned_ranges = {start: self._find_owned(start, stop) for start, stop in self._buckets.ranges}
+        exact = [
+            (start, model.values[start:stop].clone()) for own in self._owned_ranges.values() for start, stop in own
+        ]
         self._exact = dict(exact)
         self._shard = Shard(model, exact, model.gradients, make_optimizer, GangRanks(gang, self.conf.timeout))
         self.optimizer = self._shard.optimizer
         self._arrivals = Arrivals(model, self.watch, overlap=True)
         #: Number of buckets that are gathered during backward, and whether this step has already started to gather them.
-        self._ahead, self._gathered_ahead = 0, False
+        self._ahead_count, self._has_gathered_ahead = 0, False
         if device.type == "cpu" and self._shard.can_step_in_parts and not make_optimizer.needs_all_gradients:
-            self._ahead = count_early_buckets([stop - start for start, stop in self._buckets.ranges])
+            self._ahead_count = count_early_buckets([stop - start for start, stop in self._buckets.ranges])
         #: Memory of the current parameters and, if buckets are gathered ahead, of the next ones.
-        self._memories = [model.values, model.values.clone()] if self._ahead else [model.values]
+        self._memories = [model.values, model.values.clone()] if self._ahead_count else [model.values]
         group = self._group
-        if self._ahead:
+        if self._ahead_count:
             ranks = RankGroup(gang, range(gang.world), f"parameters {self.number}")
             group = CollectiveGroup(gang, self.algorithm, self.conf, device, ranks)
-            self._opened.append(group)
-        self._parameters = [
+            self._resources.append(group)
+        self._parameter_exchanges = [
             CollectiveExchange(gang, group, gathering, memory, self.watch, self._roots) for memory in self._memories
         ]
-        self._parameters[0].prepare(self._buckets.ranges)
+        self._parameter_exchanges[0].prepare(self._buckets.ranges)
 
     def gradients(self) -> list[torch.Tensor]:
         return self._shard.gradients
@@ -113,16 +115,16 @@ class CollectiveDecoupled(ArrivingParameters):
         if not apply:
             return
         ranges = self._buckets.ranges
-        ahead, rest = ranges[: self._ahead], ranges[self._ahead :]
+        ahead, rest = ranges[: self._ahead_count], ranges[self._ahead_count :]
         with self.watch.phase("update"):
-            self._shard.step_range(slice(0, ahead[-1][0] if self._gathered_ahead else self._model.count))
-        for start, stop in reversed(rest) if self._gathered_ahead else [*reversed(ahead), *reversed(rest)]:
+            self._shard.step_range(slice(0, ahead[-1][0] if self._has_gathered_ahead else self._model.count))
+        for start, stop in reversed(rest) if self._has_gathered_ahead else [*reversed(ahead), *reversed(rest)]:
             self._gather(start, stop)
-        self._gathered_ahead = False
-        if self._ahead:
+        self._has_gathered_ahead = False
+        if self._ahead_count:
             self._model.move(self._memories[-1])
             self._memories.reverse()
-            self._parameters.reverse()
+            self._parameter_exchanges.reverse()
 
     def stripes(self) -> list[tuple[int, torch.nn.Parameter]]:
         return self._shard.stripes
@@ -131,10 +133,10 @@ class CollectiveDecoupled(ArrivingParameters):
         return self._shard.owned
 
     def optimizer_state(self) -> dict[str, Any]:
-        return {**super().optimizer_state(), "parts": self._parts()}
+        return {**super().optimizer_state(), "parts": self._list_ranges()}
 
     def load_optimizer_state(self, state: dict[str, Any]) -> None:
-        if state.get("parts") != self._parts():
+        if state.get("parts") != self._list_ranges():
             raise ConfError(
                 f"rank {self._gang.rank} updates other parts of the parameters than when the checkpoint was made. Set"
                 f" {PREFIX}collective.batching, collective.bucket, collective.block, rails and topology as they were then."
@@ -143,28 +145,28 @@ class CollectiveDecoupled(ArrivingParameters):
         super().load_optimizer_state({name: value for name, value in state.items() if name != "parts"})
 
     def details(self) -> dict[str, Any]:
-        return {"decoupled": {"buckets": len(self._buckets.ranges), "gathered_in_backward": self._ahead}}
+        return {"decoupled": {"buckets": len(self._buckets.ranges), "gathered_in_backward": self._ahead_count}}
 
-    def _exchange_of(self, vector: torch.Tensor, operation: Operation) -> BucketExchange:
+    def _make_exchange(self, vector: torch.Tensor, operation: Operation) -> BucketExchange:
         return CollectiveExchange(self._gang, self._group, operation, vector, self.watch, self._roots)
 
     @functools.cached_property
     def _roots(self) -> dict[int, int]:
         """Rank that owns each bucket, by the bucket's first element. Empty if the algorithm scatters."""
-        if "reduce_scatter" in self._halves():
+        if "reduce_scatter" in self._operations():
             return {}
         ranges = self._buckets.ranges
         owners = deal([stop - start for start, stop in ranges], self._gang.world)
         return {start: owner for (start, _), owner in zip(ranges, owners, strict=True)}
 
-    def _owned_of(self, start: int, stop: int) -> list[tuple[int, int]]:
+    def _find_owned(self, start: int, stop: int) -> list[tuple[int, int]]:
         """Return the ranges of a bucket that this rank owns."""
         if self._roots:
             return [(start, stop)] if self._roots[start] == self._gang.rank else []
         plan = self._group.prepare("reduce_scatter", stop - start, self._model.values.dtype).plan
         return [(start + first, start + last) for first, last in plan.owned_ranges(self._group.place) if first < last]
 
-    def _parts(self) -> list[list[int]]:
+    def _list_ranges(self) -> list[list[int]]:
         """Return [first element, length] of each range that this rank updates."""
         return [[start, len(values)] for start, values in self._shard.owned]
 
@@ -174,18 +176,22 @@ class CollectiveDecoupled(ArrivingParameters):
 
     def _gather_ahead(self) -> None:
         """Update and gather the last layers if all of them are reduced. Called during backward; does not wait."""
-        ahead = self._under_way[: self._ahead]
-        if self._gathered_ahead or len(ahead) < max(1, self._ahead) or not all(reduced.is_over() for reduced in ahead):
+        ahead = self._pending[: self._ahead_count]
+        if (
+            self._has_gathered_ahead
+            or len(ahead) < max(1, self._ahead_count)
+            or not all(reduced.is_over() for reduced in ahead)
+        ):
             return
         for reduced in reversed(ahead):
             reduced.wait()
             with self.watch.phase("update"):
                 self._shard.step_range(slice(reduced.start, reduced.stop))
             self._gather(reduced.start, reduced.stop)
-        self._gathered_ahead = True
+        self._has_gathered_ahead = True
 
     def _gather(self, start: int, stop: int) -> None:
         """Start to gather the next parameters of a bucket on all ranks."""
-        for first, last in self._own[start]:
+        for first, last in self._owned_ranges[start]:
             self._memories[-1][first:last] = self._exact[first]
-        self._arrivals.add(self._parameters[-1].start(start, stop))
+        self._arrivals.add(self._parameter_exchanges[-1].start(start, stop))
