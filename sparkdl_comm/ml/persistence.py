@@ -136,7 +136,7 @@ class FolderReader(MLReader[T]):
     def read_from(self, folder: Path, path: str) -> T:
         """Return the instance saved in the local directory ``folder``.
 
-        :param path: location that error messages name, of which ``folder`` is a copy.
+        :param path: original location of ``folder``, for error messages.
         """
         raise NotImplementedError
 
