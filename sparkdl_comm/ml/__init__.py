@@ -4,7 +4,7 @@
 - Fit: ``fit.py`` runs it, from the checks to the model. ``recipe.py`` holds the user's settings, ``components.py``
   checks model, loss and optimizer, and ``columns.py`` checks the DataFrame's columns.
 - Transform: ``scoring.py`` turns a model's outputs into columns. ``prediction.py`` runs it on executors.
-- Save and load: ``persistence.py`` and ``estimator_persistence.py`` write and read metadata, ``rebuild.py`` components
+- Save and load: ``persistence.py`` writes and reads metadata, ``rebuild.py`` components
   by name, ``weights.py`` tensors, ``storage.py`` any path that Hadoop reaches. ``export.py`` writes TorchScript and
   ONNX.
 """

@@ -3,21 +3,28 @@
 from __future__ import annotations
 
 import inspect
+from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+import torch
 from pyspark.ml import Estimator
 from pyspark.ml.util import MLReadable, MLWritable
 from pyspark.sql import DataFrame
 
 from sparkdl_comm.job import session
-from sparkdl_comm.ml.estimator_persistence import TorchEstimatorReader, TorchEstimatorWriter
-from sparkdl_comm.ml.model import TorchModel
+from sparkdl_comm.ml.model import TorchModel, TorchModelReader, TorchModelWriter
+from sparkdl_comm.ml.persistence import FolderReader, FolderWriter
 from sparkdl_comm.ml.recipe import TrainingRecipe
+from sparkdl_comm.ml.weights import WEIGHTS, read_weights, write_weights
 
 if TYPE_CHECKING:
     from typing_extensions import Unpack
 
     from sparkdl_comm.ml.params import ParamKeywords
+
+
+#: The component whose weights are saved, in the folder of an estimator.
+_MODEL = "model"
 
 
 class TorchEstimator(Estimator[TorchModel], TrainingRecipe, MLReadable["TorchEstimator"], MLWritable):
@@ -150,7 +157,7 @@ class TorchEstimator(Estimator[TorchModel], TrainingRecipe, MLReadable["TorchEst
         """Load the estimator saved at ``path``, any path that Spark can read.
 
         :param components: ``model``, ``loss`` and so on, in place of the saved ones. Required for components that
-            cannot be imported by name; see :mod:`sparkdl_comm.ml.estimator_persistence`.
+            cannot be imported by name; see :mod:`sparkdl_comm.ml.persistence`.
         :raises PersistenceError: there is nothing at ``path``, it cannot be read, or a component is required.
         :raises ModelError: ``model`` is another model; names the tensors that differ.
         """
@@ -193,3 +200,35 @@ class TorchEstimator(Estimator[TorchModel], TrainingRecipe, MLReadable["TorchEst
             model = train(self, dataset)
         model._resetUid(self.uid)
         return self._copyValues(model)
+
+
+class TorchEstimatorWriter(FolderWriter):
+    """Writer of a :class:`~sparkdl_comm.ml.estimator.TorchEstimator`."""
+
+    _instance: TorchEstimator
+
+    def write_to(self, folder: Path) -> dict[str, str]:
+        estimator = self._instance
+        components = {name: getattr(estimator, name) for name in estimator.ingredient_names()}
+        missing = {}
+        if isinstance(estimator.model, TorchModel):
+            del components[_MODEL]
+            (folder / _MODEL).mkdir()
+            missing = TorchModelWriter(estimator.model).write_to(folder / _MODEL)
+        elif isinstance(estimator.model, torch.nn.Module):
+            write_weights(estimator.model, folder)
+        return {**missing, **self.write_metadata(folder, components)}
+
+
+class TorchEstimatorReader(FolderReader["TorchEstimator"]):
+    """Reader of a :class:`~sparkdl_comm.ml.estimator.TorchEstimator`."""
+
+    def read_from(self, folder: Path, path: str) -> TorchEstimator:
+        metadata = self.read_metadata(folder, path)
+        components = self.rebuild_components(metadata, folder, path)
+        if (folder / _MODEL).exists():
+            given = {_MODEL: self._given[_MODEL]} if _MODEL in self._given else {}
+            components[_MODEL] = TorchModelReader(TorchModel, given).read_from(folder / _MODEL, path)
+        elif (folder / WEIGHTS).exists():
+            components[_MODEL] = read_weights(components[_MODEL], folder, path)
+        return self.restore(self._cls(**components), metadata)

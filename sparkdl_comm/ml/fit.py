@@ -6,7 +6,7 @@ import functools
 import secrets
 import warnings
 from dataclasses import replace
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import torch
 from pyspark.sql import DataFrame
@@ -19,6 +19,7 @@ from sparkdl_comm.job.summary import summarize
 from sparkdl_comm.job.trained_module import driver_module, keep_tensors, load_trained
 from sparkdl_comm.ml import columns, components
 from sparkdl_comm.ml.model import TorchModel
+from sparkdl_comm.ml.recipe import TrainingRecipe
 from sparkdl_comm.ml.scoring import activation_of
 from sparkdl_comm.optim import elementwise
 from sparkdl_comm.report.loggers import RunLog
@@ -27,11 +28,8 @@ from sparkdl_comm.strategies.registry import strategy_class
 from sparkdl_comm.train.loop import asynchronous_loop
 from sparkdl_comm.train.spec import TrainSpec
 
-if TYPE_CHECKING:
-    from sparkdl_comm.ml.estimator import TorchEstimator
 
-
-def train(estimator: TorchEstimator, dataset: DataFrame) -> TorchModel:
+def train(estimator: TrainingRecipe, dataset: DataFrame) -> TorchModel:
     """Train ``estimator``, whose Params have been checked, on ``dataset`` and return the model.
 
     ``TorchEstimator._fit`` calls this function and documents its errors. Warnings point at the caller of ``fit``.

@@ -5,6 +5,7 @@ from __future__ import annotations
 import copy
 import functools
 from collections.abc import Callable, Iterable, Iterator, Sequence
+from pathlib import Path
 from typing import Any, TypeAlias
 
 import pandas as pd
@@ -23,11 +24,13 @@ from sparkdl_comm.job.arrow_batches import warn_about_wide_rows
 from sparkdl_comm.job.import_check import ImportCheck
 from sparkdl_comm.job.module_broadcast import broadcast_module
 from sparkdl_comm.job.session import active_session, session_of, use_driver_python
+from sparkdl_comm.job.summary import Summary
 from sparkdl_comm.ml import columns, export
 from sparkdl_comm.ml.params import TorchParams
-from sparkdl_comm.ml.persistence import TorchModelReader, TorchModelWriter
+from sparkdl_comm.ml.persistence import FolderReader, FolderWriter
 from sparkdl_comm.ml.prediction import Predictor
 from sparkdl_comm.ml.scoring import PREDICTION, Activation, Kind, Scoring, columns_of, kind_of, members_of
+from sparkdl_comm.ml.weights import read_weights, write_weights
 from sparkdl_comm.report.timeline import Timeline
 from sparkdl_comm.train.loop.output_shape import OutputShape
 
@@ -226,3 +229,46 @@ def _columns(added: dict[str, str], members: list[str], outputs: list[str]) -> l
 def _type_of(kind: Kind) -> DataType:
     """Return the SQL type of a prediction."""
     return ArrayType(FloatType(), False) if kind == "vector" else DoubleType()
+
+
+class TorchModelWriter(FolderWriter):
+    """Writer of a :class:`~sparkdl_comm.ml.model.TorchModel`."""
+
+    _instance: TorchModel
+
+    def write_to(self, folder: Path) -> dict[str, str]:
+        model = self._instance
+        write_weights(model.module, folder)
+        return self.write_metadata(
+            folder,
+            {
+                "model": model.module if model.factory is None else model.factory,
+                "decode": model.decode,
+                "collate_fn": model.collate_fn,
+            },
+            classification=model.classification,
+            activation=model.activation,
+            outputShape=model.output_shape,
+            summary=model.summary,
+        )
+
+
+class TorchModelReader(FolderReader["TorchModel"]):
+    """Reader of a :class:`~sparkdl_comm.ml.model.TorchModel`."""
+
+    def read_from(self, folder: Path, path: str) -> TorchModel:
+        metadata = self.read_metadata(folder, path)
+        components = self.rebuild_components(metadata, folder, path)
+        factory = components["model"]
+        module = read_weights(factory, folder, path).eval()
+        model = self._cls(
+            module,
+            metadata["classification"],
+            None if metadata["summary"] is None else Summary(metadata["summary"]),
+            metadata["outputShape"],
+            None if isinstance(factory, torch.nn.Module) else factory,
+            metadata["activation"],
+            components["decode"],
+            components["collate_fn"],
+        )
+        return self.restore(model, metadata)

@@ -8,6 +8,8 @@ A model is saved as::
     path/extra_state.safetensors   results of ``get_extra_state`` of the module's parts, if any define it
     path/ingredients.safetensors   tensors among the arguments of the function that makes the module, if any
 
+An estimator has the same metadata and, if they were given, ``model.safetensors`` of a module, or ``model/``, a saved model.
+
 Nothing is pickled. Components that Params cannot hold are rebuilt by name (see :mod:`sparkdl_comm.ml.rebuild`). For a
 model, they are the class or function that makes the module, ``decode`` and ``collate_fn``. If that is impossible,
 saving warns, and the caller of ``load`` must give the component.
@@ -23,23 +25,19 @@ import tempfile
 import warnings
 from collections.abc import Mapping
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, TypeVar
+from typing import Any, TypeVar
 
 import safetensors.torch
 import torch
-from pyspark.ml.util import DefaultParamsReader, DefaultParamsWriter, MLReader, MLWriter
+from pyspark.ml.param import Params
+from pyspark.ml.util import DefaultParamsReader, DefaultParamsWriter, MLReadable, MLReader, MLWriter
 
 from sparkdl_comm.errors import PersistenceError
-from sparkdl_comm.job.summary import Summary
 from sparkdl_comm.ml.rebuild import blueprint_of, rebuild
 from sparkdl_comm.ml.storage import open_storage
-from sparkdl_comm.ml.weights import read_tensors, read_weights, write_weights
+from sparkdl_comm.ml.weights import read_tensors
 
-if TYPE_CHECKING:
-    from sparkdl_comm.ml.estimator import TorchEstimator
-    from sparkdl_comm.ml.model import TorchModel
-
-T = TypeVar("T", bound="TorchEstimator | TorchModel")
+T = TypeVar("T", bound="MLReadable[Any]")
 
 FORMAT = 1
 _METADATA = "metadata/part-00000"
@@ -49,7 +47,7 @@ _COMPONENTS = "ingredients.safetensors"
 class FolderWriter(MLWriter):
     """Writer with ``overwrite()`` and ``save(path)``, as ``x.write()`` returns it. Subclasses decide the contents."""
 
-    def __init__(self, instance: TorchEstimator | TorchModel) -> None:
+    def __init__(self, instance: Params) -> None:
         super().__init__()
         self._instance = instance
 
@@ -95,28 +93,6 @@ class FolderWriter(MLWriter):
         if tensors:
             safetensors.torch.save_file(tensors, folder / _COMPONENTS)
         return missing
-
-
-class TorchModelWriter(FolderWriter):
-    """Writer of a :class:`~sparkdl_comm.ml.model.TorchModel`."""
-
-    _instance: TorchModel
-
-    def write_to(self, folder: Path) -> dict[str, str]:
-        model = self._instance
-        write_weights(model.module, folder)
-        return self.write_metadata(
-            folder,
-            {
-                "model": model.module if model.factory is None else model.factory,
-                "decode": model.decode,
-                "collate_fn": model.collate_fn,
-            },
-            classification=model.classification,
-            activation=model.activation,
-            outputShape=model.output_shape,
-            summary=model.summary,
-        )
 
 
 class FolderReader(MLReader[T]):
@@ -176,30 +152,10 @@ class FolderReader(MLReader[T]):
 
     def restore(self, instance: T, metadata: Mapping[str, Any]) -> T:
         """Set the saved uid and Params of ``instance``, and return it."""
-        instance._resetUid(metadata["uid"])
-        DefaultParamsReader.getAndSetParams(instance, dict(metadata))
+        params: Any = instance
+        params._resetUid(metadata["uid"])
+        DefaultParamsReader.getAndSetParams(params, dict(metadata))
         return instance
-
-
-class TorchModelReader(FolderReader["TorchModel"]):
-    """Reader of a :class:`~sparkdl_comm.ml.model.TorchModel`."""
-
-    def read_from(self, folder: Path, path: str) -> TorchModel:
-        metadata = self.read_metadata(folder, path)
-        components = self.rebuild_components(metadata, folder, path)
-        factory = components["model"]
-        module = read_weights(factory, folder, path).eval()
-        model = self._cls(
-            module,
-            metadata["classification"],
-            None if metadata["summary"] is None else Summary(metadata["summary"]),
-            metadata["outputShape"],
-            None if isinstance(factory, torch.nn.Module) else factory,
-            metadata["activation"],
-            components["decode"],
-            components["collate_fn"],
-        )
-        return self.restore(model, metadata)
 
 
 def _describe_missing(missing: Mapping[str, str]) -> str:

@@ -30,6 +30,8 @@ class TrainingRecipe(TorchParams):
     See :class:`~sparkdl_comm.ml.estimator.TorchEstimator` for their meaning.
     """
 
+    model: Any = None
+    loss: Any = None
     optimizer: Any = None
     param_groups: Any = None
     lr_scheduler: Any = None
