@@ -11,7 +11,7 @@ from torch import nn
 
 from sparkdl_comm.optim.optimization import Optimization
 from sparkdl_comm.optim.optimizer import OptimizerMaker
-from sparkdl_comm.optim.parallel import Alone
+from sparkdl_comm.optim.parallel import SingleRank
 from sparkdl_comm.space.flat import FlatModel
 from sparkdl_comm.space.layer_buckets import LayerBuckets
 from sparkdl_comm.strategies.base import Stopwatch
@@ -62,7 +62,7 @@ def test_a_step_on_the_host_is_that_of_plain_torch_on_the_gpu() -> None:
     found, plain = model(), model().module
     memory = ParameterMemory(layout(found.count), found)
     memory.bind()
-    shard = memory.make_shard(OptimizerMaker(found, SGD), Alone())
+    shard = memory.make_shard(OptimizerMaker(found, SGD), SingleRank())
     optimizer = torch.optim.SGD(plain.parameters(), lr=0.5)
     rows = torch.randn(8, 30, device="cuda")
     for _ in range(3):
