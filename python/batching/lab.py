@@ -35,7 +35,7 @@ from peers.arena import PROGRAMS, python_path
 
 import sparkdl_comm
 from sparkdl_comm.errors import ConfError
-from sparkdl_comm.strategies.ps.planner import predict_iteration_seconds
+from sparkdl_comm.jvm.planner import predict_iteration_seconds
 from sparkdl_comm.topology import Topology
 
 _FOLDER = Path(__file__).parents[1]

@@ -25,10 +25,10 @@ from typing import Any
 from lab.bench import Row, versions
 from tables.paper import IBATCH_NODES, IBATCH_PAPER
 
+from sparkdl_comm.jvm.planner import plan_buckets, predict_iteration_seconds
 from sparkdl_comm.sim.network import HEADERS
 from sparkdl_comm.sim.profile import PROFILES, Profile
 from sparkdl_comm.sim.step_run import ITEMSIZE
-from sparkdl_comm.strategies.ps.planner import plan_buckets, predict_iteration_seconds
 
 BLADES, RATE = 8, 10e9
 NODES = (2, 4, 8, 16, IBATCH_NODES, 72)

@@ -24,7 +24,7 @@ from sparkdl_comm.conf import CommConf
 from sparkdl_comm.errors import ERRORS_BY_NAME, ConfError, PersistenceError, SparkdlCommError
 from sparkdl_comm.job.module_broadcast import add_file
 from sparkdl_comm.job.session import is_classic, session_conf
-from sparkdl_comm.strategies.ps.files import ExecutorFiles
+from sparkdl_comm.jvm.files import ExecutorFiles
 from sparkdl_comm.train.checkpoint.checkpoint_directory import check_unused, complete_steps
 
 #: Bytes of a file per row sent to the client.
@@ -33,7 +33,7 @@ _SCHEMA = "error string, name string, data binary"
 
 
 class Files(Protocol):
-    """File operations of both :class:`~sparkdl_comm.strategies.ps.files.ExecutorFiles` and the driver's JVM."""
+    """File operations of both :class:`~sparkdl_comm.jvm.files.ExecutorFiles` and the driver's JVM."""
 
     def exists(self, remote: str) -> bool: ...
 

@@ -41,7 +41,7 @@ def add_parser(commands: Any) -> None:
 
 
 def _plan(options: argparse.Namespace) -> int:
-    from sparkdl_comm.strategies.ps.planner import plan_buckets
+    from sparkdl_comm.jvm.planner import plan_buckets
 
     try:
         values.policy(options.policy)

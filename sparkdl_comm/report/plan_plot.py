@@ -4,8 +4,8 @@ from __future__ import annotations
 
 from pathlib import Path
 
+from sparkdl_comm.jvm.planner import Bucketing
 from sparkdl_comm.report.drawing import new_figure, save_figure
-from sparkdl_comm.strategies.ps.planner import Bucketing
 
 
 def save_plot(plan: Bucketing, direction: str, path: Path) -> None:

@@ -35,6 +35,8 @@ from sparkdl_comm.errors import ConfError, PluginError, nearest
 from sparkdl_comm.gang.exchange import decide_json, gather_json
 from sparkdl_comm.gang.gang import Gang
 from sparkdl_comm.gang.process_group import default_group
+from sparkdl_comm.jvm.bridge import Bridge
+from sparkdl_comm.jvm.planner import plan_buckets, why_unavailable
 from sparkdl_comm.optim.optimizer import OptimizerMaker
 from sparkdl_comm.sim.server_run import Overhead
 from sparkdl_comm.space.flat import FlatModel
@@ -47,8 +49,6 @@ from sparkdl_comm.strategies.candidates import (
     find_candidates,
 )
 from sparkdl_comm.strategies.choice import Choice, Turn
-from sparkdl_comm.strategies.ps.bridge import Bridge
-from sparkdl_comm.strategies.ps.planner import plan_buckets, why_unavailable
 from sparkdl_comm.strategies.ps.probe import measure_overhead
 from sparkdl_comm.strategies.registry import load_strategy
 from sparkdl_comm.strategies.step_timer import StepTimer

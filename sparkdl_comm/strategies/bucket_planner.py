@@ -1,6 +1,6 @@
 """Buckets for decoupled collectives, cut by iBatch's planner.
 
-The planner (``ps/planner.py``) cuts parameters and gradients separately. In a decoupled collective each rank owns a part of
+The planner (``jvm/planner.py``) cuts parameters and gradients separately. In a decoupled collective each rank owns a part of
 each bucket, so both directions need the same buckets. The candidates are the planner's cuts for both directions, and equal
 cuts. The one with the fastest predicted step is taken. Among cuts within :data:`~.choice.MARGIN` of it, the one with the
 fewest buckets is taken.
@@ -12,11 +12,11 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import replace
 from typing import Any
 
+from sparkdl_comm.jvm.planner import Bucketing, plan_buckets
 from sparkdl_comm.sim.server_run import equal_cuts
 from sparkdl_comm.space.parameter_space import ParameterSpace
 from sparkdl_comm.strategies.candidates import Candidate, StepPredictor, StepTimings, split_by_layer
 from sparkdl_comm.strategies.choice import MARGIN
-from sparkdl_comm.strategies.ps.planner import Bucketing, plan_buckets
 
 BucketRanges = tuple[tuple[int, int], ...]
 #: Policies that are tried: the paper's two algorithms, the exact optimum, and the two trivial cuts.

@@ -104,7 +104,7 @@ def nodes_of_this_worker() -> list[int]:
 
 def _bridge_directory() -> str:
     """Where the executor of this process has the socket of its bridge."""
-    from sparkdl_comm.strategies.ps.bridge import ADVERTISEMENT
+    from sparkdl_comm.jvm.bridge import ADVERTISEMENT
 
     first = os.environ["SPARK_LOCAL_DIRS"].split(",")[0]
     with open(os.path.join(first, ADVERTISEMENT)) as file:

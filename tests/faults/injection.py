@@ -105,10 +105,10 @@ def arm(fault: Fault, rank: int, struck: bool) -> None:
 
     from sparkdl_comm.job import rendezvous
     from sparkdl_comm.job.driver_client import DriverClient
+    from sparkdl_comm.jvm.bridge import Bridge
     from sparkdl_comm.strategies.all_reduce import AllReduce
     from sparkdl_comm.strategies.collective import CollectiveAllReduce
     from sparkdl_comm.strategies.fabric import FabricWorker
-    from sparkdl_comm.strategies.ps.bridge import Bridge
     from sparkdl_comm.strategies.ps.parameter_server import ParameterServer
     from sparkdl_comm.train.checkpoint.storage import LocalStorage
 

@@ -16,7 +16,7 @@ from pathlib import Path
 import numpy as np
 import torch
 
-from sparkdl_comm.strategies.ps.bridge import POSTED, PROTOCOL, encode_frame
+from sparkdl_comm.jvm.bridge import POSTED, PROTOCOL, encode_frame
 
 HERE = Path(__file__).parent
 

@@ -8,8 +8,8 @@ import pytest
 from pyspark.sql import SparkSession
 
 from sparkdl_comm.errors import BridgeError, PersistenceError
-from sparkdl_comm.strategies.ps.bridge import PROTOCOL, Bridge
-from sparkdl_comm.strategies.ps.files import ExecutorFiles, FileEntry
+from sparkdl_comm.jvm.bridge import PROTOCOL, Bridge
+from sparkdl_comm.jvm.files import ExecutorFiles, FileEntry
 
 TIMEOUT = 30.0
 

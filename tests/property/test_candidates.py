@@ -12,6 +12,7 @@ from hypothesis import strategies as st
 
 from sparkdl_comm.collectives.cost import Cost
 from sparkdl_comm.conf import CommConf
+from sparkdl_comm.jvm.planner import Bucketing, plan_buckets
 from sparkdl_comm.sim.decoupled_run import decoupled_seconds
 from sparkdl_comm.sim.server_run import Overhead
 from sparkdl_comm.sim.step_run import Bucket, ComputeTimings
@@ -27,7 +28,6 @@ from sparkdl_comm.strategies.candidates import (
     predict_step_seconds,
 )
 from sparkdl_comm.strategies.choice import MARGIN
-from sparkdl_comm.strategies.ps.planner import Bucketing, plan_buckets
 from sparkdl_comm.topology import Topology
 from tests.draws import examples
 

@@ -8,7 +8,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from sparkdl_comm.conf.values import POLICIES as NAMED
-from sparkdl_comm.strategies.ps.planner import Bucketing, plan_buckets
+from sparkdl_comm.jvm.planner import Bucketing, plan_buckets
 from tests.draws import examples
 
 POLICIES = (*NAMED, "parts:3", "fixed:20")

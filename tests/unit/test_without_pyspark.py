@@ -19,7 +19,7 @@ def run(code: str) -> subprocess.CompletedProcess[str]:
         ("import sparkdl_comm; sparkdl_comm.spark_conf()", "sparkdl_comm.spark_conf"),
         ("from sparkdl_comm import TorchEstimator", "sparkdl_comm.TorchEstimator"),
         ("from sparkdl_comm.bigdl import spark_conf", "sparkdl_comm.bigdl.spark_conf"),
-        ("from sparkdl_comm.strategies.ps.planner import plan_buckets; plan_buckets([{}])", "the planner"),
+        ("from sparkdl_comm.jvm.planner import plan_buckets; plan_buckets([{}])", "the planner"),
         ("from lab.spark import SparkCluster; SparkCluster(None)", "a Spark cluster of the lab"),
     ],
 )

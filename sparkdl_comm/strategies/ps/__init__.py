@@ -2,11 +2,9 @@
 
 ``parameter_server.py`` is the strategy. ``pulls.py`` makes forward wait for parameters, ``pushes.py`` compresses gradients,
 ``shard_sums.py`` waits for their sums. ``memory.py`` is the memory shared with the executor's JVM, in a ``segment.py``.
-``session.py`` sends requests to that JVM over the ``bridge.py``.
+``sparkdl_comm/jvm`` sends requests to that JVM.
 
 The JVM of rank 0 decides which layers travel together as a bucket (``ibatch`` in Scala). ``profiler.py`` measures the compute
-times, and the JVM measures the transfers. ``adaptive_buckets.py`` asks for new buckets when they are due. ``planner.py`` asks
-the planner without a session. ``probe.py`` measures the overhead of an iteration for predictions.
-
-``files.py`` accesses Hadoop's file systems through the executor.
+times, and the JVM measures the transfers. ``adaptive_buckets.py`` asks for new buckets when they are due.
+``probe.py`` measures the overhead of an iteration for predictions.
 """

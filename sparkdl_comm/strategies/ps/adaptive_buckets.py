@@ -6,9 +6,9 @@ from typing import Any
 
 from sparkdl_comm.gang.exchange import decide_json
 from sparkdl_comm.gang.gang import Gang
+from sparkdl_comm.jvm.session import PsSession
 from sparkdl_comm.space.layer_buckets import LayerBuckets
 from sparkdl_comm.strategies.ps.profiler import Profiler
-from sparkdl_comm.strategies.ps.session import PsSession
 
 
 class AdaptiveBuckets:

@@ -34,6 +34,7 @@ import torch
 from sparkdl_comm.conf import CommConf
 from sparkdl_comm.errors import ModelError
 from sparkdl_comm.gang.gang import Gang
+from sparkdl_comm.jvm.session import PsSession
 from sparkdl_comm.optim.optimizer import OptimizerMaker
 from sparkdl_comm.optim.parallel import GangRanks
 from sparkdl_comm.space.flat import FlatModel
@@ -43,7 +44,6 @@ from sparkdl_comm.strategies.ps.adaptive_buckets import AdaptiveBuckets
 from sparkdl_comm.strategies.ps.memory import ParameterMemory
 from sparkdl_comm.strategies.ps.pulls import ParameterPulls
 from sparkdl_comm.strategies.ps.pushes import SparsePushes, WholePushes
-from sparkdl_comm.strategies.ps.session import PsSession
 from sparkdl_comm.strategies.ps.shard_sums import ShardSums
 from sparkdl_comm.strategies.trace import BatchTrace
 

@@ -5,13 +5,13 @@ from __future__ import annotations
 import contextlib
 from collections.abc import Iterator
 
+from sparkdl_comm.jvm.session import PsSession
 from sparkdl_comm.space.flat import FlatModel
 from sparkdl_comm.space.layer_buckets import LayerBuckets
 from sparkdl_comm.space.wait_on_use import WaitOnUse, can_wait_on_use
 from sparkdl_comm.strategies.base import Stopwatch
 from sparkdl_comm.strategies.ps.memory import ParameterMemory
 from sparkdl_comm.strategies.ps.profiler import Profiler
-from sparkdl_comm.strategies.ps.session import PsSession
 from sparkdl_comm.strategies.trace import BatchTrace
 
 

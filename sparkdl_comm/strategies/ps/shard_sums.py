@@ -2,9 +2,9 @@
 
 from __future__ import annotations
 
+from sparkdl_comm.jvm.session import PsSession
 from sparkdl_comm.space.layer_buckets import LayerBuckets
 from sparkdl_comm.strategies.base import Stopwatch
-from sparkdl_comm.strategies.ps.session import PsSession
 from sparkdl_comm.strategies.trace import BatchTrace
 
 

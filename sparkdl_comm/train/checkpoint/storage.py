@@ -15,7 +15,7 @@ from pathlib import Path
 from typing import Any
 
 from sparkdl_comm.errors import PersistenceError
-from sparkdl_comm.strategies.ps.files import ExecutorFiles
+from sparkdl_comm.jvm.files import ExecutorFiles
 
 _CHUNK = 1 << 20
 

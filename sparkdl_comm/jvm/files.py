@@ -10,7 +10,7 @@ import os
 from dataclasses import dataclass
 from types import TracebackType
 
-from sparkdl_comm.strategies.ps.bridge import Bridge
+from sparkdl_comm.jvm.bridge import Bridge
 
 
 @dataclass(frozen=True)

@@ -5,8 +5,8 @@ from __future__ import annotations
 from collections.abc import Iterable, Sequence
 from typing import Any
 
+from sparkdl_comm.jvm.bridge import PROTOCOL, Bridge
 from sparkdl_comm.space.layer_buckets import LayerBuckets
-from sparkdl_comm.strategies.ps.bridge import PROTOCOL, Bridge
 
 
 class PsSession:
