@@ -9,8 +9,8 @@ from pathlib import Path
 import pytest
 
 from sparkdl_comm.errors import BridgeError, ConfError, DeadlineError, PersistenceError, PluginError, RankLostError
-from sparkdl_comm.jvm.bridge import Bridge, encode_frame
 from sparkdl_comm.jvm import bridge as wire
+from sparkdl_comm.jvm.bridge import Bridge, encode_frame
 from sparkdl_comm.strategies.ps.segment import SharedSegment
 from tests.golden import regenerate
 
