@@ -5,7 +5,7 @@
   ``decoding.py`` calls the user's ``decode``.
 - Checks: ``inspection.py`` counts the bad rows.
 - Rows of a rank: ``batch_collector.py`` sorts them and ``cache.py`` serves them, in memory or on disk (``spill.py``,
-  ``arrow_file.py``, ``local_disk.py``). ``resident_rows.py`` keeps the first rows of a file in memory.
+  ``arrow_file.py``, ``local_disk.py``).
   ``kept_rows.py`` leaves files to later fits.
 - Batches: ``partitions.py`` decides which rows form a step. ``arguments.py`` passes several arguments to the model.
 - ``dataset.py`` is a torch dataset for users' own training functions.

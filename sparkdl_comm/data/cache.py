@@ -60,7 +60,7 @@ class RowCache:
     """Rows on the CPU, one tensor per column. A rank's rows are sorted by id.
 
     ``weights`` have mean 1 over all ranks. ``file``: the file that holds the rows; None: they are in memory. ``resident``:
-    copy in memory of the first rows of the file; see :mod:`sparkdl_comm.data.resident_rows`.
+    copy in memory of the first rows of the file; see :mod:`sparkdl_comm.job.rank_rows`.
     """
 
     inputs: tuple[Column, ...]

@@ -2,7 +2,7 @@
 
 ``optimization.py`` holds the user's settings. ``optimizer.py`` creates the optimizer, over whole parameters or over the
 stripes of a ``shard.py``. ``elementwise.py`` tests whether an optimizer may update stripes. ``whole_state.py`` converts
-an optimizer's state between partitions. ``optimizer_proxy.py`` is a proxy for an optimizer that is replaced during training.
+an optimizer's state between partitions.
 ``schedule.py`` steps the scheduler.
 
 The optimizers for large batches, ``lars.py`` and ``lamb.py``, share ``layerwise.py``: they need norms of whole

@@ -2,6 +2,6 @@
 
 - ``progress.py``: progress bar during a run. ``loggers.py``: TensorBoard and MLflow.
 - ``timeline.py``: trace of all ranks. ``trace_file.py`` reads a saved one.
-- ``plan_command.py`` and ``plan_plot.py``: ``sparkdl-comm plan``. ``explain_command.py``: ``sparkdl-comm explain``.
-  ``predict_command.py`` and ``predict_plot.py``: ``sparkdl-comm predict``. ``drawing.py``: their figures.
+- ``plan_command.py``: ``sparkdl-comm plan``. ``explain_command.py``: ``sparkdl-comm explain``.
+  ``predict_command.py``: ``sparkdl-comm predict``. ``drawing.py``: their figures.
 """

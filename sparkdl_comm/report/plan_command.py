@@ -50,9 +50,9 @@ def _plan(options: argparse.Namespace) -> int:
     profile = _profile(options)
     (plan,) = plan_buckets([{**profile, "policy": options.policy, "direction": options.direction}])
     if options.plot is not None:
-        from sparkdl_comm.report.plan_plot import save_plot
+        from sparkdl_comm.report.drawing import save_plan_plot
 
-        save_plot(plan, options.direction, options.plot)
+        save_plan_plot(plan, options.direction, options.plot)
     if options.json:
         shown = {name: getattr(plan, name) for name in ("batches", "predicted_seconds", "optimal_ratio")}
         print(json.dumps(shown))

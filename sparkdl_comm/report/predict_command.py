@@ -67,9 +67,9 @@ def _predict(options: argparse.Namespace) -> int:
     unsorted = [(name, forecast(computed, setting)) for name, setting in settings]
     forecasts = dict(sorted(unsorted, key=lambda pair: pair[1].seconds))
     if options.plot is not None:
-        from sparkdl_comm.report.predict_plot import save_plot
+        from sparkdl_comm.report.drawing import save_forecast_plot
 
-        save_plot(forecasts, topology, options.plot)
+        save_forecast_plot(forecasts, topology, options.plot)
     if options.json:
         rows = [
             {"strategy": name, **asdict(result), "bottleneck": result.bottleneck} for name, result in forecasts.items()

@@ -8,5 +8,5 @@ compute times.
 - ``collective.py`` computes the time of a collective.
 - ``step_run.py`` computes the time of a training step with all-reduces during backward, and ``decoupled_run.py`` with
   reduce-scatter and all-gather separate. ``server_run.py`` computes iterations with the parameter server.
-- ``forecast.py`` predicts a fit's time on another network, from a timeline (``traced_timings.py``, ``traced_overhead.py``).
+- ``forecast.py`` predicts a fit's time on another network, from a timeline (``traced_timings.py``).
 """

@@ -25,13 +25,28 @@ from sparkdl_comm.gang.exchange import gather_json
 from sparkdl_comm.gang.gang import Gang
 from sparkdl_comm.optim import elementwise
 from sparkdl_comm.optim.optimizer import OptimizerMaker
-from sparkdl_comm.optim.optimizer_proxy import OptimizerProxy
 from sparkdl_comm.optim.whole_state import WholeState
 from sparkdl_comm.space.flat import FlatModel
 from sparkdl_comm.strategies.base import Stopwatch, Strategy
 from sparkdl_comm.strategies.collective import CollectiveStrategy
 from sparkdl_comm.strategies.registry import load_strategy
 from sparkdl_comm.strategies.trace import Trace
+
+
+class OptimizerProxy(torch.optim.Optimizer):
+    """Optimizer proxy that shares the groups of the current optimizer, so that the scheduler's changes take effect
+    there.
+    """
+
+    def __init__(self) -> None:
+        super().__init__([torch.nn.Parameter(torch.empty(0))], {})
+
+    def follow(self, optimizer: torch.optim.Optimizer) -> None:
+        """Share the groups of ``optimizer`` from now on. Call it again after ``optimizer`` has loaded a state."""
+        self.param_groups, self.defaults = optimizer.param_groups, optimizer.defaults
+
+    def step(self, closure: Any = None) -> None:  # type: ignore[override]
+        """Do nothing: torch's schedulers expect this call before their own step."""
 
 
 class StrategySwitcher:

@@ -11,7 +11,7 @@ import pytest
 from sparkdl_comm.errors import BridgeError, ConfError, DeadlineError, PersistenceError, PluginError, RankLostError
 from sparkdl_comm.jvm import bridge as wire
 from sparkdl_comm.jvm.bridge import Bridge, encode_frame
-from sparkdl_comm.strategies.ps.segment import SharedSegment
+from sparkdl_comm.strategies.ps.memory import SharedSegment
 from tests.golden import regenerate
 
 GOLDEN = Path(__file__).parents[1] / "golden"

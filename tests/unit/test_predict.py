@@ -21,8 +21,7 @@ from sparkdl_comm.sim.collective import simulate
 from sparkdl_comm.sim.forecast import STRATEGIES, Setting, forecast
 from sparkdl_comm.sim.network import HEADERS, ethernet_cost
 from sparkdl_comm.sim.server_run import Overhead
-from sparkdl_comm.sim.traced_overhead import traced_overhead
-from sparkdl_comm.sim.traced_timings import TracedLayer, TracedTimings, timings_from_spans
+from sparkdl_comm.sim.traced_timings import TracedLayer, TracedTimings, timings_from_spans, traced_overhead
 from sparkdl_comm.topology import Topology
 
 README = Path(__file__).parents[2] / "README.md"

@@ -11,7 +11,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from sparkdl_comm.data.cache import RankRows, RowCache, RowReader
-from sparkdl_comm.data.resident_rows import keep_resident, resident_bytes
+from sparkdl_comm.job.rank_rows import keep_resident, resident_bytes
 
 from .test_row_files import CPU, PLAIN, batch, disk, received, same, tensors
 

@@ -16,11 +16,11 @@ from sparkdl_comm.data.cache import RowCache, RowReader
 from sparkdl_comm.data.fields import Field
 from sparkdl_comm.data.partitions import BatchSampler, deal_rows
 from sparkdl_comm.data.ragged import Ragged, offsets_of
-from sparkdl_comm.data.resident_rows import keep_resident
 from sparkdl_comm.errors import InputError, ProtocolError, RankFailedError, RankLostError, SparkdlCommError
 from sparkdl_comm.gang.failure import Failure
 from sparkdl_comm.gang.frames import send_all, send_frame
 from sparkdl_comm.gang.gang import Gang
+from sparkdl_comm.job.rank_rows import keep_resident
 from sparkdl_comm.train.loop import row_exchange
 from sparkdl_comm.train.loop.row_exchange import RowExchange
 

@@ -1,7 +1,7 @@
 """Python side of the parameter server in Spark's BlockManager.
 
-``parameter_server.py`` is the strategy. ``pulls.py`` makes forward wait for parameters, ``pushes.py`` compresses gradients,
-``shard_sums.py`` waits for their sums. ``memory.py`` is the memory shared with the executor's JVM, in a ``segment.py``.
+``parameter_server.py`` is the strategy. ``pulls.py`` makes forward wait for parameters, ``pushes.py`` compresses gradients
+and waits for their sums. ``memory.py`` is the memory shared with the executor's JVM.
 ``sparkdl_comm/jvm`` sends requests to that JVM.
 
 The JVM of rank 0 decides which layers travel together as a bucket (``ibatch`` in Scala). ``profiler.py`` measures the compute

@@ -43,8 +43,7 @@ from sparkdl_comm.strategies.base import Strategy
 from sparkdl_comm.strategies.ps.adaptive_buckets import AdaptiveBuckets
 from sparkdl_comm.strategies.ps.memory import ParameterMemory
 from sparkdl_comm.strategies.ps.pulls import ParameterPulls
-from sparkdl_comm.strategies.ps.pushes import SparsePushes, WholePushes
-from sparkdl_comm.strategies.ps.shard_sums import ShardSums
+from sparkdl_comm.strategies.ps.pushes import ShardSums, SparsePushes, WholePushes
 from sparkdl_comm.strategies.trace import BatchTrace
 
 

@@ -6,8 +6,8 @@ strategies without common steps, and ``loops.py`` chooses the loop. ``row_assign
 ``augmentation.py`` changes them. ``objective.py`` computes the loss, and ``class_mean.py`` the mean of losses over
 classes.
 
-``observer.py`` runs the end of an epoch: ``evaluation.py`` and ``metrics.py`` on validation rows,
-``early_stopping.py``, and the users' ``callbacks.py``. ``parameter_guard.py`` detects callbacks that change parameters.
+``observer.py`` runs the end of an epoch: evaluation with ``metrics.py`` on validation rows,
+early stopping, and the users' ``callbacks.py``. ``parameter_guard.py`` detects callbacks that change parameters.
 ``diagnosis.py`` explains mismatches of model, loss and rows. ``rng.py`` handles the random generators, and
 ``output_shape.py`` the shape of the model's output.
 """

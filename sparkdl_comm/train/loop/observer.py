@@ -14,7 +14,10 @@ Ranks communicate here once per epoch, not per step. The exception is a check af
 from __future__ import annotations
 
 import copy
+import math
 from typing import Any
+
+import torch
 
 from sparkdl_comm.data.cache import RowCache
 from sparkdl_comm.errors import CallbackError, ConfError
@@ -26,12 +29,117 @@ from sparkdl_comm.space.flat import FlatModel
 from sparkdl_comm.space.untrained_state import UntrainedState, digests
 from sparkdl_comm.strategies.base import Strategy
 from sparkdl_comm.train.loop.callbacks import Callbacks, TrainingState
-from sparkdl_comm.train.loop.early_stopping import EarlyStopping
-from sparkdl_comm.train.loop.evaluation import Evaluation
 from sparkdl_comm.train.loop.metrics import Metrics
-from sparkdl_comm.train.loop.objective import Objective
+from sparkdl_comm.train.loop.objective import Objective, target_of
 from sparkdl_comm.train.loop.parameter_guard import ParameterGuard
-from sparkdl_comm.train.spec import TrainSpec
+from sparkdl_comm.train.spec import Stopping, TrainSpec
+
+
+class EarlyStopping:
+    """Decision whether an epoch was the last. All ranks see the same values, so all decide the same.
+
+    If asked to restore, it keeps a copy of the best epoch's parameters and ``untrained`` state on the CPU, as large as
+    the model.
+    """
+
+    def __init__(self, stopping: Stopping, model: FlatModel, untrained: UntrainedState) -> None:
+        self._stopping, self._model, self._untrained = stopping, model, untrained
+        self._best_value: float | None = None
+        self._epochs_waited = 0
+        self._best_tensors: dict[str, torch.Tensor] | None = None
+        self._best_extra: dict[str, Any] = {}
+
+    @property
+    def is_active(self) -> bool:
+        return self._stopping.patience is not None
+
+    def should_stop(self, value: float) -> bool:
+        """Return whether training should stop.
+
+        :param value: monitored value of the epoch that has ended. The model has this epoch's parameters.
+        """
+        assert self._stopping.patience is not None
+        if self._has_improved(value):
+            self._best_value, self._epochs_waited = value, 0
+            if self._stopping.restore:
+                # The key "" is free: all other tensors have names that are not empty.
+                self._best_tensors = {"": self._model.values.detach().cpu().clone()}
+                for name, tensor in self._untrained.tensors().items():
+                    self._best_tensors[name] = tensor.detach().cpu().clone()
+                self._best_extra = copy.deepcopy(self._untrained.extra())
+            return False
+        self._epochs_waited += 1
+        return self._epochs_waited >= self._stopping.patience
+
+    def restore(self) -> None:
+        """Load the best epoch's parameters and untrained state into the model, if they were kept."""
+        if self._best_tensors is None:
+            return
+        with torch.no_grad():
+            self._model.values.copy_(self._best_tensors[""])
+        self._untrained.load({name: tensor for name, tensor in self._best_tensors.items() if name})
+        self._untrained.load_extra(self._best_extra)
+
+    def state(self) -> dict[str, Any]:
+        return {
+            "best": self._best_value,
+            "waited": self._epochs_waited,
+            "kept": self._best_tensors,
+            "extra": self._best_extra,
+        }
+
+    def load_state(self, state: dict[str, Any]) -> None:
+        self._best_value, self._epochs_waited = state["best"], state["waited"]
+        self._best_tensors, self._best_extra = state["kept"], state["extra"]
+
+    def _has_improved(self, value: float) -> bool:
+        if math.isnan(value):
+            return False
+        if self._best_value is None:
+            return True
+        gain = value - self._best_value if self._stopping.mode == "max" else self._best_value - value
+        return gain > self._stopping.min_delta
+
+
+class Evaluation:
+    """Evaluation of the model on the validation rows.
+
+    :param rows: validation rows of this rank, perhaps none.
+    :param batch: rows per forward pass.
+    """
+
+    def __init__(self, rows: RowCache, batch: int, objective: Objective, metrics: Metrics) -> None:
+        self._rows, self._batch = rows, batch
+        self._objective, self._metrics = objective, metrics
+
+    def run(self, module: torch.nn.Module, gang: Gang, timeout: float) -> dict[str, Any]:
+        """Return ``val_loss``, the weighted mean over the rows of all ranks, and metrics by name; equal on all ranks.
+
+        All ranks call it. It runs in eval mode without gradients, and leaves the module in train mode.
+        """
+        self._metrics.reset()
+        total = weight = 0.0
+        module.eval()
+        with torch.no_grad(), self._objective.eval_mode():
+            for index in torch.arange(self._rows.rows).split(self._batch):
+                if not len(index):
+                    continue
+                batch = self._rows.take(index, self._objective.device)
+                output, loss = self._objective(module, batch)
+                divisor, count = self._objective.sizes(batch)
+                total += loss.item() * divisor
+                weight += count
+                self._metrics.update(_as_float32(output), target_of(batch), len(index))
+        module.train()
+        sums = gather_json(gang, [total, weight], timeout)
+        mean = sum(part[0] for part in sums) / sum(part[1] for part in sums)
+        return {"val_loss": mean, **self._metrics.result(gang, timeout)}
+
+
+def _as_float32(output: Any) -> Any:
+    """Return a 16-bit output as float32, so that metrics do not depend on the precision of the forward pass."""
+    is_half = isinstance(output, torch.Tensor) and output.dtype in (torch.bfloat16, torch.float16)
+    return output.float() if is_half else output
 
 
 class Observer:
