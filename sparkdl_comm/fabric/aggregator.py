@@ -8,6 +8,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 
 import numpy as np
+from numpy.typing import NDArray
 
 from sparkdl_comm.errors import SparkdlCommError
 from sparkdl_comm.fabric.message import Kind
@@ -61,7 +62,7 @@ class AggregatorRole(NodeRole):
         super().end(error)
 
     def _sum_updates(self, order: Send) -> Payload | None:
-        total: np.ndarray | None = None
+        total: NDArray[np.float32] | None = None
         for transfer in order.of:
             arrival, last = self._await_arrival(transfer, order.transfer)
             if arrival is None:

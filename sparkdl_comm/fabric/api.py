@@ -7,6 +7,7 @@ from collections.abc import Mapping
 from typing import Any
 
 import numpy as np
+from numpy.typing import NDArray
 
 from sparkdl_comm.errors import ConfError, GangError, InputError
 from sparkdl_comm.fabric.daemon import Daemon
@@ -47,7 +48,10 @@ class Fabric:
         gang.on_failure(lambda _: self.abort())
 
     def register_as_worker(
-        self, params: FabricParams, aggregators: int = 1, process_states: Mapping[str, np.ndarray] | None = None
+        self,
+        params: FabricParams,
+        aggregators: int = 1,
+        process_states: Mapping[str, NDArray[np.float32]] | None = None,
     ) -> Worker:
         """Register as a rank that computes updates. Returns when all ranks have registered.
 
@@ -61,14 +65,16 @@ class Fabric:
         daemon = self._join(params, node_role, "worker", aggregators, process_states)
         return Worker(daemon, node_role)
 
-    def register_as_server(self, params: FabricParams, model: np.ndarray, shard: int = 0) -> Server:
+    def register_as_server(self, params: FabricParams, model: NDArray[np.float32], shard: int = 0) -> Server:
         """Register as a rank that owns the model, float32 ``[n]``, changed in place; or shard number ``shard`` of it.
 
         Waits and raises as :meth:`register_as_worker`.
         """
         return self._serve("server", params, model, shard)
 
-    def register_as_replica(self, server: int, params: FabricParams, model: np.ndarray, shard: int = 0) -> Server:
+    def register_as_replica(
+        self, server: int, params: FabricParams, model: NDArray[np.float32], shard: int = 0
+    ) -> Server:
         """Register as a rank that takes over if rank ``server`` is lost. Waits and raises as
         :meth:`register_as_worker`.
 
@@ -128,7 +134,7 @@ class Fabric:
             self.abort()
         self.close()
 
-    def _serve(self, role: str, params: FabricParams, model: np.ndarray, shard: int) -> Server:
+    def _serve(self, role: str, params: FabricParams, model: NDArray[np.float32], shard: int) -> Server:
         node_role = ServerRole(model, params.momentum, params.delay_bound, params.version)
         self._join(params, node_role, role, elements=len(model), crc=zlib.crc32(model.data), shard=shard)
         return Server(node_role)
@@ -139,7 +145,7 @@ class Fabric:
         node_role: NodeRole,
         role: str,
         aggregators: int = 0,
-        process_states: Mapping[str, np.ndarray] | None = None,
+        process_states: Mapping[str, NDArray[np.float32]] | None = None,
         **fields: Any,
     ) -> Daemon:
         gang, endpoints = self._gang, self._endpoints
@@ -171,7 +177,7 @@ class Worker:
         self._daemon, self._node_role = daemon, node_role
         self.elements = node_role.elements
 
-    def push(self, server: int, update: np.ndarray, update_norm: float | None = None) -> PushHandle:
+    def push(self, server: int, update: NDArray[np.float32], update_norm: float | None = None) -> PushHandle:
         """Copy an update and hand it over. It is sent when the scheduler orders so.
 
         :param server: the rank that registered the model; any of the servers if the model is sharded.
@@ -184,7 +190,7 @@ class Worker:
         self._daemon.report(ready)
         return push
 
-    def get(self, server: int, model: np.ndarray) -> int:
+    def get(self, server: int, model: NDArray[np.float32]) -> int:
         """Copy the model into ``model``, float32 ``[n]``, and return its version, the number of updates that it
         contains.
 
@@ -199,7 +205,7 @@ class Worker:
         self._daemon.report(self._node_role.request_model(server, model))
         return self._node_role.await_model(model)
 
-    def all_reduce(self, update: np.ndarray) -> np.ndarray:
+    def all_reduce(self, update: NDArray[np.float32]) -> NDArray[np.float32]:
         """Overwrite ``update`` with the sum over all workers, and return it. All remaining workers call this in the
         same order.
 
@@ -243,7 +249,7 @@ class Server:
         """
         self._node_role.serve(timeout)
 
-    def snapshot(self) -> tuple[np.ndarray, int]:
+    def snapshot(self) -> tuple[NDArray[np.float32], int]:
         """Return a copy of the model, float32 ``[n]``, and its version, the number of updates that it contains."""
         return self._node_role.snapshot()
 

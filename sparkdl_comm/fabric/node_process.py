@@ -24,6 +24,7 @@ from dataclasses import replace
 from typing import Any
 
 import numpy as np
+from numpy.typing import NDArray
 
 from sparkdl_comm.errors import DeadlineError, GangError, SparkdlCommError
 from sparkdl_comm.fabric.aggregator import AggregatorRole
@@ -63,7 +64,7 @@ class NodeProcess:
         params: FabricParams,
         ports: tuple[int, int],
         role: str,
-        state: np.ndarray | None = None,
+        state: NDArray[np.float32] | None = None,
     ) -> None:
         self.role = role
         environment = {**os.environ, "PYTHONPATH": os.pathsep.join(path or os.getcwd() for path in sys.path)}
@@ -97,7 +98,7 @@ class NodeProcess:
         """True while the process runs."""
         return self._process.poll() is None
 
-    def fetch_state(self, patience: float) -> np.ndarray:
+    def fetch_state(self, patience: float) -> NDArray[np.float32]:
         """Return the state of a server or replica, in the format of :meth:`ServerRole.copy_state`. It must not be
         applying updates.
 
@@ -158,7 +159,7 @@ class _Listener:
         handler(sock, rank)
 
 
-def _answer_state_requests(sock: socket.socket, state: Callable[[], np.ndarray], patience: float) -> None:
+def _answer_state_requests(sock: socket.socket, state: Callable[[], NDArray[np.float32]], patience: float) -> None:
     """Answer the rank's requests for the state. Exit the process when the rank closes its end or dies."""
     try:
         while True:
@@ -172,7 +173,7 @@ def _answer_state_requests(sock: socket.socket, state: Callable[[], np.ndarray],
         os._exit(0)
 
 
-def _empty_state() -> np.ndarray:
+def _empty_state() -> NDArray[np.float32]:
     return np.empty(0, np.float32)
 
 

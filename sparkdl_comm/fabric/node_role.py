@@ -7,6 +7,7 @@ from collections.abc import Callable
 from dataclasses import dataclass
 
 import numpy as np
+from numpy.typing import NDArray
 
 from sparkdl_comm.errors import DeadlineError, GangError, ProtocolError, SparkdlCommError
 from sparkdl_comm.fabric.protocol import Fence, Fenced, Message, Send
@@ -17,7 +18,7 @@ from sparkdl_comm.fabric.receiver import Arrival
 class Payload:
     """Data to send: float32 ``values``, and for the header ``version`` (``Header.base_version``) and ``count``."""
 
-    values: np.ndarray
+    values: NDArray[np.float32]
     version: int
     count: int = 0
 

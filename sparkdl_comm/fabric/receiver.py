@@ -11,6 +11,7 @@ from collections.abc import Callable, Collection
 from dataclasses import dataclass
 
 import numpy as np
+from numpy.typing import NDArray
 
 from sparkdl_comm.errors import DeadlineError, GangError, ProtocolError, SparkdlCommError
 from sparkdl_comm.fabric.message import HEADER_BYTES, Header, Kind
@@ -31,7 +32,7 @@ class Arrival:
     """Transfer that has arrived completely: float32 ``values``, and the ``header`` of its last message."""
 
     expected: Expect
-    values: np.ndarray
+    values: NDArray[np.float32]
     header: Header
 
 
@@ -41,11 +42,11 @@ class _Incoming:
     def __init__(self, expected: Expect) -> None:
         self.expected = expected
         self.missing_bytes = 4 * expected.elements
-        self._values: np.ndarray | None = None
+        self._values: NDArray[np.float32] | None = None
         self._lock = threading.Lock()
 
     @property
-    def values(self) -> np.ndarray:
+    def values(self) -> NDArray[np.float32]:
         """Memory for the transfer, allocated when its first message arrives."""
         with self._lock:
             if self._values is None:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import numpy as np
 import torch
+from numpy.typing import NDArray
 
 from sparkdl_comm.collectives.communicator import Communicator
 from sparkdl_comm.collectives.rank_group import RankGroup
@@ -17,12 +18,12 @@ def register_as_worker(params: FabricParams, aggregators: int = 1) -> Worker:
     return _current_fabric().register_as_worker(params, aggregators)
 
 
-def register_as_server(params: FabricParams, model: np.ndarray, shard: int = 0) -> Server:
+def register_as_server(params: FabricParams, model: NDArray[np.float32], shard: int = 0) -> Server:
     """See :meth:`Fabric.register_as_server`."""
     return _current_fabric().register_as_server(params, model, shard)
 
 
-def register_as_replica(server: int, params: FabricParams, model: np.ndarray, shard: int = 0) -> Server:
+def register_as_replica(server: int, params: FabricParams, model: NDArray[np.float32], shard: int = 0) -> Server:
     """See :meth:`Fabric.register_as_replica`."""
     return _current_fabric().register_as_replica(server, params, model, shard)
 

@@ -9,6 +9,7 @@ from __future__ import annotations
 from collections.abc import Callable, Collection
 
 import numpy as np
+from numpy.typing import NDArray
 
 from sparkdl_comm.errors import GangError, InputError
 from sparkdl_comm.fabric.message import Kind
@@ -19,9 +20,9 @@ from sparkdl_comm.fabric.receiver import Arrival
 
 #: ``update_callback(model, update, count)`` applies the sum of ``count`` updates to ``model`` in place; both float32
 #: ``[n]``.
-UpdateCallback = Callable[[np.ndarray, np.ndarray, int], None]
+UpdateCallback = Callable[[NDArray[np.float32], NDArray[np.float32], int], None]
 #: ``request_callback(model)`` returns what a requesting worker receives, float32 ``[n]``.
-RequestCallback = Callable[[np.ndarray], np.ndarray]
+RequestCallback = Callable[[NDArray[np.float32]], NDArray[np.float32]]
 #: Number of batches of requests for which the server keeps the model snapshot.
 _MAX_SNAPSHOTS = 4
 
@@ -35,7 +36,7 @@ class ServerRole(NodeRole):
     :param version: number of updates that the model contains.
     """
 
-    def __init__(self, model: np.ndarray, momentum: float, delay_bound: int | None, version: int = 0) -> None:
+    def __init__(self, model: NDArray[np.float32], momentum: float, delay_bound: int | None, version: int = 0) -> None:
         if model.dtype != np.float32 or model.ndim != 1 or not model.flags.c_contiguous:
             raise InputError(f"a server's model must be flat and float32, not {model.dtype} of shape {model.shape}")
         super().__init__()
@@ -69,17 +70,17 @@ class ServerRole(NodeRole):
         """Number of updates that the model contains."""
         return self._model.version
 
-    def snapshot(self) -> tuple[np.ndarray, int]:
+    def snapshot(self) -> tuple[NDArray[np.float32], int]:
         """Return a copy of the model, float32 ``[n]``, and its version."""
         with self._changed:
             return self._model.values.copy(), self._model.version
 
-    def copy_state(self) -> np.ndarray:
+    def copy_state(self) -> NDArray[np.float32]:
         """Return a copy of the model, float32 ``[n]``; with momentum ``[2 n]``, the model followed by its last step."""
         with self._changed:
             return self._model.copy_state()
 
-    def load_state(self, state: np.ndarray) -> None:
+    def load_state(self, state: NDArray[np.float32]) -> None:
         """Restore what :meth:`copy_state` returned for another model. Call this before :meth:`begin`."""
         self._model.load_state(state, self.version)
 
@@ -175,7 +176,7 @@ class ServerRole(NodeRole):
         if old_turn is None:  # it was applied already
             self._skip(message.turn)
 
-    def _copy_for_workers(self) -> np.ndarray:
+    def _copy_for_workers(self) -> NDArray[np.float32]:
         """Return a copy of the model as workers receive it."""
         model = self._model.values
         if self._request_callback is None:

@@ -7,6 +7,7 @@ import threading
 from dataclasses import dataclass
 
 import numpy as np
+from numpy.typing import NDArray
 
 from sparkdl_comm.errors import DeadlineError, GangError, InputError, SparkdlCommError
 from sparkdl_comm.fabric.message import Kind
@@ -78,10 +79,10 @@ class PushHandle:
 class _Reduction:
     """Vector of this worker in an all-reduce, overwritten by the sum."""
 
-    vector: np.ndarray
+    vector: NDArray[np.float32]
     is_done: bool = False
 
-    def finish(self, total: np.ndarray) -> None:
+    def finish(self, total: NDArray[np.float32]) -> None:
         np.copyto(self.vector, total)
         self.is_done = True
 
@@ -95,14 +96,14 @@ class WorkerRole(NodeRole):
         self._elements = 0
         self._servers: list[int] = []
         self._version = 0
-        self._updates: dict[int, np.ndarray] = {}
+        self._updates: dict[int, NDArray[np.float32]] = {}
         self._pushes: dict[int, PushHandle] = {}
         self._next_update = 0
         self._batch = -1
-        self._model: np.ndarray | None = None
+        self._model: NDArray[np.float32] | None = None
         self._missing_elements = 0
         self._oldest_version = 0  # oldest version of the shards received
-        self._models: list[tuple[np.ndarray, int]] = []
+        self._models: list[tuple[NDArray[np.float32], int]] = []
         self._last_reduction = 0  # number of this worker's last all-reduce
         self._reductions: dict[int, _Reduction] = {}
         self._summing_servers: dict[int, ServerRole] = {}  # sums of the all-reduces that have this worker as their root
@@ -112,7 +113,7 @@ class WorkerRole(NodeRole):
         """Length of the whole model."""
         return self._elements
 
-    def add_update(self, server: int, update: np.ndarray, norm: float | None) -> tuple[PushHandle, Ready]:
+    def add_update(self, server: int, update: NDArray[np.float32], norm: float | None) -> tuple[PushHandle, Ready]:
         """Copy an update, and return its handle and the message for the scheduler. Errors are those of ``Worker.push``."""
         self._check_server(server)
         if update.shape != (self._elements,) or update.dtype != np.float32:
@@ -132,7 +133,7 @@ class WorkerRole(NodeRole):
             push = self._pushes[number] = PushHandle(self._timeout)
             return push, Ready(number, self._version, norm)
 
-    def await_model(self, model: np.ndarray) -> int:
+    def await_model(self, model: NDArray[np.float32]) -> int:
         """Wait for the model after :class:`Wanted` was sent. Copy it into ``model`` and return its version."""
         with self._changed:
             if not self._changed.wait_for(lambda: self._models or self._has_ended, self._timeout):
@@ -142,7 +143,7 @@ class WorkerRole(NodeRole):
         np.copyto(model, values)
         return self._version
 
-    def add_vector(self, vector: np.ndarray) -> Reduce:
+    def add_vector(self, vector: NDArray[np.float32]) -> Reduce:
         """Take this worker's vector for the next all-reduce, and return the message for the scheduler.
 
         :raises InputError: the vector is not flat, contiguous and float32.
@@ -165,7 +166,7 @@ class WorkerRole(NodeRole):
                 self._raise_if_ended()
             del self._reductions[number]
 
-    def request_model(self, server: int, model: np.ndarray) -> Wanted:
+    def request_model(self, server: int, model: NDArray[np.float32]) -> Wanted:
         """Check the arguments of ``Worker.get``, and return the message for the scheduler. Errors are those of
         ``Worker.get``."""
         self._check_server(server)
@@ -214,7 +215,7 @@ class WorkerRole(NodeRole):
             return self._summing_servers[order.course].await_payload(order)
         with self._changed:
             if order.course:
-                update: np.ndarray | None = self._reductions[order.course].vector
+                update: NDArray[np.float32] | None = self._reductions[order.course].vector
             else:
                 update = self._updates.get(order.update)
         if update is None:

@@ -16,6 +16,7 @@ from typing import Any
 
 import numpy as np
 import torch
+from numpy.typing import NDArray
 
 from sparkdl_comm.conf import PREFIX, CommConf
 from sparkdl_comm.errors import ConfError, GangError, ModelError, NonFiniteLossError
@@ -50,7 +51,7 @@ class FabricWorker(AsynchronousStrategy):
         self._push: PushHandle | None = None
         self._fabric: Fabric | None = None
         self._worker: Worker | None = None
-        self._last_step: np.ndarray | None = None
+        self._last_step: NDArray[np.float32] | None = None
         self._rejected_count = 0
 
     @classmethod
@@ -97,7 +98,7 @@ class FabricWorker(AsynchronousStrategy):
             self._worker = self._fabric.register_as_worker(params, self.conf.fabric_aggregators, states)
         return self._worker
 
-    def _initial_state(self) -> np.ndarray:
+    def _initial_state(self) -> NDArray[np.float32]:
         """Return the server's initial state: the model, and the last step if there is momentum."""
         if not self.conf.fabric_momentum:
             return self._values
