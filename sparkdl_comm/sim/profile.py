@@ -1,4 +1,4 @@
-"""Profiles of neural networks: for each layer the tensors it owns, and the seconds of its forward and backward pass."""
+"""Profiles of neural networks: the tensors of each layer, and the seconds of its forward and backward pass."""
 
 from __future__ import annotations
 
@@ -12,20 +12,22 @@ from typing import Any
 
 from sparkdl_comm.errors import InputError, nearest
 
-#: The profiles that the package ships; python/make_profiles.py wrote them.
+#: Directory of the profiles in the package. python/make_profiles.py wrote them.
 PROFILES = Path(__file__).parent / "profiles"
 
 
 def shipped() -> list[str]:
-    """Their names."""
+    """Return the names of the profiles in the package."""
     return sorted(path.stem for path in PROFILES.glob("*.json"))
 
 
 @dataclass(frozen=True)
 class Layer:
-    """A layer that owns parameters: ``shapes`` of its tensors by name, seconds of ``forward`` and ``backward`` for a batch.
+    """Layer that owns parameters. A module without parameters (activation, pooling) is part of the layer before it.
 
-    What has no parameters (activations, pooling) is counted into the layer before it.
+    :param shapes: shapes of its tensors, by name.
+    :param forward: seconds of the forward pass for a batch.
+    :param backward: seconds of the backward pass for a batch.
     """
 
     name: str
@@ -35,15 +37,17 @@ class Layer:
 
     @property
     def parameters(self) -> int:
-        """Elements of all its tensors."""
+        """Number of elements of all its tensors."""
         return sum(math.prod(shape) for shape in self.shapes.values())
 
 
 @dataclass(frozen=True)
 class Profile:
-    """A network's layers, in the order of the forward pass. ``rows``: of the batch that the seconds are for.
+    """Profile of a network.
 
-    ``source`` says where shapes and seconds come from.
+    :param rows: rows of the batch that the seconds are for.
+    :param source: origin of the shapes and seconds.
+    :param layers: layers in the order of the forward pass.
     """
 
     title: str
@@ -53,16 +57,20 @@ class Profile:
 
     @property
     def parameters(self) -> int:
-        """Elements of all parameters."""
+        """Number of elements of all parameters."""
         return sum(layer.parameters for layer in self.layers)
 
     @property
     def seconds(self) -> float:
-        """Of one forward and backward pass."""
+        """Seconds of one forward and backward pass."""
         return math.fsum(layer.forward + layer.backward for layer in self.layers)
 
     def scaled(self, parameters: float, seconds: float) -> Profile:
-        """As many layers with a share of the ``parameters``, one tensor each, that take ``seconds`` times as long."""
+        """Return a profile with scaled layers, each with a single tensor.
+
+        :param parameters: factor of the number of elements.
+        :param seconds: factor of the seconds.
+        """
         return dataclasses.replace(
             self,
             source=f"{self.source}; parameters x {parameters:g}, seconds x {seconds:g}",
@@ -79,22 +87,23 @@ class Profile:
 
     @classmethod
     def load(cls, name: str) -> Profile:
-        """A profile that the package ships.
+        """Return a profile of the package.
 
-        :raises InputError: there is none of this name; lists the known ones.
+        :raises InputError: there is no profile ``name``; lists the known ones.
         """
         if name not in (known := shipped()):
             raise InputError(
-                f"profile {name!r} is not known; there are {', '.join(known)} (or read a file: Profile.read)"
+                f"profile {name!r} is not known. There are {', '.join(known)} (or read a file: Profile.read)"
                 f"{nearest(name, known)}"
             )
         return cls.read(PROFILES / f"{name}.json")
 
     @classmethod
     def read(cls, path: Path) -> Profile:
-        """A profile from a JSON file, as :meth:`to_json` writes it.
+        """Return a profile from a JSON file that :meth:`to_json` wrote.
 
-        :raises InputError: fields are missing or too many, names come twice, shapes or times cannot be; names file and layer.
+        :raises InputError: fields are missing or unknown, names are not unique, shapes or seconds are invalid; names
+            file and layer.
         """
         try:
             return cls._of(json.loads(path.read_text()))
@@ -106,7 +115,7 @@ class Profile:
         profile = cls(**{**parsed, "layers": tuple(Layer(**layer) for layer in parsed.get("layers", ()))})
         names = [layer.name for layer in profile.layers]
         if not names or len(set(names)) < len(names):
-            raise InputError("needs layers, each with a name of its own")
+            raise InputError("needs layers with unique names")
         for layer in profile.layers:
             sizes = [size for shape in layer.shapes.values() for size in shape]
             if not layer.shapes or not all(type(size) is int and size > 0 for size in sizes):
@@ -117,7 +126,9 @@ class Profile:
         return profile
 
     def to_json(self) -> str:
-        """One line per layer, so that versions can be compared; seconds to a nanosecond."""
+        """Return the profile as JSON, with one line per layer, so that diffs are readable. Seconds are rounded to a
+        nanosecond.
+        """
         head = {"title": self.title, "rows": self.rows, "source": self.source}
         lines = [
             json.dumps(

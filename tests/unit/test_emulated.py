@@ -93,7 +93,7 @@ def test_lenet_has_the_shapes_of_the_real_one() -> None:
         ({"layers": []}, "needs layers"),
         ({"layers": [{"name": "a", "shapes": {"w": [0]}, "forward": 1, "backward": 1}]}, "layer a: shapes"),
         ({"layers": [{"name": "a", "shapes": {"w": [2]}, "forward": -1, "backward": 1}]}, "layer a: seconds"),
-        ({"layers": [{"name": "a", "shapes": {"w": [2]}, "forward": 1, "backward": 1}] * 2}, "name of its own"),
+        ({"layers": [{"name": "a", "shapes": {"w": [2]}, "forward": 1, "backward": 1}] * 2}, "unique names"),
         ({"colour": "red"}, "colour"),
     ],
 )

@@ -1,7 +1,7 @@
 """Steps and epochs of one rank.
 
 ``training_loop.py`` runs the steps, and ``progress.py`` counts them. ``asynchronous_loop.py`` is the loop for
-strategies without common steps, and ``loops.py`` chooses the loop. ``row_assignment.py`` assigns rows to ranks, and
+strategies without common steps. ``row_assignment.py`` assigns rows to ranks, and
 ``row_exchange.py`` fetches rows from other ranks. ``step_rows.py`` reads the rows of a step ahead, and
 ``augmentation.py`` changes them. ``objective.py`` computes the loss, and ``class_mean.py`` the mean of losses over
 classes.
