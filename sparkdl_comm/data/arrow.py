@@ -6,10 +6,12 @@ Columns hold numbers or arrays of numbers, nested to any depth. All arrays at on
 from __future__ import annotations
 
 from collections.abc import Callable
+from typing import Any
 
 import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
+from numpy.typing import NDArray
 
 from sparkdl_comm.data import sparse, vectors
 from sparkdl_comm.data.decoding import decode_column
@@ -18,7 +20,7 @@ from sparkdl_comm.data.ragged import Ragged
 from sparkdl_comm.errors import InputError
 
 
-def read(field: Field, column: pa.Array) -> np.ndarray | Ragged:
+def read(field: Field, column: pa.Array) -> NDArray[Any] | Ragged:
     """Return all rows of a batch as an array ``[rows, …]`` of the field's type and shape.
 
     Accepts numbers, arrays, ML Vectors and encoded values. Returns a view where possible. Rows of a field with
@@ -54,7 +56,7 @@ def refuse_nulls(field: Field, nulls: int, rows: int) -> None:
         )
 
 
-def cast_rows(field: Field, rows: np.ndarray) -> np.ndarray:
+def cast_rows(field: Field, rows: NDArray[Any]) -> NDArray[Any]:
     """Return ``rows`` in the field's type and shape.
 
     :raises InputError: the field's shape does not fit.
@@ -79,7 +81,7 @@ def count_null_rows(column: pa.Array) -> int:
     return int(find_rows(column, is_null).sum())
 
 
-def find_rows(column: pa.Array, test: Callable[[pa.Array], np.ndarray]) -> np.ndarray:
+def find_rows(column: pa.Array, test: Callable[[pa.Array], NDArray[np.bool_]]) -> NDArray[np.bool_]:
     """Return a bool array ``[rows]``: true where ``test`` is true for the row or for anything in it.
 
     :param test: function from an array of lists or numbers to bool per element.
@@ -95,7 +97,7 @@ def find_rows(column: pa.Array, test: Callable[[pa.Array], np.ndarray]) -> np.nd
     return is_bad
 
 
-def find_first(column: pa.Array, test: Callable[[pa.Array], np.ndarray]) -> float | None:
+def find_first(column: pa.Array, test: Callable[[pa.Array], NDArray[np.bool_]]) -> float | None:
     """Return the first number for which ``test`` is true, at any depth, or None. See :func:`find_rows`."""
     while is_list(column.type):
         column = column.flatten()
@@ -103,11 +105,12 @@ def find_first(column: pa.Array, test: Callable[[pa.Array], np.ndarray]) -> floa
     return float(bad_numbers[0].as_py()) if len(bad_numbers) else None
 
 
-def is_null(column: pa.Array) -> np.ndarray:
+def is_null(column: pa.Array) -> NDArray[np.bool_]:
     """Return a bool array: true for null elements. A test for :func:`find_rows`."""
     if column.null_count == 0:
         return np.zeros(len(column), bool)
-    return column.is_null().to_numpy(zero_copy_only=False)
+    nulls: NDArray[np.bool_] = column.is_null().to_numpy(zero_copy_only=False)
+    return nulls
 
 
 def distinct_lengths(column: pa.Array) -> list[set[int]]:
@@ -128,7 +131,7 @@ def format_lengths(levels: list[set[int]]) -> str:
     return ", ".join(str(length) for length in sorted(different)[:8])
 
 
-def to_array(column: pa.Array) -> np.ndarray:
+def to_array(column: pa.Array) -> NDArray[Any]:
     """Return a column as an array ``[rows, length, …]``, a view where possible.
 
     :param column: without nulls, with one length at each depth.
@@ -138,10 +141,11 @@ def to_array(column: pa.Array) -> np.ndarray:
         outer, kind, column = len(column), column.type, column.flatten()
         fixed = pa.types.is_fixed_size_list(kind)  # its length is known even without rows
         shape.append(kind.list_size if fixed else len(column) // outer if outer else 0)
-    return column.to_numpy(zero_copy_only=False).reshape(shape)
+    numbers: NDArray[Any] = column.to_numpy(zero_copy_only=False)
+    return numbers.reshape(shape)
 
 
-def to_ragged(column: pa.Array) -> tuple[np.ndarray, np.ndarray]:
+def to_ragged(column: pa.Array) -> tuple[NDArray[Any], NDArray[np.int64]]:
     """Return all elements of lists without nulls, ``[elements, …]``, and the lengths of the lists, int64 ``[rows]``.
 
     The elements are a view where possible.
@@ -150,4 +154,4 @@ def to_ragged(column: pa.Array) -> tuple[np.ndarray, np.ndarray]:
 
 
 def is_list(kind: pa.DataType) -> bool:
-    return pa.types.is_list(kind) or pa.types.is_large_list(kind) or pa.types.is_fixed_size_list(kind)
+    return bool(pa.types.is_list(kind) or pa.types.is_large_list(kind) or pa.types.is_fixed_size_list(kind))

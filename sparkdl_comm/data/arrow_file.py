@@ -21,6 +21,7 @@ from typing import Any
 import numpy as np
 import pyarrow as pa
 import torch
+from numpy.typing import NDArray
 
 from sparkdl_comm.data import arrow
 
@@ -40,7 +41,7 @@ class ColumnLayout:
 
     dtype: np.dtype[Any]
     shape: tuple[int, ...]
-    offsets: np.ndarray | None = None
+    offsets: NDArray[np.int64] | None = None
 
     def size_bytes(self, rows: int) -> int:
         """Return the size of the column in bytes."""
@@ -123,8 +124,8 @@ class MappedFile:
             self._map = mmap.mmap(file.fileno(), 0, access=access)
         memory = pa.py_buffer(self._map)
         batch = pa.ipc.open_file(memory).get_batch(0)
-        self.arrays: dict[str, np.ndarray] = {}
-        self.offsets: dict[str, np.ndarray] = {}
+        self.arrays: dict[str, NDArray[Any]] = {}
+        self.offsets: dict[str, NDArray[np.int64]] = {}
         for name, column in zip(batch.schema.names, batch.columns, strict=True):
             if pa.types.is_large_list(column.type):
                 self.offsets[name] = self._view(column.buffers()[1], memory, np.dtype(np.int64))
@@ -138,7 +139,7 @@ class MappedFile:
         self._row_bytes = len(self._map) // max(batch.num_rows, 1) + _FAULT_AROUND_BYTES
         self._touched_bytes = 0
 
-    def _view(self, buffer: pa.Buffer, memory: pa.Buffer, dtype: np.dtype[Any]) -> np.ndarray:
+    def _view(self, buffer: pa.Buffer, memory: pa.Buffer, dtype: np.dtype[Any]) -> NDArray[Any]:
         if not buffer.size:
             return np.empty(0, dtype)
         return np.frombuffer(self._map, dtype, buffer.size // dtype.itemsize, buffer.address - memory.address)
@@ -157,7 +158,7 @@ class MappedFile:
         if self._touched_bytes > _MAPPED_BYTES and self.size_bytes > _MAPPED_BYTES:
             self._release_pages()
 
-    def copy(self, array: np.ndarray) -> np.ndarray:
+    def copy(self, array: NDArray[Any]) -> NDArray[Any]:
         """Return a copy in memory of rows of one of :attr:`arrays`, unmapping the pages while copying."""
         result = np.empty_like(array)
         size = max(1, _MAPPED_BYTES * len(array) // max(1, array.nbytes))
@@ -171,7 +172,7 @@ class MappedFile:
         self._map.madvise(mmap.MADV_DONTNEED)
 
 
-def as_tensor(array: np.ndarray) -> torch.Tensor:
+def as_tensor(array: NDArray[Any]) -> torch.Tensor:
     """Return ``array`` as a tensor that shares its memory, which may be read-only."""
     with warnings.catch_warnings():
         warnings.filterwarnings("ignore", message="The given NumPy array is not writable", category=UserWarning)

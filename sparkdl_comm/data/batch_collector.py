@@ -15,6 +15,7 @@ from typing import Any
 import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
+from numpy.typing import NDArray
 
 from sparkdl_comm.data import arrow_file
 from sparkdl_comm.data.arrow_file import ColumnLayout, MappedFile
@@ -54,9 +55,9 @@ class BatchCollector:
 
     def __init__(self, rows: RowFormat, disk: LocalDisk | None) -> None:
         self._rows = rows
-        self._ids: list[np.ndarray] = []
-        self._is_validation: list[np.ndarray] = []
-        self._lengths: dict[str, list[np.ndarray]] = {
+        self._ids: list[NDArray[np.int64]] = []
+        self._is_validation: list[NDArray[np.bool_]] = []
+        self._lengths: dict[str, list[NDArray[np.int64]]] = {
             name: [] for name, field in rows.named_fields() if field.is_ragged
         }
         self._in_memory: list[pa.RecordBatch] = []
@@ -90,7 +91,8 @@ class BatchCollector:
 
     def clear(self) -> None:
         """Release all batches, because there are rows that cannot be used."""
-        for part in (self._ids, self._is_validation, self._in_memory, *self._lengths.values()):
+        parts: list[list[Any]] = [self._ids, self._is_validation, self._in_memory, *self._lengths.values()]
+        for part in parts:
             part.clear()
         if self._spill is not None:
             self._spill.close()
@@ -204,6 +206,6 @@ class BatchCollector:
             self.folder = None
 
 
-def _copy(column: pa.Array, dtype: Any) -> np.ndarray:
+def _copy(column: pa.Array, dtype: Any) -> NDArray[Any]:
     """Return a copy of the values, so that the batch can be released."""
     return np.array(column.to_numpy(zero_copy_only=False), dtype)

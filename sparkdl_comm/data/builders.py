@@ -6,11 +6,12 @@ There is one builder for rows of one shape, and one for rows of different length
 from __future__ import annotations
 
 import math
-from typing import Protocol
+from typing import Any, Protocol
 
 import numpy as np
 import pyarrow as pa
 import torch
+from numpy.typing import NDArray
 
 from sparkdl_comm.data import arrow, arrow_file
 from sparkdl_comm.data.arrow_file import ColumnLayout
@@ -28,16 +29,16 @@ class Builder(Protocol):
     there are no rows, its type and shape may be set.
     """
 
-    array: np.ndarray
+    array: NDArray[Any]
 
     def layout(self, column: pa.Array) -> ColumnLayout | None:
         """Return the type and shape that rows such as those of ``column`` need. None: only other rows have
         elements."""
 
-    def put(self, column: pa.Array, where: np.ndarray) -> None:
+    def put(self, column: pa.Array, where: NDArray[np.intp]) -> None:
         """Store rows without nulls at the places ``where``."""
 
-    def differs_from_next(self, rows: np.ndarray) -> np.ndarray:
+    def differs_from_next(self, rows: NDArray[np.intp]) -> NDArray[np.bool_]:
         """Return bool per row of ``rows``: true if its bytes differ from those of the next row."""
 
     def row_bytes(self, row: int) -> bytes:
@@ -55,14 +56,14 @@ class ArrayBuilder:
 
     def __init__(self, field: Field, rows: int) -> None:
         self._field, self._rows = field, rows
-        self.array = np.empty((0,), field.type_of(np.dtype(np.float32)))
+        self.array: NDArray[Any] = np.empty((0,), field.type_of(np.dtype(np.float32)))
 
     def layout(self, column: pa.Array) -> ColumnLayout:
         array = arrow.to_array(column)
         dtype = self._field.type_of(array.dtype)
         return ColumnLayout(dtype, self._field.row_shape(array.shape[1:], dtype))
 
-    def put(self, column: pa.Array, where: np.ndarray) -> None:
+    def put(self, column: pa.Array, where: NDArray[np.intp]) -> None:
         if len(self.array) == 0:
             layout = self.layout(column)
             self.array = np.empty((self._rows, *layout.shape), layout.dtype)
@@ -71,12 +72,13 @@ class ArrayBuilder:
     def build(self) -> torch.Tensor:
         return arrow_file.as_tensor(self.array)
 
-    def differs_from_next(self, rows: np.ndarray) -> np.ndarray:
+    def differs_from_next(self, rows: NDArray[np.intp]) -> NDArray[np.bool_]:
         view = _as_bytes(self.array)
-        return (view[rows] != view[rows + 1]).any(1)
+        differs: NDArray[np.bool_] = (view[rows] != view[rows + 1]).any(1)
+        return differs
 
     def row_bytes(self, row: int) -> bytes:
-        return self.array[row].tobytes()
+        return self.array[row : row + 1].tobytes()
 
     def reorder(self, start: int, order: list[int]) -> None:
         self.array[start : start + len(order)] = self.array[order]
@@ -88,10 +90,10 @@ class RaggedBuilder:
     ``offsets``: where each row begins, and the end of the last one.
     """
 
-    def __init__(self, field: Field, lengths: np.ndarray) -> None:
+    def __init__(self, field: Field, lengths: NDArray[np.int64]) -> None:
         """``lengths``: of all rows, in their final order."""
         self._field, self.offsets = field, offsets_of(lengths)
-        self.array = np.empty((0,), field.type_of(np.dtype(np.float32)))
+        self.array: NDArray[Any] = np.empty((0,), field.type_of(np.dtype(np.float32)))
 
     def layout(self, column: pa.Array) -> ColumnLayout | None:
         elements, _ = arrow.to_ragged(column)
@@ -99,7 +101,7 @@ class RaggedBuilder:
             return None
         return ColumnLayout(self._field.storage_type(elements.dtype), elements.shape[1:], self.offsets)
 
-    def put(self, column: pa.Array, where: np.ndarray) -> None:
+    def put(self, column: pa.Array, where: NDArray[np.intp]) -> None:
         elements, lengths = arrow.to_ragged(column)
         layout = self.layout(column)
         if len(self.array) == 0 and layout is not None:
@@ -110,9 +112,9 @@ class RaggedBuilder:
     def build(self) -> Ragged:
         return Ragged(self._field, arrow_file.as_tensor(self.array), torch.from_numpy(self.offsets))
 
-    def differs_from_next(self, rows: np.ndarray) -> np.ndarray:
+    def differs_from_next(self, rows: NDArray[np.intp]) -> NDArray[np.bool_]:
         starts, middles, ends = (self.offsets[rows + more] for more in range(3))
-        differs = middles - starts != ends - middles
+        differs: NDArray[np.bool_] = middles - starts != ends - middles
         same_length = np.flatnonzero(~differs)
         starts, middles = starts[same_length], middles[same_length]
         view = _as_bytes(self.array)
@@ -130,7 +132,7 @@ class RaggedBuilder:
         self.offsets[start + 1 : start + len(order) + 1] = first + np.cumsum([len(row) for row in rows])
 
 
-def order_equal_ids(ids: np.ndarray, is_validation: np.ndarray, columns: list[Builder]) -> None:
+def order_equal_ids(ids: NDArray[np.int64], is_validation: NDArray[np.bool_], columns: list[Builder]) -> None:
     """Sort rows that have equal ids but different contents by their bytes.
 
     :param ids: of all rows, sorted within each part.
@@ -152,11 +154,12 @@ def order_equal_ids(ids: np.ndarray, is_validation: np.ndarray, columns: list[Bu
             column.reorder(rows.start, order)
 
 
-def _as_bytes(array: np.ndarray) -> np.ndarray:
+def _as_bytes(array: NDArray[Any]) -> NDArray[np.uint8]:
     """Return a view of ``[rows, …]`` as uint8 ``[rows, bytes]``."""
     return array.reshape(len(array), math.prod(array.shape[1:])).view(np.uint8)
 
 
-def _element_indices(starts: np.ndarray, lengths: np.ndarray) -> np.ndarray:
+def _element_indices(starts: NDArray[np.int64], lengths: NDArray[np.int64]) -> NDArray[np.int64]:
     """Return the indices of all elements of rows that begin at ``starts`` and have ``lengths``."""
-    return np.arange(lengths.sum()) + np.repeat(starts - (np.cumsum(lengths) - lengths), lengths)
+    indices: NDArray[np.int64] = np.arange(lengths.sum()) + np.repeat(starts - (np.cumsum(lengths) - lengths), lengths)
+    return indices

@@ -115,7 +115,7 @@ def _split_rows(column: pa.Array) -> Any:
     kind = column.type
     if pa.types.is_list(kind) or pa.types.is_large_list(kind):
         flat = torch.from_numpy(np.array(column.flatten().to_numpy(zero_copy_only=False)))
-        return flat.split(np.diff(column.offsets.to_numpy()).tolist())
+        return torch.split(flat, np.diff(column.offsets.to_numpy()).tolist())
     if pa.types.is_integer(kind) or pa.types.is_floating(kind) or pa.types.is_boolean(kind):
         return torch.from_numpy(np.array(column.to_numpy(zero_copy_only=False))).unbind()
     return column.to_pylist()

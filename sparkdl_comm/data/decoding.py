@@ -10,6 +10,7 @@ from typing import Any
 
 import numpy as np
 import pyarrow as pa
+from numpy.typing import NDArray
 
 from sparkdl_comm.data import sparse
 from sparkdl_comm.data.fields import Field, RowFormat
@@ -74,7 +75,7 @@ def decode_column(field: Field, column: pa.Array) -> pa.Array:
     return numbers.take(pa.array([None if array is None else next(places) for array in arrays], pa.int64()))
 
 
-def _to_ragged(field: Field, arrays: list[np.ndarray | None], usable: list[np.ndarray]) -> pa.Array:
+def _to_ragged(field: Field, arrays: list[NDArray[Any] | None], usable: list[NDArray[Any]]) -> pa.Array:
     if len({array.shape[1:] for array in usable}) > 1 or not all(array.ndim for array in usable):
         shown = ", ".join(str(list(shape)) for shape in sorted({array.shape for array in usable})[:8])
         raise InputError(
@@ -86,7 +87,7 @@ def _to_ragged(field: Field, arrays: list[np.ndarray | None], usable: list[np.nd
     return pa.LargeListArray.from_arrays(offsets, _to_lists(np.concatenate(usable)))
 
 
-def _to_lists(rows: np.ndarray) -> pa.Array:
+def _to_lists(rows: NDArray[Any]) -> pa.Array:
     """Return ``[rows, …]`` as an Arrow array of numbers, or of nested lists of fixed size."""
     numbers: pa.Array = pa.array(rows.reshape(-1))
     for length in reversed(rows.shape[1:]):
@@ -94,7 +95,7 @@ def _to_lists(rows: np.ndarray) -> pa.Array:
     return numbers
 
 
-def _decode_value(field: Field, value: Any) -> np.ndarray:
+def _decode_value(field: Field, value: Any) -> NDArray[Any]:
     assert field.decode is not None
     try:
         array = np.asarray(field.decode(value))

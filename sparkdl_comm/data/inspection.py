@@ -8,13 +8,14 @@ from typing import Any, TypeAlias
 
 import numpy as np
 import pyarrow as pa
+from numpy.typing import NDArray
 
 from sparkdl_comm.data import arrow, sparse
 from sparkdl_comm.data.fields import Field, RowFormat
 from sparkdl_comm.errors import InputError
 
 #: Test for :func:`arrow.find_rows`: true for bad elements.
-ElementTest: TypeAlias = Callable[[pa.Array], np.ndarray]
+ElementTest: TypeAlias = Callable[[pa.Array], NDArray[np.bool_]]
 
 _LENGTH_ADVICE = (
     "Pad or cut them to one length n before fit, e.g. with F.slice(F.concat(column, F.array_repeat(F.lit(0), n)), 1, n)."
@@ -89,7 +90,7 @@ class RowInspection:
             is_bad = arrow.find_rows(usable, test)
             self._count(f"{problem} in {field}", is_bad, arrow.find_first(usable, test) if is_bad.any() else None)
 
-    def _count(self, problem: str, is_bad: np.ndarray, example: float | None = None) -> None:
+    def _count(self, problem: str, is_bad: NDArray[np.bool_], example: float | None = None) -> None:
         count = int(is_bad.sum())
         if count:
             self._counts[problem] = self._counts.get(problem, 0) + count
@@ -145,11 +146,11 @@ def check_reports(reports: Sequence[dict[str, Any]]) -> None:
 def _bad_value_tests(field: Field) -> list[tuple[str, ElementTest]]:
     """Return a description and a test for each kind of value that the column must not have."""
 
-    def not_finite(column: pa.Array) -> np.ndarray:
+    def not_finite(column: pa.Array) -> NDArray[np.bool_]:
         numbers = _to_numbers(column)
         return np.zeros(len(column), bool) if numbers is None or numbers.dtype.kind != "f" else ~np.isfinite(numbers)
 
-    def not_representable(column: pa.Array) -> np.ndarray:
+    def not_representable(column: pa.Array) -> NDArray[np.bool_]:
         numbers = _to_numbers(column)
         if numbers is None or np.can_cast(numbers.dtype, field.type_of(numbers.dtype)):
             return np.zeros(len(column), bool)
@@ -158,7 +159,10 @@ def _bad_value_tests(field: Field) -> list[tuple[str, ElementTest]]:
             return np.zeros(len(column), bool)
         limits = np.iinfo(dtype)
         finite = np.isfinite(numbers)
-        return finite & ((np.floor(numbers) != numbers) | (numbers < limits.min) | (numbers > limits.max))
+        is_bad: NDArray[np.bool_] = finite & (
+            (np.floor(numbers) != numbers) | (numbers < limits.min) | (numbers > limits.max)
+        )
+        return is_bad
 
     tests: list[tuple[str, ElementTest]] = [
         (_NOT_FINITE, not_finite),
@@ -167,7 +171,7 @@ def _bad_value_tests(field: Field) -> list[tuple[str, ElementTest]]:
     if field.limits is not None:
         low, high = field.limits
 
-        def outside(column: pa.Array) -> np.ndarray:
+        def outside(column: pa.Array) -> NDArray[np.bool_]:
             numbers = _to_numbers(column)
             return np.zeros(len(column), bool) if numbers is None else (numbers < low) | (numbers > high)
 
@@ -175,5 +179,5 @@ def _bad_value_tests(field: Field) -> list[tuple[str, ElementTest]]:
     return tests
 
 
-def _to_numbers(column: pa.Array) -> np.ndarray | None:
+def _to_numbers(column: pa.Array) -> NDArray[Any] | None:
     return None if arrow.is_list(column.type) else column.to_numpy(zero_copy_only=False)

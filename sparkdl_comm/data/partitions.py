@@ -17,6 +17,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 
 import numpy as np
+from numpy.typing import NDArray
 
 from sparkdl_comm.errors import InputError
 
@@ -77,7 +78,7 @@ class BatchSampler:
         return rounds * step + min(step, rest)
 
 
-def permutation(rows: int, seed: int, epoch: int, rank: int) -> np.ndarray:
+def permutation(rows: int, seed: int, epoch: int, rank: int) -> NDArray[np.int64]:
     """Return the order of a rank's rows in an epoch, int64 ``[rows]``: a pure function of the arguments.
 
     ``seed`` may be negative, as Spark's are. ``epoch`` and ``rank`` start at 0.
@@ -86,7 +87,7 @@ def permutation(rows: int, seed: int, epoch: int, rank: int) -> np.ndarray:
     return np.random.Generator(np.random.Philox(sequence)).permutation(rows)
 
 
-def deal_rows(counts: Sequence[int], seed: int, epoch: int, rank: int) -> np.ndarray:
+def deal_rows(counts: Sequence[int], seed: int, epoch: int, rank: int) -> NDArray[np.int64]:
     """Return the rows that a rank uses in an epoch that shuffles rows across ranks, in order, int64 ``[counts[rank]]``.
 
     The result is a pure function of the arguments. A row's number is its position among the rows of all ranks, rank 0

@@ -12,6 +12,7 @@ from typing import Any
 
 import numpy as np
 import torch
+from numpy.typing import NDArray
 
 from sparkdl_comm.data import sparse
 from sparkdl_comm.data.fields import Field
@@ -30,7 +31,7 @@ class Ragged:
     offsets: torch.Tensor
 
     @classmethod
-    def of(cls, field: Field, values: np.ndarray, lengths: np.ndarray) -> Ragged:
+    def of(cls, field: Field, values: NDArray[Any], lengths: NDArray[np.int64]) -> Ragged:
         """Return a column from ``values``, the concatenated rows, and ``lengths``, the length of each row. Copies the
         values."""
         values = np.array(values, field.storage_type(values.dtype))  # a copy: Arrow's memory must not be written to
@@ -82,7 +83,7 @@ class Ragged:
                 " (SyncBatchNorm), so all ranks must run it in each step. Set a larger batchSize, or fewer num_workers"
             )
         assert self.field.collate is not None
-        rows = list(self.values.split(self.lengths.tolist()))
+        rows = list(torch.split(self.values, self.lengths.tolist()))
         try:
             return self.field.collate(rows)
         except Exception as error:  # whatever the user's function raises
@@ -97,6 +98,6 @@ class Ragged:
         return self.offsets.diff()
 
 
-def offsets_of(lengths: np.ndarray) -> np.ndarray:
+def offsets_of(lengths: NDArray[np.int64]) -> NDArray[np.int64]:
     """Return the offsets of rows with these lengths, int64 ``[rows + 1]``: all starts, and the end of the last row."""
     return np.append(0, np.cumsum(lengths, dtype=np.int64))

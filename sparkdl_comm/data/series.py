@@ -14,9 +14,12 @@ DataFrame of ``type``, ``size``, ``indices``, ``values`` binary, text           
 
 from __future__ import annotations
 
+from typing import Any
+
 import numpy as np
 import pandas as pd
 import pyarrow as pa
+from numpy.typing import NDArray
 
 from sparkdl_comm.data import arrow
 from sparkdl_comm.data.fields import Field
@@ -26,7 +29,7 @@ from sparkdl_comm.errors import InputError
 _VECTOR = {"type": pa.int8(), "size": pa.int32(), "indices": pa.list_(pa.int32()), "values": pa.list_(pa.float64())}
 
 
-def read(field: Field, column: pd.Series | pd.DataFrame) -> np.ndarray | Ragged:
+def read(field: Field, column: pd.Series | pd.DataFrame) -> NDArray[Any] | Ragged:
     """Return all rows of a batch, and raise errors, as :func:`sparkdl_comm.data.arrow.read` does."""
     if field.decode is not None:
         return arrow.read(field, pa.array(column, from_pandas=True))
@@ -50,7 +53,7 @@ def read(field: Field, column: pd.Series | pd.DataFrame) -> np.ndarray | Ragged:
     return Ragged.of(field, elements, np.array([len(array) for array in arrays]))
 
 
-def _stack(field: Field, arrays: np.ndarray, rows: int) -> np.ndarray:
+def _stack(field: Field, arrays: NDArray[Any], rows: int) -> NDArray[Any]:
     """Stack ``arrays`` to ``[rows, length, …]``.
 
     :raises InputError: they differ in length.
@@ -58,7 +61,7 @@ def _stack(field: Field, arrays: np.ndarray, rows: int) -> np.ndarray:
     lengths = {len(array) for array in arrays}
     if len(lengths) > 1:
         raise InputError(f"{field}: arrays of different lengths in {rows} rows: {arrow.format_lengths([lengths])}")
-    flat = np.concatenate(arrays)
+    flat: NDArray[Any] = np.concatenate(arrays)
     if flat.dtype == object:
         flat = _stack(field, flat, rows)
     return flat.reshape(len(arrays), *lengths, *flat.shape[1:])

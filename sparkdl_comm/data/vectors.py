@@ -2,9 +2,12 @@
 
 from __future__ import annotations
 
+from typing import Any
+
 import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
+from numpy.typing import NDArray
 
 
 def to_lists(column: pa.StructArray) -> pa.LargeListArray:
@@ -21,18 +24,19 @@ def to_lists(column: pa.StructArray) -> pa.LargeListArray:
     return pa.LargeListArray.from_arrays(offsets, pa.array(filled))
 
 
-def vector_sizes(column: pa.StructArray) -> np.ndarray:
+def vector_sizes(column: pa.StructArray) -> NDArray[np.int64]:
     """Return the size of each Vector, int64 ``[rows]``; 0 for null."""
     _, declared, _, _ = column.flatten()
     return np.where(_is_dense(column), count_stored(column), declared.fill_null(0).to_numpy()).astype(np.int64)
 
 
-def count_stored(column: pa.StructArray) -> np.ndarray:
+def count_stored(column: pa.StructArray) -> NDArray[Any]:
     """Return the number of stored values of each Vector; 0 for null."""
-    return pc.list_value_length(column.flatten()[3]).fill_null(0).to_numpy()
+    counts: NDArray[Any] = pc.list_value_length(column.flatten()[3]).fill_null(0).to_numpy()
+    return counts
 
 
-def stored_elements(column: pa.StructArray) -> tuple[np.ndarray, np.ndarray]:
+def stored_elements(column: pa.StructArray) -> tuple[NDArray[np.int64], NDArray[np.float64]]:
     """Return the index in its Vector, and the value, of each stored value of all Vectors."""
     _, _, indices, values = column.flatten()
     counts = count_stored(column)
@@ -42,9 +46,11 @@ def stored_elements(column: pa.StructArray) -> tuple[np.ndarray, np.ndarray]:
     return within, values.flatten().to_numpy()
 
 
-def _is_dense(column: pa.StructArray) -> np.ndarray:
-    return column.flatten()[0].fill_null(1).to_numpy() == 1
+def _is_dense(column: pa.StructArray) -> NDArray[np.bool_]:
+    is_dense: NDArray[np.bool_] = column.flatten()[0].fill_null(1).to_numpy() == 1
+    return is_dense
 
 
-def _is_null(column: pa.Array) -> np.ndarray:
-    return column.is_null().to_numpy(zero_copy_only=False)
+def _is_null(column: pa.Array) -> NDArray[np.bool_]:
+    nulls: NDArray[np.bool_] = column.is_null().to_numpy(zero_copy_only=False)
+    return nulls

@@ -10,6 +10,7 @@ from typing import Any
 import numpy as np
 import pyarrow as pa
 import torch
+from numpy.typing import NDArray
 
 from sparkdl_comm.data import kept_rows
 from sparkdl_comm.data.arrow_file import MappedFile, as_tensor
@@ -47,7 +48,7 @@ def _with_resident(rows: RowCache, limit_bytes: int) -> RowCache:
     return replace(rows, resident=rows.with_columns([_copy(column, count, rows.file) for column in rows.columns]))
 
 
-def _cumulative_bytes(rows: RowCache) -> np.ndarray:
+def _cumulative_bytes(rows: RowCache) -> NDArray[np.int64]:
     """Return the bytes of the first 0, 1, 2, … rows, int64 ``[rows + 1]``."""
     counted = np.arange(rows.rows + 1, dtype=np.int64)
     total = np.zeros_like(counted)
