@@ -182,7 +182,8 @@ def driver_host(spark: SparkSession, conf: CommConf) -> str:
         family, _, _, _, address = socket.getaddrinfo(server, _ANY_PORT, type=socket.SOCK_DGRAM)[0]
         with socket.socket(family, socket.SOCK_DGRAM) as towards:
             towards.connect(address)
-            return towards.getsockname()[0]
+            own_address: str = towards.getsockname()[0]
+            return own_address
     except OSError as error:
         raise ConfError(
             f"this machine has no address towards the Spark Connect server {server} ({error}). Set "

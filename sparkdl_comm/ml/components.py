@@ -6,7 +6,7 @@ import copy
 import difflib
 import functools
 import inspect
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from typing import Any
 
 import torch
@@ -29,15 +29,15 @@ _CLASS_LOSSES = (torch.nn.CrossEntropyLoss, torch.nn.NLLLoss, torch.nn.MultiMarg
 _CLASS_FUNCTIONS = (F.cross_entropy, F.nll_loss, F.multi_margin_loss)
 
 
-def check_model(model: Any) -> ModelLike:
+def check_model(model: object) -> ModelLike:
     """Return ``model`` if it is a module or makes one when called. For a TorchModel, return its module, to train it
     further.
 
     :raises ModelError: it is something else, or cannot be trained.
     """
-    factory = None
+    factory: Callable[[], torch.nn.Module] | None = None
     if isinstance(model, TorchModel):
-        model, factory = model.module, model.factory
+        factory, model = model.factory, model.module
     if isinstance(model, torch.nn.Module):
         FlatModel(model)  # checks its parameters
         _check_hooks(model)
@@ -84,7 +84,7 @@ def _check_signature(factory: Any) -> None:
         ) from error
 
 
-def make_loss(loss: Any) -> Loss:
+def make_loss(loss: object) -> Loss:
     """Return the loss as a callable ``(output, target)``.
 
     :param loss: a callable; or a loss of torch.nn: an instance, a class or a name.
@@ -130,7 +130,7 @@ def _module_of(loss: Any) -> torch.nn.Module | None:
     return loss if isinstance(loss, torch.nn.Module) else None
 
 
-def make_optimizer_factory(optimizer: Any, learning_rate: float | None = None) -> OptimizerFactory:
+def make_optimizer_factory(optimizer: object, learning_rate: float | None = None) -> OptimizerFactory:
     """Return the optimizer as a callable that takes parameters. None: SGD with learning rate 0.01.
 
     :param learning_rate: replaces the optimizer's learning rate; None: keeps it.
@@ -216,8 +216,9 @@ def make_row_loss(loss: Loss) -> Loss:
         return functools.partial(partial.func, *partial.args, **{**partial.keywords, "reduction": "none"})
     if not isinstance(loss, torch.nn.Module) or not hasattr(loss, "reduction"):
         return loss
-    row_loss: Any = copy.copy(loss)
-    row_loss.reduction = "none"
+    module: Any = copy.copy(loss)
+    module.reduction = "none"
+    row_loss: Loss = module
     return row_loss
 
 

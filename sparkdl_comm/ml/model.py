@@ -123,7 +123,8 @@ class TorchModel(Model, TorchParams, MLReadable["TorchModel"], MLWritable):
         checked = ImportCheck(predictor.predict, is_rank=False)
 
         def predict(batches: Iterator[tuple[pd.Series, ...]]) -> Iterator[pd.DataFrame]:  # pandas_udf reads the types
-            return checked(batches)
+            frames: Iterator[pd.DataFrame] = checked(batches)
+            return frames
 
         score = pandas_udf(predict, StructType(list(map(StructField, outputs, types))))  # type: ignore[call-overload]
         rows = dataset.select("*", *(column.alias(name) for column, name in zip(expressions, inputs, strict=True)))

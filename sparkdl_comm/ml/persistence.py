@@ -122,7 +122,7 @@ class FolderReader(MLReader[T]):
         :raises PersistenceError: there is no readable metadata.
         """
         try:
-            metadata = json.loads((folder / _METADATA).read_text(encoding="utf-8"))
+            metadata: dict[str, Any] = json.loads((folder / _METADATA).read_text(encoding="utf-8"))
             version = metadata["formatVersion"]
         except (OSError, ValueError, KeyError, TypeError) as error:
             raise PersistenceError(f"{path}: not a saved {self._cls.__name__}: {error!r}") from error

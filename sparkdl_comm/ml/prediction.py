@@ -14,6 +14,7 @@ import numpy as np
 import pandas as pd
 import pyarrow as pa
 import torch
+from numpy.typing import NDArray
 from pyspark import Broadcast, TaskContext
 
 from sparkdl_comm.data import series
@@ -109,7 +110,7 @@ def _max_rows(column: pd.Series | pd.DataFrame) -> int:
     return max(1, _PART_BYTES // int(4 * width)) if width is not None and width > 0 else sys.maxsize
 
 
-def _to_argument(values: np.ndarray | Ragged, device: torch.device | None) -> Any:
+def _to_argument(values: NDArray[Any] | Ragged, device: torch.device | None) -> Any:
     """Return the model's argument for the rows of a column."""
     if isinstance(values, Ragged):
         return values.to(device).collate()
@@ -143,7 +144,7 @@ def _concatenate(outputs: Sequence[Any]) -> Any:
     return torch.cat(list(outputs)) if isinstance(first, torch.Tensor) and first.dim() and len(outputs) > 1 else first
 
 
-def _to_arrow(values: np.ndarray) -> pa.Array:
+def _to_arrow(values: NDArray[Any]) -> pa.Array:
     """Return an Arrow column: numbers for ``[rows]``, lists for ``[rows, k]``."""
     if values.ndim == 1:
         return pa.array(values)

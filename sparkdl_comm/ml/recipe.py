@@ -47,32 +47,35 @@ class TrainingRecipe(TorchParams):
 
         :raises ModelError: it cannot be called.
         """
-        if self.decode is not None and not callable(self.decode):
-            raise ModelError(f"decode is {components.describe(self.decode)}; give a function, bytes -> array or tensor")
-        return self.decode
+        decode: Decode | None = self.decode
+        if decode is not None and not callable(decode):
+            raise ModelError(f"decode is {components.describe(decode)}; give a function, bytes -> array or tensor")
+        return decode
 
     def check_collate_fn(self) -> Collate | None:
         """Check ``collate_fn`` and return it.
 
         :raises ModelError: it cannot be called.
         """
-        if self.collate_fn is not None and not callable(self.collate_fn):
+        collate_fn: Collate | None = self.collate_fn
+        if collate_fn is not None and not callable(collate_fn):
             raise ModelError(
-                f"collate_fn is {components.describe(self.collate_fn)}; give a function, list of tensors -> the model's"
+                f"collate_fn is {components.describe(collate_fn)}; give a function, list of tensors -> the model's"
                 " argument, e.g. functools.partial(torch.nn.utils.rnn.pad_sequence, batch_first=True)"
             )
-        return self.collate_fn
+        return collate_fn
 
     def check_augment(self) -> Augment | None:
         """Check ``augment`` and return it.
 
         :raises ModelError: it cannot be called.
         """
-        if self.augment is not None and not callable(self.augment):
+        augment: Augment | None = self.augment
+        if augment is not None and not callable(augment):
             raise ModelError(
-                f"augment is {components.describe(self.augment)}; give a function, tensor [rows, …] -> tensor [rows, …]"
+                f"augment is {components.describe(augment)}; give a function, tensor [rows, …] -> tensor [rows, …]"
             )
-        return self.augment
+        return augment
 
     def check_optimization(self) -> Optimization:
         """Check the settings of the optimization and return them.
