@@ -116,7 +116,7 @@ class CollectiveGroup:
         self.topology = topology
         self.algorithm = algorithm
         self._block, self._timeout = conf.block, conf.timeout
-        self._prepared: dict[tuple[Operation, int, int, int], Any] = {}
+        self._prepared: dict[tuple[Operation, int, int, int], PreparedPlan] = {}
         self._cheapest_by_size: dict[tuple[Operation, int, int], str] = {}
         self._layouts: dict[tuple[Operation, int, int], PartLayout] = {}
         #: This rank's number in the plans.

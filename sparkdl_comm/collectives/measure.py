@@ -120,4 +120,5 @@ def _time_addition() -> float:
 
 
 def _max_over_ranks(gather: Gather, mine: float) -> float:
-    return max(json.loads(theirs) for theirs in gather(json.dumps(mine).encode()))
+    values: list[float] = [json.loads(theirs) for theirs in gather(json.dumps(mine).encode())]
+    return max(values)

@@ -19,10 +19,11 @@ from __future__ import annotations
 import math
 from collections.abc import Callable, Iterator
 from concurrent.futures import ThreadPoolExecutor
-from typing import TypeVar
+from typing import Any, TypeVar
 
 import numpy as np
 import torch
+from numpy.typing import NDArray
 
 #: Elements of a piece: few enough that its magnitudes fit into a cache, enough that threads seldom wait for Python's lock.
 PIECE_ELEMENTS = 1 << 19
@@ -55,7 +56,7 @@ def by_topk(values: torch.Tensor, k: int) -> torch.Tensor:
     return torch.topk(values.abs(), k, sorted=False).indices.sort().values
 
 
-def sample_positions(count: int) -> np.ndarray:
+def sample_positions(count: int) -> NDArray[np.int64]:
     """Return the positions to sample in a vector of ``count`` elements, the same ones on each call.
 
     Each stretch of the vector has one position, at random, so that a periodic vector does not mislead.
@@ -72,11 +73,11 @@ class _MagnitudeBits:
     """
 
     def __init__(self, values: torch.Tensor) -> None:
-        self._bits: np.ndarray = values.view(_INTEGERS[values.dtype]).numpy()
+        self._bits: NDArray[Any] = values.view(_INTEGERS[values.dtype]).numpy()
         self._without_sign = int(np.iinfo(self._bits.dtype).max)
         self._count = values.numel()
 
-    def largest(self, k: int) -> np.ndarray:
+    def largest(self, k: int) -> NDArray[np.intp]:
         floor = self._floor(k)
         candidates, magnitudes = self._above(floor)
         missing = k - len(candidates)
@@ -101,10 +102,10 @@ class _MagnitudeBits:
             else _NO_FLOOR
         )
 
-    def _above(self, floor: int) -> tuple[np.ndarray, np.ndarray]:
+    def _above(self, floor: int) -> tuple[NDArray[np.intp], NDArray[Any]]:
         """Return the indices of the elements whose magnitude is above the floor, and their magnitudes."""
 
-        def of_part(first: int, stop: int) -> list[tuple[np.ndarray, np.ndarray]]:
+        def of_part(first: int, stop: int) -> list[tuple[NDArray[np.intp], NDArray[Any]]]:
             mask = np.empty(min(PIECE_ELEMENTS, stop - first), bool)
             found = []
             for start, magnitudes in self._pieces(first, stop):
@@ -115,9 +116,9 @@ class _MagnitudeBits:
         found = self._in_parts(of_part)
         return np.concatenate([indices for indices, _ in found]), np.concatenate([large for _, large in found])
 
-    def _first_equal(self, magnitude: int, limit: int) -> np.ndarray:
+    def _first_equal(self, magnitude: int, limit: int) -> NDArray[np.intp]:
         """Return the indices of the first elements of that magnitude, at most ``limit`` of them."""
-        found: list[np.ndarray] = []
+        found: list[NDArray[np.intp]] = []
         missing = limit
         for start, magnitudes in self._pieces(0, self._count):
             indices = np.flatnonzero(magnitudes == magnitude)[:missing]
@@ -131,7 +132,7 @@ class _MagnitudeBits:
         """Return the highest magnitude that ends a bin of the histogram and that at least k elements exceed."""
         shift = self._without_sign.bit_length() - HISTOGRAM_BITS
 
-        def of_part(first: int, stop: int) -> list[np.ndarray]:
+        def of_part(first: int, stop: int) -> list[NDArray[np.intp]]:
             pieces = self._pieces(first, stop)
             return [np.bincount(magnitudes >> shift, minlength=1 << HISTOGRAM_BITS) for _, magnitudes in pieces]
 
@@ -140,7 +141,7 @@ class _MagnitudeBits:
         bin_of_kth = len(bins) - 1 - int(np.searchsorted(counts_from_top, k))
         return (bin_of_kth << shift) - 1
 
-    def _pieces(self, first: int, stop: int) -> Iterator[tuple[int, np.ndarray]]:
+    def _pieces(self, first: int, stop: int) -> Iterator[tuple[int, NDArray[Any]]]:
         """Yield each piece of a part as (start, magnitudes). The next piece overwrites the memory of the magnitudes."""
         memory = np.empty(min(PIECE_ELEMENTS, stop - first), self._bits.dtype)
         for start in range(first, stop, PIECE_ELEMENTS):
@@ -161,12 +162,12 @@ class _MagnitudeBits:
             return sum((other.result() for other in others), work(bounds[0], bounds[1]))
 
 
-def _keep_largest(indices: np.ndarray, magnitudes: np.ndarray, k: int) -> np.ndarray:
+def _keep_largest(indices: NDArray[np.intp], magnitudes: NDArray[Any], k: int) -> NDArray[np.intp]:
     """Return the indices of the k largest magnitudes, in their order; the first ones of equal magnitudes."""
     if len(indices) == k:
         return indices
     threshold = np.partition(magnitudes, len(magnitudes) - k)[len(magnitudes) - k]
-    kept = magnitudes > threshold
+    kept: NDArray[np.bool_] = magnitudes > threshold
     equal = np.flatnonzero(magnitudes == threshold)
     kept[equal[: k - np.count_nonzero(kept)]] = True
     return indices[kept]

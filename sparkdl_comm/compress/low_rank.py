@@ -86,8 +86,8 @@ class LowRankSum(WholeRangeSum):
         work = self._group.start("all_reduce", first)
         yield
         work.wait()
-        *summed, users = first.split(
-            [*map(torch.numel, products), *self._lengths(part, whole_pieces), len(part.pieces)]
+        *summed, users = torch.split(
+            first, [*map(torch.numel, products), *self._lengths(part, whole_pieces), len(part.pieces)]
         )
         left = [orthonormal(one.view(p.shape)) for one, p in zip(summed, products, strict=False)]
         right = [gradient.T @ one for gradient, one in zip(matrix_gradients, left, strict=True)]
@@ -96,7 +96,9 @@ class LowRankSum(WholeRangeSum):
             work = self._group.start("all_reduce", second)
             yield
             work.wait()
-            right = [one.view(p.shape) for one, p in zip(second.split([*map(torch.numel, right)]), right, strict=True)]
+            right = [
+                one.view(p.shape) for one, p in zip(torch.split(second, [*map(torch.numel, right)]), right, strict=True)
+            ]
         total = torch.empty_like(vector)
         sent = gathered.clone()  # parameters that are sent whole leave no residual
         for matrix, one, factor in zip(matrices, left, right, strict=True):

@@ -101,7 +101,8 @@ class StoreService:
         request = {"keys": [key], "seconds": seconds, "rank": self._rank}
         if callable(value):
             value = value(self.ask({**request, "op": "given by others"}, seconds)["values"])
-        return self.ask({**request, "op": "gather", "values": [value]}, seconds)["values"]
+        values: list[bytes] = self.ask({**request, "op": "gather", "values": [value]}, seconds)["values"]
+        return values
 
     def fail(self, failure: Failure) -> None:
         """End all waits, as the gang has failed. It is quick, as it runs in the control thread."""
@@ -218,8 +219,8 @@ class GangStore(Store):
         self._ask("wait", keys, self.timeout if timeout is None else timeout)
 
     def compare_set(self, key: str, expected_value: str | bytes, desired_value: str | bytes) -> bytes:
-        reply = self._ask("compare_set", [key], values=[expected_value, desired_value])
-        return reply["values"][0]
+        values: list[bytes] = self._ask("compare_set", [key], values=[expected_value, desired_value])["values"]
+        return values[0]
 
     def delete_key(self, key: str) -> bool:
         return bool(self._ask("delete", [key])["yes"])
@@ -228,7 +229,8 @@ class GangStore(Store):
         return int(self._ask("count", [""])["number"])
 
     def multi_get(self, keys: list[str]) -> list[bytes]:
-        return self._ask("get", keys, self.timeout)["values"]
+        values: list[bytes] = self._ask("get", keys, self.timeout)["values"]
+        return values
 
     def multi_set(self, keys: list[str], values: Sequence[str | bytes]) -> None:
         self._ask("set", keys, values=values)

@@ -21,7 +21,7 @@ import torch
 from sparkdl_comm.errors import InputError
 
 _TREE = "tree"
-_SEQUENCES: dict[str, type[list] | type[tuple]] = {"list": list, "tuple": tuple}
+_SEQUENCES: dict[str, type[list[Any]] | type[tuple[Any, ...]]] = {"list": list, "tuple": tuple}
 _MAX_DEPTH = 100
 
 

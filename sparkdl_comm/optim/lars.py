@@ -58,7 +58,8 @@ class LARS(Layerwise):
 
     def ratio(self, weights: float, direction: float, group: dict[str, Any]) -> float:
         rate: float = group["trust_coefficient"] * weights
-        return rate / (direction + group["weight_decay"] * weights + group["eps"])
+        scale: float = direction + group["weight_decay"] * weights + group["eps"]
+        return rate / scale
 
     def move(self, parameter: torch.Tensor, direction: torch.Tensor, ratio: float, group: dict[str, Any]) -> None:
         if group["weight_decay"]:

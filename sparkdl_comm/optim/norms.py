@@ -21,11 +21,13 @@ def norm(tensor: torch.Tensor) -> torch.Tensor:
     """
     flat, dtype = tensor.reshape(-1), torch.promote_types(tensor.dtype, torch.float32)
     if flat.numel() <= _CHUNK:
-        return torch.linalg.vector_norm(flat, dtype=dtype)
+        whole: torch.Tensor = torch.linalg.vector_norm(flat, dtype=dtype)
+        return whole
     rows = flat[: flat.numel() // _CHUNK * _CHUNK].view(-1, _CHUNK)
     rest = torch.linalg.vector_norm(flat[rows.numel() :], dtype=dtype)
     parts = torch.cat([torch.linalg.vector_norm(rows, dim=1, dtype=dtype), rest.view(1)])
-    return torch.linalg.vector_norm(parts, dtype=torch.float64)
+    total: torch.Tensor = torch.linalg.vector_norm(parts, dtype=torch.float64)
+    return total
 
 
 class Norms(ABC):

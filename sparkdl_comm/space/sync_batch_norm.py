@@ -62,13 +62,13 @@ def _forward(layer: nn.SyncBatchNorm, rows: torch.Tensor) -> torch.Tensor:
     others = [0, *range(2, rows.dim())]
     channels = [1, -1, *[1] * (rows.dim() - 2)]
     count = values.new_tensor([values.numel() // max(1, values.shape[1])])
-    sums = _Sum.apply(torch.cat([values.sum(others), count]))
+    sums: torch.Tensor = _Sum.apply(torch.cat([values.sum(others), count]))
     total = sums[-1].item()
     if total < 2:
         raise ModelError("SyncBatchNorm: a step with one value per channel has no variance. Use larger batches.")
     mean = sums[:-1] / total
     centred = values - mean.view(channels)
-    variance = _Sum.apply(centred.square().sum(others)) / total
+    variance: torch.Tensor = _Sum.apply(centred.square().sum(others)) / total
     _update_statistics(layer, mean.detach(), variance.detach() * (total / (total - 1)))
     normal = centred * torch.rsqrt(variance + layer.eps).view(channels)
     if layer.affine:

@@ -26,7 +26,7 @@ all reduce-scatters, because pipelined gathers would collide at the root.
 from __future__ import annotations
 
 import math
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 
 from sparkdl_comm.collectives.algorithms.base import Algorithm, needs_one_rail
 from sparkdl_comm.collectives.algorithms.mst import halvings
@@ -48,13 +48,14 @@ def plan(collective: Collective) -> Plan:
     rounds = [_RoundParts(collective, start, stop) for start, stop in collective.rounds(min_elements=collective.world)]
 
     def stages(parts: _RoundParts, rank: int) -> list[list[Step]]:
-        return {
+        operations: dict[str, Callable[[], list[list[Step]]]] = {
             "all_reduce": lambda: parts.reduce_scatter(rank) + parts.all_gather(rank),
             "reduce_scatter": lambda: parts.reduce_scatter(rank),
             "all_gather": lambda: parts.all_gather(rank),
             "broadcast": lambda: [parts.scatter(rank), *parts.all_gather(rank)],
             "reduce": lambda: parts.reduce_scatter(rank),
-        }[collective.operation]()
+        }
+        return operations[collective.operation]()
 
     def program(rank: int) -> Program:
         steps = pipeline_rounds([stages(parts, rank) for parts in rounds])

@@ -24,6 +24,7 @@ from fractions import Fraction
 from itertools import combinations
 
 import numpy as np
+from numpy.typing import NDArray
 
 from sparkdl_comm.collectives.algorithms.base import SCATTERED, Algorithm
 from sparkdl_comm.collectives.algorithms.levels import Exchange, Level, make_levels
@@ -79,7 +80,8 @@ def thread_shares(topology: Topology) -> list[Fraction]:
         return [Fraction(1, k)] * k
     rates = np.array(topology.rates or (1,) * k, float)
     loads = _loads(make_levels(topology.radices, range(k))) / rates[:, None]
-    best_time, best_shares = np.inf, np.zeros(k)
+    best_time = np.inf
+    best_shares: NDArray[np.float64] = np.zeros(k)
     for used in range(1, k + 1):
         for threads in combinations(range(k), used):
             for rails in combinations(range(k), used):
@@ -91,7 +93,7 @@ def thread_shares(topology: Topology) -> list[Fraction]:
     return [Fraction(grain, _GRAIN) for grain in grains]
 
 
-def _loads(levels: list[Level]) -> np.ndarray:
+def _loads(levels: list[Level]) -> NDArray[np.float64]:
     """Return ``[rail, thread]``: the fraction of a thread's share that a rank sends over the rail while aggregating."""
     k = len(levels)
     loads = np.zeros((k, k))
@@ -103,7 +105,9 @@ def _loads(levels: list[Level]) -> np.ndarray:
     return loads
 
 
-def _balance_shares(loads: np.ndarray, threads: tuple[int, ...], rails: tuple[int, ...]) -> np.ndarray | None:
+def _balance_shares(
+    loads: NDArray[np.float64], threads: tuple[int, ...], rails: tuple[int, ...]
+) -> NDArray[np.float64] | None:
     """Return shares of these threads with which these rails take equally long; None if that needs a negative share."""
     used = len(threads)
     system = np.ones((used + 1, used + 1))

@@ -68,7 +68,9 @@ class Memory:
             self._combine(target, np.frombuffer(data, self._numpy_dtype, count), out=target)
             return
         source = torch.frombuffer(data, dtype=self._dtype, count=count)
-        for mine, theirs in zip(target.split(_SERIAL_ELEMENTS), source.split(_SERIAL_ELEMENTS), strict=True):
+        for mine, theirs in zip(
+            torch.split(target, _SERIAL_ELEMENTS), torch.split(source, _SERIAL_ELEMENTS), strict=True
+        ):
             self._combine(mine, theirs, out=mine)
 
     def finish(self, world: int) -> None:

@@ -160,5 +160,6 @@ def process_group_of(ranks: Sequence[int], timeout: float) -> dist.ProcessGroup 
     if len(ranks) == dist.get_world_size():
         return None
     seconds = datetime.timedelta(seconds=timeout)
-    group: Any = dist.new_group(sorted(ranks), timeout=seconds, use_local_synchronization=True)
+    group = dist.new_group(sorted(ranks), timeout=seconds, use_local_synchronization=True)
+    assert isinstance(group, dist.ProcessGroup)  # as this rank is in it
     return group
