@@ -79,7 +79,8 @@ class EmulatedLayer(nn.Module):
     def forward(self, x: torch.Tensor) -> torch.Tensor:
         if not self.training:
             return x
-        return _Wait.apply(x, self, *self.parameters())
+        output: torch.Tensor = _Wait.apply(x, self, *self.parameters())
+        return output
 
     def gradient(self, parameter: torch.Tensor, signal: float) -> torch.Tensor:
         """What backward gives for a parameter, if the gradient of the layer's output sums up to ``signal``.

@@ -63,7 +63,8 @@ class Task:
         error /= self.batch
         back = (error @ second.T) * (between > 0)
         gradients = (inputs.T @ back, back.sum(axis=0), between.T @ error, error.sum(axis=0))
-        return -np.concatenate([gradient.ravel() for gradient in gradients])
+        gradient: Floats = np.concatenate([part.ravel() for part in gradients])
+        return -gradient
 
     def accuracy(self, parameters: Floats) -> float:
         """Return the share of test rows whose class is predicted correctly."""
@@ -80,4 +81,5 @@ class Task:
 
 def _softmax(scores: Floats) -> Floats:
     raised: Floats = np.exp(scores - scores.max(axis=1, keepdims=True))
-    return raised / raised.sum(axis=1, keepdims=True)
+    total: Floats = raised.sum(axis=1, keepdims=True)
+    return raised / total

@@ -80,7 +80,8 @@ class BigDLModel(Model, HasFeaturesCol, HasPredictionCol):
     def _transform(self, dataset: DataFrame) -> DataFrame:
         scoring = NNModel(self.model, self._size)
         scoring.setFeaturesCol(self.getFeaturesCol()).setPredictionCol(self.getPredictionCol())
-        return scoring.transform(dataset)
+        scored: DataFrame = scoring.transform(dataset)
+        return scored
 
 
 def _describe(exc: Exception) -> str:

@@ -75,7 +75,7 @@ class GradientRule:
         self.scale, self._finite_steps = state["scale"], state["finite_steps"]
 
     def _squared_norm(self, gradients: list[torch.Tensor]) -> float:
-        own = sum(torch.linalg.vector_norm(gradient).item() ** 2 for gradient in gradients)
+        own: float = sum(torch.linalg.vector_norm(gradient).item() ** 2 for gradient in gradients)
         if not self._strategy.is_sharded:
             return own
         parts = self._gang.all_gather(struct.pack("<d", own), self._timeout)

@@ -55,4 +55,5 @@ def _measure_seconds(strategies: StrategySwitcher, gang: Gang, conf: CommConf) -
             server.after_backward()
             server.update()
             seconds.append(time.perf_counter() - begin)
-    return max(gather_json(gang, median(seconds[_COMPILING_ITERATIONS:]), conf.timeout))
+    medians: list[float] = gather_json(gang, median(seconds[_COMPILING_ITERATIONS:]), conf.timeout)
+    return max(medians)

@@ -74,7 +74,7 @@ class ClassMean:
         """Return the mean loss. ``weights``: row weights ``[rows]``; None: all are 1."""
         count = self.counts(target, weights).sum()
         if weights is None:
-            total = self.loss(output, target, reduction="sum")
+            total: torch.Tensor = self.loss(output, target, reduction="sum")
         else:
             total = (_row_sums(self.loss(output, target, reduction="none")) * weights).sum()
         return total / count if count > 0 else total

@@ -121,7 +121,7 @@ class Evaluation:
         total = weight = 0.0
         module.eval()
         with torch.no_grad(), self._objective.eval_mode():
-            for index in torch.arange(self._rows.rows).split(self._batch):
+            for index in torch.split(torch.arange(self._rows.rows), self._batch):
                 if not len(index):
                     continue
                 batch = self._rows.take(index, self._objective.device)
@@ -239,7 +239,8 @@ class Observer:
 
     def _monitored_value(self, row: dict[str, Any]) -> float:
         name = self._monitor
-        if not isinstance(row.get(name), float):
+        value = row.get(name)
+        if not isinstance(value, float):
             numbers = sorted(key for key in row if key == "loss" or key == "val_loss" or isinstance(row[key], float))
             raise ConfError(f"earlyStoppingMonitor={name!r}: must be one of {', '.join(numbers)}")
-        return row[name]
+        return value

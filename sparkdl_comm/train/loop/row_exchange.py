@@ -109,7 +109,7 @@ class RowExchange:
         own_positions = (owners == rank).nonzero().flatten()
         places, parts = [own_positions], [self._rows.pick(index[own_positions] - self._starts[rank])]
         order = [(rank + each) % world for each in range(1, world)]  # ranks begin with different peers
-        requests = [(owners == peer).nonzero().flatten().split(self._rows_per_request[peer]) for peer in order]
+        requests = [torch.split((owners == peer).nonzero().flatten(), self._rows_per_request[peer]) for peer in order]
         for turn in itertools.zip_longest(*requests, fillvalue=own_positions[:0]):
             sent_requests = [(peer, where) for peer, where in zip(order, turn, strict=True) if len(where)]
             for peer, where in sent_requests:
