@@ -31,4 +31,4 @@ if __name__ == "__main__":
     # this variable.
     if "SPARK_SIMPLIFIED_TRACEBACK" in os.environ:
         _load()
-    manager()
+    manager()  # type: ignore[no-untyped-call]

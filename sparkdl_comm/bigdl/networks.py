@@ -46,7 +46,7 @@ def vgg() -> Sequential:
     return network.add(Linear(904, CLASSES)).add(LogSoftMax())
 
 
-class EmulatedLayer(Layer):
+class EmulatedLayer(Layer):  # type: ignore[misc]
     """Layer that has parameters and gradients, but sleeps instead of computing: see ``EmulatedLayer`` in ``scala/bigdl``.
 
     Inputs are rows by columns. ``index``: number among these layers, from 0. ``parameters``: their count. ``forward``,

@@ -41,7 +41,7 @@ def check_floats(model: Any) -> None:
         raise ModelError(f"the model has parameters of type {model.bigdl_type}: only float is trained here")
 
 
-class IBatchOptimizer(Optimizer):
+class IBatchOptimizer(Optimizer):  # type: ignore[misc]
     """Optimizer that replaces BigDL's ``DistriOptimizer`` and has the same result: see ``IBatchOptimizer`` in ``scala/bigdl``.
 
     Call :func:`~sparkdl_comm.bigdl.engine.start_engine` first. Spark settings such as ``spark.sparkdl.comm.ps.batching``

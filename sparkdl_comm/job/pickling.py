@@ -22,7 +22,7 @@ class _NullFile:
         return memoryview(data).nbytes  # a large array is a PickleBuffer, which has no length
 
 
-class _DryPickler(CloudPickler):
+class _DryPickler(CloudPickler):  # type: ignore[misc]
     """Pickler that works like Spark's, but leaves tensors out."""
 
     def reducer_override(self, obj: Any) -> Any:
@@ -100,4 +100,6 @@ def pickle_module(module: torch.nn.Module, factory: Callable[[], torch.nn.Module
     :raises ModelError: the module cannot be pickled, and there is no ``factory``.
     """
     error = pickle_error(module)
-    return cloudpickle.dumps(module if error is None else _ModuleFromRecipe(ModuleRecipe.of(module, factory, error)))
+    part = module if error is None else _ModuleFromRecipe(ModuleRecipe.of(module, factory, error))
+    pickled: bytes = cloudpickle.dumps(part)
+    return pickled

@@ -22,7 +22,7 @@ def torchscript(module: torch.nn.Module, inputs: Sequence[torch.Tensor] | None, 
     """
     try:
         with torch.inference_mode():
-            script = torch.jit.script(module) if inputs is None else torch.jit.trace(module, tuple(inputs))
+            script = torch.jit.script(module) if inputs is None else torch.jit.trace(module, tuple(inputs))  # type: ignore[no-untyped-call]
     except Exception as error:  # the compiler and the module may raise anything
         way = "torch.jit.script" if inputs is None else "torch.jit.trace"
         other = "give an example of the input to trace it instead" if inputs is None else "is the example right?"

@@ -88,7 +88,7 @@ def has_repeated_elements(tensor: torch.Tensor) -> bool:
     """Return whether several elements of the tensor are the same element of its storage."""
     if any(size > 1 and stride == 0 for size, stride in zip(tensor.shape, tensor.stride(), strict=True)):
         return True
-    return not tensor.is_contiguous() and len(_elements(tensor).unique()) < tensor.numel()
+    return not tensor.is_contiguous() and len(torch.unique(_elements(tensor))) < tensor.numel()
 
 
 def _elements(tensor: torch.Tensor) -> torch.Tensor:

@@ -240,7 +240,8 @@ class FlatModel(ParameterSpace):
 def on_accumulated(parameter: nn.Parameter, hook: Callable[[nn.Parameter], None]) -> RemovableHandle:
     """Call ``hook`` when backward has made the parameter's gradient, even if the parameter is frozen just now."""
     requires_grad = parameter.requires_grad
-    handle: RemovableHandle = parameter.requires_grad_(True).register_post_accumulate_grad_hook(hook)
+    parameter.requires_grad_(True)
+    handle: RemovableHandle = parameter.register_post_accumulate_grad_hook(hook)  # type: ignore[no-untyped-call]
     parameter.requires_grad_(requires_grad)
     return handle
 

@@ -67,7 +67,7 @@ class SharedSegment:
         :raises RuntimeError: CUDA cannot lock so many bytes.
         """
         base = self.view_floats(0, 1).data_ptr()
-        error = torch.cuda.cudart().cudaHostRegister(base, len(self._memory), 0)
+        error = torch.cuda.cudart().cudaHostRegister(base, len(self._memory), 0)  # type: ignore[no-untyped-call]
         if int(error) != 0:
             raise RuntimeError(
                 f"CUDA error {int(error)}: {len(self._memory)} bytes cannot be page-locked. Check ulimit -l."
@@ -77,7 +77,7 @@ class SharedSegment:
     def unpin(self) -> None:
         """Undo :meth:`pin`, if it was called."""
         if self._pinned:
-            torch.cuda.cudart().cudaHostUnregister(self.view_floats(0, 1).data_ptr())
+            torch.cuda.cudart().cudaHostUnregister(self.view_floats(0, 1).data_ptr())  # type: ignore[no-untyped-call]
             self._pinned = False
 
 

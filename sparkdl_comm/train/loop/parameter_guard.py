@@ -65,12 +65,12 @@ class ParameterGuard:
                 )
 
 
-class _WriteDetector(TorchDispatchMode):
+class _WriteDetector(TorchDispatchMode):  # type: ignore[no-untyped-call]
     """Context that finds the first parameter written by any operation of torch, including writes through ``.data``."""
 
     def __init__(self, model: FlatModel, *, keep: bool) -> None:
         """Create the context. ``keep``: copy all values before the first write."""
-        super().__init__()
+        super().__init__()  # type: ignore[no-untyped-call]
         self._model, self._keep = model, keep
         self.first_written = ""
         self.original = torch.empty(0)

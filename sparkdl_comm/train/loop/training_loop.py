@@ -302,7 +302,7 @@ class TrainingLoop:
             )
         progress.phase = "backward"
         with watch.phase("backward"), self.strategy.backward(last):
-            (loss * (share * weight * self._rule.scale)).backward()
+            (loss * (share * weight * self._rule.scale)).backward()  # type: ignore[no-untyped-call]
         return value * share
 
     def record_eval_output_shape(self) -> None:
