@@ -149,7 +149,7 @@ def member(world: int, port: int, gathers: int, rank: int) -> None:
 
 def one_of_crowd(rank: int, world: int, port: int, gathers: int) -> None:
     me = Member(rank, HOST, {"eth0": HOST}, port, (), payload(rank))
-    [_, text] = json.loads(registered(rank, world, port, json.dumps({"epoch": ATTEMPT, **asdict(me)}))[0])
+    [_, text] = json.loads(registered(rank, world, port, json.dumps({"attempt": ATTEMPT, **asdict(me)}))[0])
     first = json.loads(text)
     credentials = Credentials(rank, ATTEMPT, SECRET)
 

@@ -84,7 +84,7 @@ def test_a_limit_that_is_too_small_is_told_once(spark: SparkSession, caplog: pyt
         as_in_memory(frame(spark), spark)
     (told,) = [record.getMessage() for record in caplog.records if "kept in memory" in record.getMessage()]
     assert told.startswith("ranks 0, 1, 2 of 3: rows are kept in memory, although spark.sparkdl.comm.data.cache=disk: ")
-    assert "spark.sparkdl.comm.data.cacheLimit=4 allows" in told
+    assert "spark.sparkdl.comm.data.cacheLimit=4, " in told
     assert folders(spark) == []
 
 

@@ -93,7 +93,7 @@ def test_what_a_killed_program_left_can_be_removed_and_only_that(networks, name,
         process.kill()
         process.wait(10)
         assert name in left_of(name)  # or there would be nothing to remove
-        with pytest.raises(LabError, match="left by process .* lab down"), Lab("star:2,100mbit", name=name):
+        with pytest.raises(LabError, match="left by process .*sparkdl-lab down"), Lab("star:2,100mbit", name=name):
             pass
         with pytest.raises(LabError, match="left by process"):
             Lab.attach(name)
