@@ -136,7 +136,7 @@ def order_equal_ids(ids: NDArray[np.int64], is_validation: NDArray[np.bool_], co
     """Sort rows that have equal ids but different contents by their bytes.
 
     :param ids: of all rows, sorted within each part.
-    :param held: bool per row: whether it is for validation.
+    :param is_validation: bool per row: whether it is for validation.
     """
     equal = (ids[1:] == ids[:-1]) & (is_validation[1:] == is_validation[:-1])  # row i + 1 has the id and part of row i
     places = np.flatnonzero(equal)

@@ -35,7 +35,7 @@ _MAX_LENGTHS = 8
 
 
 class RowInspection:
-    """Report of the bad rows that one rank finds. Call :meth:`look` for each batch, then :meth:`report`."""
+    """Report of the bad rows that one rank finds. Call :meth:`inspect` for each batch, then :meth:`report`."""
 
     def __init__(self, rows: RowFormat) -> None:
         self._format = rows

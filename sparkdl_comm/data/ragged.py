@@ -48,7 +48,7 @@ class Ragged:
     def take(self, index: torch.Tensor, device: torch.device | None) -> Any:
         """Return the model's argument for the rows at ``index`` (int64 ``[n]``), in that order.
 
-        :raises ModelError: as :meth:`collated`.
+        :raises ModelError: as :meth:`collate`.
         """
         return self.pick(index).to(device).collate()
 

@@ -4,12 +4,10 @@ pandas turns null elements of an array into NaN. So the JVM marks nulls before
 (:func:`sparkdl_comm.ml.columns.scoring_inputs`): an array with a null element comes as null, and a number comes with a
 flag.
 
-=======================  =====================================================
-column                   comes as
-=======================  =====================================================
-number                   DataFrame of ``value`` and ``null`` array, nested too        Series of arrays, or None Vector
-DataFrame of ``type``, ``size``, ``indices``, ``values`` binary, text             Series of these, or None
-=======================  =====================================================
+- number: DataFrame of ``value`` and ``null``
+- array, nested too: Series of arrays, or None
+- Vector: DataFrame of ``type``, ``size``, ``indices``, ``values``
+- binary, text: Series of these, or None
 """
 
 from __future__ import annotations

@@ -50,7 +50,7 @@ _log = logging.getLogger(__name__)
 class NodeProcess:
     """Handle of a node's process. The constructor starts it; it must be closed.
 
-    :param wires: the endpoints of the rank.
+    :param endpoints: the endpoints of the rank.
     :param ports: range of listening ports, as in ``spark.sparkdl.comm.ports``.
     :param role: ``aggregator``, ``server`` or ``replica``.
     :param state: initial state of a server or replica, in the format of :meth:`ServerRole.copy_state`.

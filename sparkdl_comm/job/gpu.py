@@ -17,7 +17,7 @@ def task_gpu(resources: Any, index_on_host: int) -> torch.device:
     """Return the GPU of this task, and make it the current device.
 
     :param resources: the resources that Spark's TaskContext assigned to the task, by name.
-    :param place: index of the task among the tasks on its host, from 0. Selects the GPU if Spark assigns none.
+    :param index_on_host: index of the task among the tasks on its host, from 0. Selects the GPU if Spark assigns none.
     :raises SlotsError: torch sees no GPU here.
     :raises ConfError: torch does not see the GPU that Spark assigned.
     """
@@ -38,7 +38,7 @@ def gpu_index(addresses: Sequence[str], index_on_host: int, uuids: Sequence[str]
 
     :param addresses: names of the task's GPUs from Spark's discovery script: indices, UUIDs or names of MIG instances.
         If empty, the tasks of a host use its GPUs in turn.
-    :param place: index of the task among the tasks on its host.
+    :param index_on_host: index of the task among the tasks on its host.
     :param uuids: UUIDs of the GPUs that torch sees, by torch's index. At least one.
     :param visible: CUDA_VISIBLE_DEVICES, which may have other names for the GPUs.
     :raises ConfError: torch does not see a GPU with that address.

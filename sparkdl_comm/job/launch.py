@@ -76,7 +76,7 @@ def launch(
     :param rows: the columns that ``spec.rows`` names; see :class:`sparkdl_comm.data.fields.RowFormat`.
     :param spec: all parameters but ``driver_address``, which is filled in here.
     :param host: the name or address by which executors reach this process.
-    :param watch: receives rank 0's progress messages, as the progress bar does.
+    :param on_progress: receives rank 0's progress messages, as the progress bar does.
     :return: the trained tensors by name, on the CPU; one report per rank; how many times the ranks were restarted.
     :raises SparkdlCommError: the failure of the first rank that failed. Spark's own exception is its cause if no rank
         reported a failure, otherwise its context.

@@ -64,7 +64,7 @@ class ModuleRecipe:
     ) -> ModuleRecipe:
         """Return the factory and the state of ``module``.
 
-        :param why: the exception that pickling the module raised.
+        :param error: the exception that pickling the module raised.
         :raises ModelError: there is no factory.
         """
         if factory is None:

@@ -23,7 +23,7 @@ _THICK = 0.8 / len(_BARS)
 def save_forecast_plot(forecasts: Mapping[str, Forecast], topology: Topology, path: Path) -> None:
     """Write the drawing. The suffix decides the format (.png, .svg, .pdf).
 
-    :param found: forecasts by strategy, from top to bottom.
+    :param forecasts: forecasts by strategy, from top to bottom.
     :raises PluginError: matplotlib is not installed.
     :raises PersistenceError: the file cannot be written.
     """

@@ -4,7 +4,7 @@ A file has the pure function ``plan(collective)`` and the description ``ALGORITH
 Several algorithms share ``levels.py``, exchanges level by level, and ``groups.py``, steps within a group of ranks.
 
 The docstring of a file has two fixed sentences, *Steps* and *Bytes on the wire*. There, N ranks have vectors of n bytes, in
-blocks of b bytes. ``cost.py`` defines alpha, beta and gamma.
+blocks of b bytes. ``collectives/cost.py`` defines alpha, beta and gamma.
 """
 
 from __future__ import annotations
