@@ -160,6 +160,6 @@ def _row(
             "error": seconds / measured - 1,
             "source": at_home and way == SOURCE,
             "computing": computed.passes,
-            "startup": computed.startup,
+            "startup": computed.server.startup,
         },
     )
