@@ -96,12 +96,18 @@ class StrategySwitcher:
 
     @contextlib.contextmanager
     def probe_strategy(self, conf: CommConf, model: FlatModel, make_optimizer: OptimizerMaker) -> Iterator[Strategy]:
-        """Yield a strategy of ``conf`` for a measurement with its own model. Only before any other strategy has joined."""
-        self._join_strategy(conf, Stopwatch(), None, None, model, make_optimizer)
-        yield self.current
-        self.current.finish()
-        self.current.close()
-        self._current = None
+        """Yield a strategy of ``conf`` for a measurement with its own model. Only before any other strategy has joined.
+
+        At the end the model has separate memory again, so that the strategy's memory can be freed.
+        """
+        try:
+            self._join_strategy(conf, Stopwatch(), None, None, model, make_optimizer)
+            yield self.current
+            self.current.finish()
+        finally:
+            self.close()
+            self._current = None
+            model.release()
 
     def optimizer_state(self) -> dict[str, Any]:
         """Return the optimizer state for a checkpoint: of this rank's part if the strategy is sharded."""
