@@ -97,7 +97,7 @@ CASES = [
         "a device that is not there",
         {"strategy": "nccl"},
         ConfError,
-        r"or strategy (gloo)",
+        r"strategy=(gloo)",
         lambda said: {"strategy": said[1]},
     ),
     Advice(
