@@ -35,12 +35,17 @@ def make_parser() -> argparse.ArgumentParser:
 
 
 def main(arguments: Sequence[str] | None = None) -> int:
+    """Run a command line of ``sparkdl-comm``; see :func:`run`."""
+    return run(make_parser(), arguments)
+
+
+def run(parser: argparse.ArgumentParser, arguments: Sequence[str] | None) -> int:
     """Run a command line. Return 0 on success, 1 after an error of this package, which is printed on one line."""
-    options = make_parser().parse_args(arguments)
+    options = parser.parse_args(arguments)
     try:
         return int(options.call(options))
     except SparkdlCommError as error:
-        print(f"sparkdl-comm: {type(error).__name__}: {error}", file=sys.stderr)
+        print(f"{parser.prog}: {type(error).__name__}: {error}", file=sys.stderr)
         return 1
     except KeyboardInterrupt:
         return 130

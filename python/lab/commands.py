@@ -27,7 +27,8 @@ from lab.layout import HEAD, HostId
 from lab.network import Lab, Traffic
 from lab.rates import DISTRIBUTIONS, RateSchedule
 from lab.removal import remove
-from sparkdl_comm.errors import ConfError, DeadlineError, LabError, SparkdlCommError
+from sparkdl_comm import cli
+from sparkdl_comm.errors import ConfError, DeadlineError, LabError
 from sparkdl_comm.topology import KNOWN_FORMS
 from sparkdl_comm.units import format_rate
 
@@ -36,15 +37,8 @@ _PROGRAM = Path(__file__).parents[1] / "sparkdl-lab"
 
 
 def main(arguments: Sequence[str] | None = None) -> int:
-    """Run a command line. Return 0 on success, 1 after an error, which is printed on one line."""
-    options = _parser().parse_args(arguments)
-    try:
-        return int(options.call(options))
-    except SparkdlCommError as error:
-        print(f"sparkdl-lab: {type(error).__name__}: {error}", file=sys.stderr)
-        return 1
-    except KeyboardInterrupt:
-        return 130
+    """Run a command line of ``sparkdl-lab``; see :func:`sparkdl_comm.cli.run`."""
+    return cli.run(_parser(), arguments)
 
 
 def _parser() -> argparse.ArgumentParser:
