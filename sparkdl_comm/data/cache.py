@@ -23,6 +23,7 @@ from typing import Any, TypeAlias
 import numpy as np
 import pyarrow as pa
 import torch
+from numpy.typing import NDArray
 
 from sparkdl_comm.data.arrow_file import MappedFile
 from sparkdl_comm.data.batch_collector import BatchCollector, SortedColumns
@@ -170,7 +171,7 @@ class RowReader:
         #: JSON-able report for :meth:`rows` of all ranks. ``training`` and ``validation``: number of rows, sum of weights.
         self.account: dict[str, Any] = {
             "inspection": inspection.report(),
-            "columns": [[str(column.array.dtype), list(column.array.shape[1:])] for column in self._columns],
+            "columns": [_describe_array(column.array) for column in self._columns],
             **{
                 name: {
                     "rows": part.stop - part.start,
@@ -207,7 +208,8 @@ class RowReader:
     def rows(self, accounts: Sequence[dict[str, Any]]) -> RankRows:
         """Return the rows to use until :meth:`close`.
 
-        A rank without rows gets empty tensors ``[0, …]`` of the other ranks' types and shapes.
+        A column without elements, because this rank has no rows or only empty lists, gets the type and shape ``[0, …]``
+        of the other ranks' columns.
 
         :param accounts: of all ranks, in order.
         :raises InputError: there are rows that cannot be used (with their number over all ranks), no rows for training,
@@ -222,9 +224,10 @@ class RowReader:
             raise InputError(f"{selector}: none of the {training} rows is for validation")
         if selector is not None and training == 0 < validation:
             raise InputError(f"{selector}: all {validation} rows are for validation. Leave some for training")
-        if not self._parts["validation"].stop:
-            nonempty = (a["columns"] for a in accounts if a["training"]["rows"] + a["validation"]["rows"])
-            for column, (dtype, shape) in zip(self._columns, next(nonempty, self.account["columns"]), strict=True):
+        nonempty = [a["columns"] for a in accounts if a["training"]["rows"] + a["validation"]["rows"]]
+        for column, *descriptions in zip(self._columns, *nonempty, strict=True):
+            if descriptions and not len(column.array):
+                dtype, shape, _ = max(descriptions, key=lambda description: description[2])
                 column.array = np.empty((0, *shape), dtype)
         columns = [column.build() for column in self._columns]
         return RankRows(
@@ -246,3 +249,8 @@ class RowReader:
             )
         weights = self._weights.array[part] * (rows / total if rows else 1.0)
         return replace(cache, weights=torch.from_numpy(weights.astype(np.float32)))
+
+
+def _describe_array(array: NDArray[Any]) -> list[Any]:
+    """Return a JSON-able description: type, shape of an element, and number of elements."""
+    return [str(array.dtype), list(array.shape[1:]), len(array)]

@@ -115,6 +115,20 @@ def test_weights_validation_and_a_rank_without_rows() -> None:
         empty.take(torch.arange(0), CPU)
 
 
+def test_a_rank_with_empty_lists_only() -> None:
+    """Its rows have the width that other ranks' rows have."""
+    form = RowFormat((field(),), (LABEL,))
+    kind = pa.list_(pa.list_(pa.float64()))
+    full = RowReader([batch([[[1, 2, 3]], []], [0, 1], kind)], form)
+    empty, none = RowReader([batch([[], []], [2, 3], kind)], form), RowReader([], form)
+    for order in ([full, empty, none], [none, empty, full]):
+        accounts = [each.account for each in order]
+        columns = [each.rows(accounts).training.inputs[0] for each in order]
+        assert {(column.values.dtype, column.values.shape[1:]) for column in columns} == {(torch.float32, (3,))}
+    rows = empty.rows([full.account, empty.account]).training
+    assert rows.take(torch.arange(2), CPU).inputs[0].shape == (2, 0, 3)
+
+
 def test_a_collate_fn_that_raises() -> None:
     rows = read([batch([[1], [2, 3]], [0, 1])], field(torch.stack)).training
     with pytest.raises(
