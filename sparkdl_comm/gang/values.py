@@ -79,10 +79,11 @@ def _encode(value: Any, tensors: dict[str, torch.Tensor], where: str, depth: int
     for name, kind in _SEQUENCES.items():
         if isinstance(value, kind):
             return {name: [_encode(item, tensors, f"{where}[{i}]", depth - 1) for i, item in enumerate(value)]}
-    hint = "return its state_dict()" if isinstance(value, torch.nn.Module) else "save it to a file and return the path"
+    is_module = isinstance(value, torch.nn.Module)
+    hint = "Return its state_dict()" if is_module else "Convert it to these, or save it to a file and return the path"
     raise InputError(
-        f"value{where} is {type(value).__module__}.{type(value).__qualname__}: only numbers, text, bytes, tensors, arrays"
-        f" and dicts, lists and tuples of these can be sent, as nothing is unpickled from the network; {hint}"
+        f"value{where} is {type(value).__module__}.{type(value).__qualname__}. Only numbers, text, bytes, tensors, arrays"
+        f" and dicts, lists and tuples of these can be sent, as nothing is unpickled from the network. {hint}"
     )
 
 

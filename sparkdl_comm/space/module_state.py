@@ -166,8 +166,7 @@ def _pack(name: str, extra: Any, description: str) -> dict[str, torch.Tensor]:
         return values.pack({name: extra})
     except InputError as error:
         raise ModelError(
-            f"get_extra_state of {description} returns something that cannot be sent with the trained model:"
-            f" {error.message.partition(';')[0]}"
+            f"get_extra_state of {description} returns something that cannot be sent with the trained model: {error.message}"
         ) from error
 
 

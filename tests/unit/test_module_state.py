@@ -95,6 +95,7 @@ def test_it_comes_back(given: Any) -> None:
     ("module", "complaint"),
     [
         (Holder({"a": [set()]}), r"part inner \(Stateful\) returns .*value\['inner'\]\['a'\]\[0\] is builtins.set"),
+        (Holder({"a;b": {1}}), r"value\['inner'\]\['a;b'\] is builtins.set. Only numbers"),
         (Holder(nn.Linear(1, 1)), r"value\['inner'\] is torch.nn.modules.linear.Linear"),
         (OneWay(1, 1), r"the model \(OneWay\) has get_extra_state, but no set_extra_state"),
         (
