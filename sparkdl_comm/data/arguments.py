@@ -39,7 +39,8 @@ def call(module: Callable[..., Any], inputs: Iterable[Any]) -> Any:
         duplicates = sorted(set(keywords) & set(argument.keywords))
         if duplicates:
             raise TypeError(
-                f"two feature columns give the argument {duplicates[0]!r}. collate_fn must name each argument differently"
+                f"collate_fn returned Arguments({duplicates[0]}=...) for two feature columns, but forward takes it once."
+                f" Return {duplicates[0]} by position: forward gets the positional arguments of all columns in order"
             )
         positional += argument.positional
         keywords |= argument.keywords

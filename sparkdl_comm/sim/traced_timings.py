@@ -58,9 +58,9 @@ def _idle(begin: float, end: float, moves: Iterable[Span]) -> float:
     return idle + max(0.0, end - now)
 
 
-#: Overhead of the parameter server if the timeline is of another strategy. `auto` measured it for two executors on one
-#: machine with two cores: the mean of the two rows of ``python/results/auto-small-vgg19.json`` (commit 66a63f5, 2026-11-28).
-#: To measure it, run ``python python/bench_auto.py``, and read ``server`` in its rows of auto.
+#: Overhead of the parameter server if the timeline is of another strategy: the mean of what `auto` measured for two
+#: executors on one machine with two cores. The measurements are ``server`` in ``python/results/auto-small-vgg19.json``,
+#: which has the command that made them.
 ASSUMED = Overhead(startup=0.0017, handling=0.0016)
 #: Assumed number of layers if the spans contain none.
 _SLICES = 64

@@ -213,8 +213,9 @@ def test_collate_fn_makes_several_arguments() -> None:
 
 
 def test_two_columns_give_the_same_argument() -> None:
-    with pytest.raises(TypeError, match="two feature columns give the argument 'mask'"):
+    with pytest.raises(TypeError, match=r"Arguments\(mask=...\) for two feature columns.* Return mask by position"):
         call(Masked(), [Arguments(torch.ones(1, 1), mask=1.0), Arguments(mask=2.0)])
+    assert call(torch.add, [Arguments(torch.ones(1)), Arguments(torch.ones(1))]) == 2, "as the message advises"
 
 
 class Total(torch.nn.Module):
