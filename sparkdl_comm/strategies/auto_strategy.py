@@ -43,7 +43,6 @@ from sparkdl_comm.space.flat import FlatModel
 from sparkdl_comm.strategies.base import Strategy
 from sparkdl_comm.strategies.bucket_planner import plan_candidate
 from sparkdl_comm.strategies.candidates import (
-    Candidate,
     StepPredictor,
     StepTimings,
     find_candidates,
@@ -53,7 +52,6 @@ from sparkdl_comm.strategies.ps.probe import measure_overhead
 from sparkdl_comm.strategies.registry import load_strategy
 from sparkdl_comm.strategies.step_timer import StepTimer
 from sparkdl_comm.strategies.strategy_switcher import StrategySwitcher
-from sparkdl_comm.topology import Topology
 
 _log = logging.getLogger(__name__)
 
@@ -116,7 +114,8 @@ class AutoStrategy(Strategy):
         self._optional_switcher = StrategySwitcher(self._attempt_id, gang, model, make_optimizer, group, timeout)
         self.optimizer = self._optional_switcher.optimizer
         reports = gather_json(gang, {"plugin": self._check_plugin(), "planner": why_unavailable()}, timeout)
-        candidates, self._left_out = self._find_candidates(
+        candidates, self._left_out = find_candidates(
+            self.conf,
             group.topology,
             why_not_striped=self._optional_switcher.why_not_striped,
             why_no_plugin=next(filter(None, (each["plugin"] for each in reports)), None),
@@ -138,13 +137,6 @@ class AutoStrategy(Strategy):
             del self._candidates[CHEAPEST]
             first = only_algorithm
         self._begin_with(first)
-
-    def _find_candidates(self, topology: Topology, **reasons: str | None) -> tuple[list[Candidate], dict[str, str]]:
-        """Return the result of :func:`~sparkdl_comm.strategies.candidates.find_candidates` for this run's settings.
-
-        :param reasons: the function's other keyword arguments.
-        """
-        return find_candidates(self.conf, topology, **reasons)
 
     def _begin_with(self, name: str) -> None:
         """Begin with this candidate, with no decision taken yet."""

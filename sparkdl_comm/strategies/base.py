@@ -38,16 +38,18 @@ class Stopwatch:
 
     @contextlib.contextmanager
     def phase(self, name: str) -> Iterator[None]:
-        """Measure the block as phase ``name``. The time of a nested phase is not counted into the outer one."""
+        """Measure the block as phase ``name``, also if it raises. The outer phase excludes the time of a nested one."""
         outer_seconds, self._nested_seconds = self._nested_seconds, 0.0
         begin = time.perf_counter()
-        yield
-        end = time.perf_counter()
-        if self._trace is not None:
-            self._trace.add(_WAIT_SPANS.get(name, name), begin, end)
-        seconds = end - begin
-        self.seconds[name] += seconds - self._nested_seconds
-        self._nested_seconds = outer_seconds + seconds
+        try:
+            yield
+        finally:
+            end = time.perf_counter()
+            if self._trace is not None:
+                self._trace.add(_WAIT_SPANS.get(name, name), begin, end)
+            seconds = end - begin
+            self.seconds[name] += seconds - self._nested_seconds
+            self._nested_seconds = outer_seconds + seconds
 
 
 class StepInfo(NamedTuple):

@@ -23,7 +23,7 @@ from sparkdl_comm.collectives.select import list_eligible, predict
 from sparkdl_comm.compress.predict import predict_sparse
 from sparkdl_comm.conf import PREFIX, CommConf
 from sparkdl_comm.conf.strategy import CHEAPEST, DECOUPLED_IBATCH, HITOPK, IBATCH, SERVER, loop_name
-from sparkdl_comm.errors import ConfError
+from sparkdl_comm.errors import ConfError, PluginError
 from sparkdl_comm.sim.server_run import (
     SIMPLE_BATCHINGS,
     Batch,
@@ -99,12 +99,22 @@ def find_candidates(
 ) -> tuple[list[Candidate], dict[str, str]]:
     """Return the candidates that can run, and the reasons why others cannot, by name. The fit begins with the first candidate.
 
-    Decoupled collectives with planned buckets are candidates only if ``auto.candidates`` names them. They come last.
+    Decoupled collectives with planned buckets are candidates only if ``auto.candidates`` names them. They come last. With
+    ``collective.batching=ibatch`` the candidates are the fixed and the planned buckets of ``conf.strategy``, decoupled.
 
     :param why_not_striped: why the optimizer cannot update stripes of parameters; None if it can.
     :param why_no_plugin: why there is no parameter server; None if there is one.
     :param why_no_planner: why buckets of collectives cannot be planned; None if they can.
+    :raises PluginError: ``collective.batching=ibatch``, and buckets cannot be planned.
     """
+    if conf.batching != "fixed":
+        if why_no_planner is not None:
+            raise PluginError(f"{PREFIX}collective.batching={conf.batching}: {why_no_planner}")
+        fixed, planned = (
+            Candidate.decoupled(conf.strategy, conf, is_planned=is_planned) for is_planned in (False, True)
+        )
+        reason = "there is one rank" if topology.world == 1 else why_not_striped
+        return ([fixed], {planned.name: reason}) if reason else ([fixed, planned], {})
     is_compressed, conf = conf.compression is not None, replace(conf, loop="all-reduce")
     names = [] if is_compressed else [algorithm.name for algorithm in list_eligible("all_reduce", topology)]
     found = [Candidate(name, "all-reduce", replace(conf, strategy=name)) for name in [CHEAPEST, *names]]

@@ -12,11 +12,9 @@ from dataclasses import replace
 
 from sparkdl_comm.conf import PREFIX, CommConf
 from sparkdl_comm.conf.strategy import loop_name
-from sparkdl_comm.errors import ConfError, PluginError
+from sparkdl_comm.errors import ConfError
 from sparkdl_comm.strategies.auto_strategy import AutoStrategy
-from sparkdl_comm.strategies.candidates import Candidate
 from sparkdl_comm.strategies.registry import load_strategy
-from sparkdl_comm.topology import Topology
 
 
 class PlannedBuckets(AutoStrategy):
@@ -38,12 +36,3 @@ class PlannedBuckets(AutoStrategy):
             )
         conf = replace(conf, batching="fixed")
         load_strategy(conf).check(conf, world)
-
-    def _find_candidates(self, topology: Topology, **reasons: str | None) -> tuple[list[Candidate], dict[str, str]]:
-        if reason := reasons["why_no_planner"]:
-            raise PluginError(f"{PREFIX}collective.batching={self.conf.batching}: {reason}")
-        fixed, planned = (
-            Candidate.decoupled(self.conf.strategy, self.conf, is_planned=is_planned) for is_planned in (False, True)
-        )
-        reason = "there is one rank" if topology.world == 1 else reasons["why_not_striped"]
-        return ([fixed], {planned.name: reason}) if reason else ([fixed, planned], {})

@@ -51,14 +51,18 @@ class StepTimer:
     def backward(self) -> Iterator[None]:
         self._backward_at = self._clock()
         self._forward = self._backward_at - self._begin_at - (self._wait_seconds() - self._waited_before)
-        yield
-        self._backward = self._clock() - self._backward_at
+        try:
+            yield
+        finally:
+            self._backward = self._clock() - self._backward_at
 
     @contextlib.contextmanager
     def update(self) -> Iterator[None]:
         begin_at = self._clock()
-        yield
-        self._updating = self._clock() - begin_at
+        try:
+            yield
+        finally:
+            self._updating = self._clock() - begin_at
 
     def end(self) -> None:
         if self._skipped_steps:

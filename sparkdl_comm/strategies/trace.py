@@ -43,10 +43,12 @@ class Trace:
 
     @contextlib.contextmanager
     def span(self, name: str) -> Iterator[None]:
-        """Add a span around the block to the current iteration. May be used on any thread."""
+        """Add a span around the block to the current iteration, also if the block raises. May be used on any thread."""
         begin = self.clock()
-        yield
-        self.add(name, begin, self.clock())
+        try:
+            yield
+        finally:
+            self.add(name, begin, self.clock())
 
     def report(self, gang: Gang, timeout: float, parameter_bytes: int) -> dict[str, Any]:
         """Return the input of :class:`sparkdl_comm.report.timeline.Timeline`, JSON-able. All ranks call it.
@@ -94,11 +96,13 @@ class BatchTrace:
 
     @contextlib.contextmanager
     def span(self, name: str, buckets: LayerBuckets, batch: int) -> Iterator[None]:
-        """Add a span around the block for one batch, independent of the current pass."""
+        """Add a span around the block for one batch, independent of the current pass, also if the block raises."""
         begin = 0.0 if self._trace is None else self._trace.clock()
-        yield
-        if self._trace is not None:
-            self._trace.add(name, begin, self._trace.clock(), batch=batch, layers=buckets.pairs[batch])
+        try:
+            yield
+        finally:
+            if self._trace is not None:
+                self._trace.add(name, begin, self._trace.clock(), batch=batch, layers=buckets.pairs[batch])
 
     def add_arrivals(
         self, name: str, buckets: LayerBuckets, first: int, batches: Sequence[Sequence[Sequence[float]]]

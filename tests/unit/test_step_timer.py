@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from contextlib import suppress
+
 import pytest
 import torch
 from torch import nn
@@ -82,3 +84,17 @@ def test_a_rank_without_rows_has_a_step_all_the_same() -> None:
     timer.end()
     assert timer.seconds == [1.0]
     assert timer.average_timings().backward == 0.0
+
+
+def test_the_times_of_a_pass_that_raises_are_kept() -> None:
+    clock = Clock()
+    timer = StepTimer(FlatModel(nn.Linear(2, 1)), clock)
+    timer.begin()
+    for context, seconds in ((timer.backward(), 3.0), (timer.update(), 2.0)):
+        with suppress(ValueError), context:
+            clock.after(seconds)
+            raise ValueError
+    timer.end()
+    found = timer.average_timings()
+    assert (found.backward, found.update) == (3.0, 2.0)
+    timer.close()

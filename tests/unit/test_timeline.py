@@ -1,6 +1,8 @@
 """Traces of ranks, their clocks, and the timeline made of them."""
 
 import json
+import time
+from contextlib import suppress
 from pathlib import Path
 from typing import Any
 
@@ -9,6 +11,7 @@ import pytest
 from sparkdl_comm.errors import InputError, PersistenceError
 from sparkdl_comm.report.timeline import Timeline
 from sparkdl_comm.space.layer_buckets import LayerBuckets
+from sparkdl_comm.strategies.base import Stopwatch
 from sparkdl_comm.strategies.trace import BatchTrace, Trace, estimate_offset, read_clocks
 
 
@@ -83,6 +86,35 @@ def test_without_a_trace_nothing_happens() -> None:
     batches.begin(LayerBuckets([[1, 1]]))
     batches.add_pass_span("forward batch", 1)
     batches.add_arrivals("pull batch", LayerBuckets([[1, 1]]), 0, [[[1, 0.0, 0.0, 0.0, 1]]])
+
+
+def test_a_block_that_raises_has_its_span() -> None:
+    clock = Clock()
+    trace = Trace(limit=1, clock=clock)
+    for context in (trace.span("compress"), BatchTrace(trace).span("update batch", LayerBuckets([[1, 3]]), 0)):
+        with suppress(ValueError), context:
+            clock.now += 2.0
+            raise ValueError
+    recorded = trace._spans[0]
+    assert [(span["name"], span["begin"], span["end"]) for span in recorded] == [
+        ("compress", 0.0, 2.0),
+        ("update batch", 2.0, 4.0),
+    ]
+
+
+def test_a_phase_that_raises_counts_and_ends(monkeypatch: pytest.MonkeyPatch) -> None:
+    clock = Clock()
+    monkeypatch.setattr(time, "perf_counter", clock)
+    trace = Trace(limit=1, clock=clock)
+    watch = Stopwatch(trace)
+    with watch.phase("update"):
+        clock.now += 1.0
+        with suppress(ValueError), watch.phase("pull"):
+            clock.now += 4.0
+            raise ValueError
+        clock.now += 2.0
+    assert (watch.seconds["pull"], watch.seconds["update"]) == (4.0, 3.0)
+    assert [span["name"] for span in trace._spans[0]] == ["wait for pull", "update"]
 
 
 def clocks(boot: str, sent: list[float], received: list[float]) -> dict[str, Any]:
