@@ -59,7 +59,7 @@ LOOPS = ("all-reduce", "root", "root-overlap", "decoupled", "decoupled+ibatch")
 def jobs(options: Namespace, folder: Path) -> Iterator[Row]:
     path = folder / "profile.json"
     path.write_text(options.profile.to_json())
-    nbytes, bucket = 4 * options.profile.parameters, options.bucket or CommConf.from_mapping({}).bucket
+    nbytes, bucket = 4 * options.profile.parameters, options.bucket or CommConf.from_mapping({}).collective.bucket
     loads = [(0.0, exchange) for exchange in options.exchange or ()]
     loads = loads or list(itertools.product(options.teraflops, options.rows))
     for number, ((name, loop, topology), (speed, load)) in enumerate(itertools.product(cases(options), loads)):

@@ -56,7 +56,7 @@ class DdpSums:
         self, ranks: RankGroup, conf: CommConf, device: torch.device, compression: Compression, is_hierarchical: bool
     ) -> None:
         self._density = compression.density
-        self._sparsifier = Sparsifier.of(compression, conf, ranks.rank)
+        self._sparsifier = Sparsifier.of(compression, conf.compression, ranks.rank)
         #: Number of a bucket in the step -> (``parameters_key``, start of the bucket in the virtual vector of all buckets).
         self._bucket_starts: dict[int, tuple[Hashable, int]] = {}
         self._stale_starts: list[int] = []
@@ -180,14 +180,14 @@ def sparse_hook(name: str, operator: str | None = None) -> Hook:
 
 def _compression_of(name: str, operator: str | None, conf: CommConf) -> Compression:
     """Return the operator and density of a hook."""
-    compression = conf.compression or DEFAULT_COMPRESSION
+    compression = conf.compression.method or DEFAULT_COMPRESSION
     if compression.rank:
         raise ConfError(
             f"{PREFIX}compression={compression}, but hook {name} sends the largest gradients. Use torch's own powerSGD_hook."
         )
     if operator is None:
         return compression
-    if conf.compression is not None and operator != compression.operator:
+    if conf.compression.method is not None and operator != compression.operator:
         raise ConfError(
             f"{PREFIX}compression={compression}, but hook {name} selects by {operator}. Register the hook"
             f" {compression.operator}, or set {operator}:{compression.density:g}."

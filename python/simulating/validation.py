@@ -235,7 +235,7 @@ def _step(row: Row, topology: Topology, bucket: int = 0) -> Simulated:
     profile = Profile.load(row.case).scaled(share, share)
     scale = row.extra["computing"] / profile.seconds
     ddp = row.algorithm == "ddp"
-    bucket = bucket or (DDP_BUCKET if ddp else CommConf.from_mapping({}).bucket)
+    bucket = bucket or (DDP_BUCKET if ddp else CommConf.from_mapping({}).collective.bucket)
     taken = decoupled_seconds if row.extra.get("loop") == "decoupled" else step_seconds
 
     def simulated(parameters: Parameters) -> float:

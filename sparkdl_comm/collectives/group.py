@@ -115,7 +115,7 @@ class CollectiveGroup:
         check_fits(algorithm, topology)
         self.topology = topology
         self.algorithm = algorithm
-        self._block, self._timeout = conf.block, conf.timeout
+        self._block, self._timeout = conf.collective.block, conf.timeout
         self._prepared: dict[tuple[Operation, int, int, int], PreparedPlan] = {}
         self._cheapest_by_size: dict[tuple[Operation, int, int], str] = {}
         self._layouts: dict[tuple[Operation, int, int], PartLayout] = {}
@@ -242,7 +242,7 @@ class CollectiveGroup:
 
         :raises GangError: a rank has other settings.
         """
-        mine = json.dumps([str(self.topology), self._order, self.algorithm, conf.block]).encode()
+        mine = json.dumps([str(self.topology), self._order, self.algorithm, conf.collective.block]).encode()
         for rank, theirs in enumerate(self._gather(mine)):
             if theirs != mine:
                 raise GangError(

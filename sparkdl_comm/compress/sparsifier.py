@@ -12,7 +12,8 @@ from sparkdl_comm.compress.feedback import Feedback
 from sparkdl_comm.compress.flat_range import FlatRange
 from sparkdl_comm.compress.selection import Operator, operator
 from sparkdl_comm.compress.wire import VALUE_TYPES, SparseFormat
-from sparkdl_comm.conf import CommConf, Compression
+from sparkdl_comm.conf import Compression
+from sparkdl_comm.conf.groups import CompressionConf
 
 #: Function that returns a context for selecting and for adding up, such as one that measures their time.
 SpanFactory = Callable[[], AbstractContextManager[object]]
@@ -38,13 +39,15 @@ class Sparsifier:
         self.feedback = feedback
 
     @classmethod
-    def of(cls, compression: Compression, conf: CommConf, rank: int, span: SpanFactory = nullcontext) -> Sparsifier:
+    def of(
+        cls, compression: Compression, conf: CompressionConf, rank: int, span: SpanFactory = nullcontext
+    ) -> Sparsifier:
         """Return the sparsifier for these settings. Ranks have different seeds, so random choices differ between them."""
         return cls(
             operator(compression.operator),
             torch.Generator().manual_seed(rank),
-            VALUE_TYPES[conf.compression_values],
-            Feedback(conf.compression_momentum, conf.compression_feedback),
+            VALUE_TYPES[conf.values],
+            Feedback(conf.momentum, conf.feedback),
             span,
         )
 

@@ -1,18 +1,16 @@
 """Settings of a run: the keys ``spark.sparkdl.comm.*``, and the frozen dataclass that holds their values.
 
-- ``keys.py`` and ``fabric.py`` have the table of keys. A row is a :class:`~sparkdl_comm.conf.key.Key`.
-- ``values.py``, ``compression.py`` and ``strategy.py`` parse the values.
-- ``settings.py`` has the dataclass, :class:`CommConf`.
+- ``settings.py`` has the dataclass, :class:`CommConf`. A field declares a key, or is a group of keys from ``groups.py``.
+- ``forms.py``, ``compression.py`` and ``strategy.py`` have the forms of values: their parsers and limits.
+- ``key.py`` makes the table of keys from the fields.
 
 ``python -m sparkdl_comm.conf`` prints the table in the format of Spark's properties files. Its output is
-``conf/sparkdl-defaults.conf``.
-
-To add a key: add a row to the table, and a field of the same name to :class:`CommConf`.
+``conf/sparkdl-defaults.conf``. ``python -m sparkdl_comm.conf .`` writes that file, and the README's table of keys.
 """
 
 from sparkdl_comm.conf.compression import DEFAULT_COMPRESSION, Compression, Schedule
-from sparkdl_comm.conf.keys import KEYS, PREFIX
-from sparkdl_comm.conf.settings import CommConf, as_text
-from sparkdl_comm.conf.values import seconds
+from sparkdl_comm.conf.forms import seconds
+from sparkdl_comm.conf.key import PREFIX
+from sparkdl_comm.conf.settings import KEYS, CommConf, as_text
 
 __all__ = ["DEFAULT_COMPRESSION", "KEYS", "PREFIX", "CommConf", "Compression", "Schedule", "as_text", "seconds"]

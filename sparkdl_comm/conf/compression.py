@@ -7,7 +7,7 @@ import re
 from dataclasses import dataclass
 from typing import Any
 
-from sparkdl_comm.conf.values import number
+from sparkdl_comm.conf.forms import form, number
 from sparkdl_comm.errors import nearest
 
 #: Names of the operators that select elements of gradients.
@@ -61,6 +61,7 @@ class Schedule:
         return ",".join(["auto"] * self.auto + parts + [f"warmup:{self.warmup}"] * bool(self.warmup)) or "always"
 
 
+@form("none|NAME:SHARE|powersgd:RANK")
 def parse_compression(text: str) -> Compression | None:
     """Parse ``none``, ``OPERATOR:DENSITY`` or ``powersgd:RANK``. Return None for ``none``."""
     if text == "none":
@@ -78,6 +79,7 @@ def parse_compression(text: str) -> Compression | None:
     return Compression(name, density)
 
 
+@form("always|auto|steps:A-B|epochs:A-B|warmup:STEPS")
 def parse_schedule(text: str) -> Schedule:
     """Parse ``always``, or a list of ``auto``, ``steps:A-B``, ``epochs:A-B`` and ``warmup:STEPS``."""
     found: dict[str, Any] = {}

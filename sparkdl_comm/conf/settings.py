@@ -2,13 +2,23 @@
 
 from __future__ import annotations
 
+from collections import defaultdict
 from collections.abc import Mapping
-from dataclasses import asdict, dataclass
+from dataclasses import asdict, dataclass, replace
 from typing import Any
 
-from sparkdl_comm.conf.compression import Compression, Schedule
-from sparkdl_comm.conf.keys import KEYS, PREFIX
-from sparkdl_comm.conf.strategy import NamedStrategy
+from sparkdl_comm.conf import forms
+from sparkdl_comm.conf.groups import (
+    AutoConf,
+    CollectiveConf,
+    CompressionConf,
+    DataConf,
+    DriverConf,
+    FabricConf,
+    PsConf,
+)
+from sparkdl_comm.conf.key import PREFIX, declare, keys_of
+from sparkdl_comm.conf.strategy import NamedStrategy, strategy_name
 from sparkdl_comm.errors import ConfError, nearest
 
 
@@ -19,58 +29,85 @@ class CommConf:
     Times are in seconds. ``ports`` is ``(first, last)``, both included. ``(0, 0)`` means any free port.
     """
 
-    strategy: str
-    timeout: float
-    slot_timeout: float
-    turn_timeout: float
-    max_restarts: int
-    nic: str
-    ports: tuple[int, int]
-    driver_host: str
-    driver_port: int
-    rails: tuple[str, ...]
-    topology: str
-    block: int
-    bucket: int
-    batching: str
-    loop: str
-    resync: int
-    auto_candidates: tuple[str, ...]
-    compression: Compression | None
-    compression_schedule: Schedule
-    compression_values: str
-    compression_momentum: float
-    compression_feedback: bool
-    ps_wire: str
-    ps_shared_memory: bool
-    ps_batching: str
-    ps_push_batching: str
-    ps_profile_iterations: int
-    ps_replan_drift: float
-    fabric_sync: str
-    fabric_batch_interval: float
-    fabric_momentum: float
-    fabric_step_scale: float
-    fabric_replica: bool
-    fabric_divergence: float
-    fabric_aggregators: int
-    fabric_replica_aggregators: int
-    fabric_link_rate: str
-    data_cache: str
-    data_cache_limit: int
-    data_memory_limit: int
-    data_shuffle: str
-    timeline: int
-    progress: bool
-    logs: bool
+    strategy: str = declare(
+        "ps",
+        strategy_name,
+        "How gradients and parameters are exchanged. The Param `strategy` overrides it. NAME+LOOP stands for a "
+        "collective with collective.loop=LOOP. NAME+decoupled+ibatch also sets collective.batching=ibatch. "
+        "ps+BATCHING sets ps.batching.",
+    )
+    timeout: float = declare(
+        "5min", forms.seconds, "How long a rank waits for its peers, in any single wait, before the run fails."
+    )
+    slot_timeout: float = declare(
+        "30s",
+        forms.seconds,
+        "How long fit waits for executors to register, and then for free slots. It needs one slot per worker, or all "
+        "requested executors if the number of workers is not set.",
+    )
+    turn_timeout: float = declare(
+        "1d",
+        forms.seconds,
+        "How long fit waits for other fits and jobs of the same application that hold the slots it needs.",
+    )
+    max_restarts: int = declare(
+        "2",
+        forms.count,
+        "How many times fit restarts the ranks after one was lost with its process, executor or host. It restarts "
+        "from the last checkpoint, or without checkpointDir from the beginning.",
+    )
+    nic: str = declare(
+        "",
+        forms.address,
+        "Network interface that ranks listen on, such as eth1, or its address, or its network, such as 10.0.1.0/24. "
+        "Empty: the address that Spark uses.",
+    )
+    ports: tuple[int, int] = declare(
+        "0",
+        forms.port_range,
+        "Ports for the executors' listening sockets (ranks, and the plugin). 0 for any free port, or a range such as "
+        "40000-40100.",
+    )
+    driver: DriverConf = DriverConf()
+    rails: tuple[str, ...] = declare(
+        "",
+        forms.names,
+        "Network interfaces that collectives use at once, one per rail (level of a BCube), separated by commas. Each "
+        "is written as in nic. Empty: only the interface of nic.",
+    )
+    topology: str = declare(
+        "",
+        forms.topology,
+        "Shape of the network for collectives, such as bcube:3,2,10gbit, star:9 or hosts:4x2. Empty: derived from the "
+        "networks of the rails.",
+    )
+    collective: CollectiveConf = CollectiveConf()
+    auto: AutoConf = AutoConf()
+    compression: CompressionConf = CompressionConf()
+    ps: PsConf = PsConf()
+    fabric: FabricConf = FabricConf()
+    data: DataConf = DataConf()
+    timeline: int = declare(
+        "0",
+        forms.count,
+        "How many of the last iterations of a run are traced, on all ranks, for model.timeline(). 0: none, without "
+        "any cost.",
+    )
+    progress: bool = declare("true", forms.flag, "Show a progress bar on the driver while fit runs.")
+    logs: bool = declare(
+        "true",
+        forms.flag,
+        "Whether the driver shows what rank 0 prints, as it arrives. Of more than 100 lines in a quarter of a second "
+        "it shows only the last 100.",
+    )
 
     @classmethod
     def from_mapping(cls, conf: Mapping[str, str], **overrides: object) -> CommConf:
         """Read the settings from Spark's configuration.
 
         :param conf: any Spark settings. Those outside :data:`PREFIX` are ignored.
-        :param overrides: values by field name that have precedence over ``conf`` (Params of the estimator). None means
-            unset.
+        :param overrides: values by :attr:`~sparkdl_comm.conf.key.Key.argument` that have precedence over ``conf`` (Params of
+            the estimator). None means unset.
         :raises ConfError: an unknown key under the prefix (with the nearest known one), an unknown override, or a bad
             value (with key, value and limit).
         """
@@ -80,30 +117,33 @@ class CommConf:
                 raise ConfError(
                     f"unknown key {name}{nearest(name, known) or '.'} Known keys: {', '.join(sorted(known))}"
                 )
-        fields = {key.field for key in KEYS}
+        keys = {key.argument: key for key in KEYS}
         for name in overrides:
-            if name not in fields:
-                raise ConfError(f"unknown setting {name}{nearest(name, fields)}")
-        values: dict[str, Any] = {}
-        implied: dict[str, Any] = {}
-        for key in KEYS:
-            override = overrides.get(key.field)
-            values[key.field] = key.read(conf.get(key.full, key.default) if override is None else as_text(override))
-        for field, text in _settings_of_name(values["strategy"]).items():
-            key = next(key for key in KEYS if key.field == field)
-            is_set = key.full in conf or overrides.get(field) is not None
-            if is_set and as_text(values[field]) != text and field != "strategy":
+            if name not in keys:
+                raise ConfError(f"unknown setting {name}{nearest(name, keys)}")
+        found: dict[str, Any] = {}
+        for argument, key in keys.items():
+            override = overrides.get(argument)
+            found[argument] = key.read(conf.get(key.full, key.default) if override is None else as_text(override))
+        strategy = found["strategy"]
+        for argument, text in asdict(NamedStrategy.parse(strategy)).items():
+            key = keys[argument]
+            is_set = key.full in conf or overrides.get(argument) is not None
+            if text and is_set and as_text(found[argument]) != text and argument != "strategy":
                 raise ConfError(
-                    f"strategy {values['strategy']!r} stands for {key.full}={text}, but that is set to"
-                    f" {as_text(values[field])}: remove one of them"
+                    f"strategy {strategy!r} stands for {key.full}={text}, but that is set to"
+                    f" {as_text(found[argument])}: remove one of them"
                 )
-            implied[field] = key.read(text)
-        return cls(**{**values, **implied})
+            found[argument] = key.read(text) if text else found[argument]
+        groups: dict[str, dict[str, Any]] = defaultdict(dict)
+        for argument, key in keys.items():
+            groups[key.group][key.field] = found[argument]
+        own = groups.pop("")
+        return cls(**own, **{group: replace(getattr(cls, group), **fields) for group, fields in groups.items()})
 
 
-def _settings_of_name(strategy: str) -> dict[str, str]:
-    """Return the settings that a strategy's name implies, by field."""
-    return {field: text for field, text in asdict(NamedStrategy.parse(strategy)).items() if text}
+#: All keys.
+KEYS = tuple(keys_of(CommConf))
 
 
 def as_text(value: object) -> str:

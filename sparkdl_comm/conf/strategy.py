@@ -6,7 +6,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
-from sparkdl_comm.conf import values
+from sparkdl_comm.conf.forms import form, policy
 from sparkdl_comm.errors import nearest
 
 #: The strategy that chooses among others during a fit, and the one that takes the cheapest collective for each bucket.
@@ -50,7 +50,7 @@ class NamedStrategy:
             return cls(name)
         if name == SERVER:
             try:
-                return cls(name, ps_batching=values.policy(rest))
+                return cls(name, ps_batching=policy(rest))
             except ValueError as error:
                 raise ValueError(f"{SERVER}, or {SERVER}+BATCHING with {error}") from None
         if plus + rest == DECOUPLED_IBATCH:
@@ -71,7 +71,8 @@ def loop_name(strategy: str, loop: str, batching: str) -> str:
     return "+".join([strategy, *suffixes])
 
 
-def checked_name(text: str) -> str:
+@form("name")
+def strategy_name(text: str) -> str:
     """Return ``text`` after a check of its form."""
     NamedStrategy.parse(text)
     return text

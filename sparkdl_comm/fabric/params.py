@@ -32,8 +32,8 @@ class SchedulerOptions:
     @classmethod
     def of(cls, conf: CommConf) -> SchedulerOptions:
         """Return the options from the configuration."""
-        link_rate = parse_rate(conf.fabric_link_rate) / 8
-        return cls(conf.fabric_batch_interval, link_rate, conf.fabric_replica_aggregators, conf.timeout)
+        link_rate = parse_rate(conf.fabric.link_rate) / 8
+        return cls(conf.fabric.batch_interval, link_rate, conf.fabric.replica_aggregators, conf.timeout)
 
 
 @dataclass(frozen=True)
@@ -72,8 +72,8 @@ class FabricParams:
     @classmethod
     def of(cls, conf: CommConf) -> FabricParams:
         """Return the parameters from the configuration."""
-        scale = conf.fabric_step_scale or None
-        return cls(conf.fabric_sync, conf.fabric_divergence, conf.fabric_momentum, scale)
+        scale = conf.fabric.step_scale or None
+        return cls(conf.fabric.sync, conf.fabric.divergence, conf.fabric.momentum, scale)
 
     @property
     def delay_bound(self) -> int | None:

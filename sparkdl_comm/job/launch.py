@@ -166,7 +166,7 @@ def run_gang(
     :return: the tensors that rank 0 sent, and every rank's report.
     :raises SparkdlCommError: as :func:`launch`.
     """
-    port = conf.driver_port
+    port = conf.driver.port
     with ProgressBar(conf.progress) as bar:
         ports = range(port, port + 1) if port else None
 

@@ -83,9 +83,9 @@ class RowLoader:
         begin = time.perf_counter()
         self._set = spec.row_set
         self._task = task
-        self._limit_bytes = spec.conf.data_memory_limit
+        self._limit_bytes = spec.conf.data.memory_limit
         self._resident_bytes = 0
-        disk = LocalDisk.of_executor(spec.conf.data_cache_limit) if spec.conf.data_cache == "disk" else None
+        disk = LocalDisk.of_executor(spec.conf.data.cache_limit) if spec.conf.data.cache == "disk" else None
         if self._set is not None and self._set.is_cached and disk is not None:
             for _ in batches:  # otherwise Spark ends this Python worker, and the next fit has to start another
                 pass

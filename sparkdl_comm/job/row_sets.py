@@ -270,9 +270,9 @@ def reuse_row_sets(run: GangRun, rows: DataFrame, partitions: DataFrame) -> Call
     spark = rows.sparkSession
 
     def run_set(spec: TrainSpec) -> TrainingResult:
-        if spec.conf.data_cache != "disk":
+        if spec.conf.data.cache != "disk":
             return _add_reason(
-                f"{PREFIX}data.cache={spec.conf.data_cache} keeps rows for one fit", *run(partitions, spec)
+                f"{PREFIX}data.cache={spec.conf.data.cache} keeps rows for one fit", *run(partitions, spec)
             )
         source = identify_source(rows, spec.rows, spec.world)
         if isinstance(source, str):

@@ -19,6 +19,7 @@ from pyspark.sql import SparkSession
 
 from sparkdl_comm import plugin
 from sparkdl_comm.conf import KEYS, PREFIX, CommConf, as_text
+from sparkdl_comm.conf.key import snake_case
 from sparkdl_comm.errors import ConfError, InputError, PluginError
 
 _log = logging.getLogger(__name__)
@@ -42,7 +43,7 @@ def spark_conf(**settings: object) -> dict[str, str]:
     The driver's JVM outlives the sessions of its Python process, and spark-submit starts it before that process. If the
     JVM runs already, this function also adds the jar to it, so that the next session finds the plugin.
 
-    :param settings: fields of :class:`~sparkdl_comm.conf.CommConf` by name, such as ``slot_timeout="2min"``, or
+    :param settings: values by :attr:`~sparkdl_comm.conf.key.Key.argument`, such as ``slot_timeout="2min"``, or
         ``slotTimeout``, as in the key.
     :return: the jar that fits the pyspark in use, the plugin, a one-second check for barrier slots (Spark's default
         waits 15 s), Arrow, and ``settings`` under ``spark.sparkdl.comm.``.
@@ -52,10 +53,10 @@ def spark_conf(**settings: object) -> dict[str, str]:
     """
     given, settings = settings, {}
     for name, value in given.items():
-        field = re.sub(r"(?<=[a-z])(?=[A-Z])", "_", name).lower()
-        if field in settings:
-            raise ConfError(f"spark_conf: {field} is given twice, by {' and '.join(given)}")
-        settings[field] = value
+        argument = snake_case(name)
+        if argument in settings:
+            raise ConfError(f"spark_conf: {argument} is given twice, by {' and '.join(given)}")
+        settings[argument] = value
     CommConf.from_mapping({}, **settings)
     conf = {
         "spark.jars": _add_jar(plugin.jar_for(pyspark.__version__, plugin.JARS)),
@@ -63,7 +64,7 @@ def spark_conf(**settings: object) -> dict[str, str]:
         _BARRIER_CHECK: "1s",
         _ARROW: "true",
     }
-    conf.update({key.full: as_text(settings[key.field]) for key in KEYS if settings.get(key.field) is not None})
+    conf.update({key.full: as_text(settings[key.argument]) for key in KEYS if settings.get(key.argument) is not None})
     return conf
 
 
@@ -173,8 +174,8 @@ def driver_host(spark: SparkSession, conf: CommConf) -> str:
 
     :raises ConfError: the Spark Connect server's name does not resolve here.
     """
-    if conf.driver_host:
-        return conf.driver_host
+    if conf.driver.host:
+        return conf.driver.host
     if is_classic(spark):
         return spark.conf.get("spark.driver.host") or "localhost"
     server = spark.client.host
@@ -252,11 +253,11 @@ def check_disk_cache(spark: SparkSession, conf: CommConf) -> None:
     :raises ConfError: rows go to executors' disks, but Spark has to encrypt disks. Or their memory is limited, but they
         are in memory only.
     """
-    if conf.data_cache != "disk":
-        if conf.data_memory_limit:
+    if conf.data.cache != "disk":
+        if conf.data.memory_limit:
             raise ConfError(
-                f"{PREFIX}data.memoryLimit={conf.data_memory_limit} applies to rows on disks, but with"
-                f" {PREFIX}data.cache={conf.data_cache} all rows are in memory. Set data.cache=disk, or no limit"
+                f"{PREFIX}data.memoryLimit={conf.data.memory_limit} applies to rows on disks, but with"
+                f" {PREFIX}data.cache={conf.data.cache} all rows are in memory. Set data.cache=disk, or no limit"
             )
     elif application_conf(spark).get("spark.io.encryption.enabled", "").lower() == "true":
         raise ConfError(

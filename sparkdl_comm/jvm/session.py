@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterable, Sequence
 from typing import Any
 
+from sparkdl_comm.conf.groups import PsConf
 from sparkdl_comm.jvm.bridge import PROTOCOL, Bridge
 from sparkdl_comm.space.layer_buckets import LayerBuckets
 
@@ -34,15 +35,10 @@ class PsSession:
         self,
         peers: Sequence[Any],
         layers: Sequence[int],
+        conf: PsConf,
         *,
-        wire: str,
         density: float | None,
         can_pull_ahead: bool,
-        shared: bool,
-        batching: str,
-        push_batching: str,
-        profile_iterations: int,
-        replan_drift: float,
         timeout: float,
     ) -> dict[str, Any]:
         """Open the session when all ranks are known.
@@ -51,7 +47,6 @@ class PsSession:
         :param layers: elements of each layer.
         :param density: approximate fraction of nonzero gradients, if zeros are not sent; None if whole gradients are sent.
         :param can_pull_ahead: parameters of the next version may arrive during the current step.
-        :param shared: ranks on one host read each other's memory.
         :return: the layout of a rank's memory (see SegmentMap.scala); ``ahead``: True if parameters are pulled while gradients
             are still pushed; ``cuts_pushes``: True if gradients may travel in several buckets; and the first buckets, in the
             format of :meth:`replan`.
@@ -60,14 +55,14 @@ class PsSession:
             "open",
             peers=list(peers),
             layers=list(layers),
-            wire=wire,
+            wire=conf.wire,
             density=density,
             can_pull_ahead=can_pull_ahead,
-            shared=shared,
-            batching=batching,
-            push_batching=push_batching,
-            profile_iterations=profile_iterations,
-            replan_drift=replan_drift,
+            shared=conf.shared_memory,
+            batching=conf.batching,
+            push_batching=conf.push_batching,
+            profile_iterations=conf.profile_iterations,
+            replan_drift=conf.replan_drift,
             timeout=timeout,
         )
 

@@ -74,7 +74,7 @@ def train(estimator: TrainingRecipe, dataset: DataFrame) -> TorchModel:
     memory.warn_about_limit(spark)
     own_connections = {
         "gradients": not strategy.needs_plugin,
-        "rows": conf.data_shuffle == "global",
+        "rows": conf.data.shuffle == "global",
         "the trained model": True,
     }
     sent = ", ".join(name for name, is_own in own_connections.items() if is_own)

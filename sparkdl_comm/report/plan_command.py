@@ -8,7 +8,7 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
-from sparkdl_comm.conf import values
+from sparkdl_comm.conf import forms
 from sparkdl_comm.errors import ConfError, InputError, PersistenceError, nearest
 from sparkdl_comm.units import parse_rate
 
@@ -32,7 +32,7 @@ def add_parser(commands: Any) -> None:
     plan.add_argument(
         "--policy",
         default="ibatch",
-        help=f"{', '.join(values.POLICIES)}, parts:COUNT or fixed:BYTES; default: ibatch",
+        help=f"{', '.join(forms.POLICIES)}, parts:COUNT or fixed:BYTES; default: ibatch",
     )
     plan.add_argument("--direction", choices=("pull", "push"), default="pull", help="parameters or gradients")
     plan.add_argument("--plot", type=Path, metavar="FILE", help="draw the plan: .png, .svg or .pdf")
@@ -44,7 +44,7 @@ def _plan(options: argparse.Namespace) -> int:
     from sparkdl_comm.jvm.planner import plan_buckets
 
     try:
-        values.policy(options.policy)
+        forms.policy(options.policy)
     except ValueError as error:
         raise ConfError(f"--policy {options.policy}: must be {error}") from None
     profile = _profile(options)
@@ -72,7 +72,7 @@ def _profile(options: argparse.Namespace) -> dict[str, Any]:
     if options.profile not in shipped():
         return _read(Path(options.profile), shipped())
     try:
-        startup = values.seconds(options.startup)
+        startup = forms.seconds(options.startup)
     except ValueError as error:
         raise ConfError(f"--startup {options.startup}: must be {error}") from None
     layers, rate = Profile.load(options.profile).layers, parse_rate(options.rate)

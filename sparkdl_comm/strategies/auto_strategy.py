@@ -86,7 +86,7 @@ class AutoStrategy(Strategy):
     @classmethod
     def check(cls, conf: CommConf, world: int) -> None:
         load_strategy(replace(conf, strategy=CHEAPEST)).check(conf, world)
-        for name in conf.auto_candidates:
+        for name in conf.auto.candidates:
             try:
                 named = NamedStrategy.parse(name)
             except ValueError as error:
@@ -122,7 +122,7 @@ class AutoStrategy(Strategy):
             why_no_planner=reports[0]["planner"],
         )
         if not candidates or candidates[0].is_planned:
-            named = f"{PREFIX}auto.candidates={','.join(self.conf.auto_candidates)}"
+            named = f"{PREFIX}auto.candidates={','.join(self.conf.auto.candidates)}"
             raise ConfError(f"{named}: a fit must begin with a candidate without {DECOUPLED_IBATCH}: {self._left_out}")
         self._candidates = {candidate.name: candidate for candidate in candidates}
         server = next((each.conf for each in candidates if each.conf.strategy == SERVER), None)
@@ -277,7 +277,7 @@ class AutoStrategy(Strategy):
             answer = decide_json(self._gang, None, lambda _: self._predict(cost), timeout)
             self._set_bucket_ranges(answer["planned"])
         turn = Turn(*answer["turn"])
-        if turn.candidate != self._turn.candidate and self.conf.compression is not None:
+        if turn.candidate != self._turn.candidate and self.conf.compression.method is not None:
             self._pending_turn, self._has_sent_residuals = turn, False
         else:
             self._apply_turn(turn)

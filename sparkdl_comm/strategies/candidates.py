@@ -70,8 +70,9 @@ class Candidate:
     @classmethod
     def decoupled(cls, algorithm: str, conf: CommConf, *, is_planned: bool = False) -> Candidate:
         """Return the decoupled loop of ``algorithm``, with the other settings of ``conf``."""
-        conf = replace(conf, strategy=algorithm, loop="decoupled", batching="fixed")
-        name = loop_name(algorithm, conf.loop, IBATCH if is_planned else conf.batching)
+        settings = replace(conf.collective, loop="decoupled", batching="fixed")
+        conf = replace(conf, strategy=algorithm, collective=settings)
+        name = loop_name(algorithm, settings.loop, IBATCH if is_planned else settings.batching)
         return cls(name, "decoupled", conf, is_planned=is_planned)
 
 
@@ -107,31 +108,33 @@ def find_candidates(
     :param why_no_planner: why buckets of collectives cannot be planned; None if they can.
     :raises PluginError: ``collective.batching=ibatch``, and buckets cannot be planned.
     """
-    if conf.batching != "fixed":
+    if conf.collective.batching != "fixed":
         if why_no_planner is not None:
-            raise PluginError(f"{PREFIX}collective.batching={conf.batching}: {why_no_planner}")
+            raise PluginError(f"{PREFIX}collective.batching={conf.collective.batching}: {why_no_planner}")
         fixed, planned = (
             Candidate.decoupled(conf.strategy, conf, is_planned=is_planned) for is_planned in (False, True)
         )
         reason = "there is one rank" if topology.world == 1 else why_not_striped
         return ([fixed], {planned.name: reason}) if reason else ([fixed, planned], {})
-    is_compressed, conf = conf.compression is not None, replace(conf, loop="all-reduce")
+    is_compressed = conf.compression.method is not None
+    conf = replace(conf, collective=replace(conf.collective, loop="all-reduce"))
     names = [] if is_compressed else [algorithm.name for algorithm in list_eligible("all_reduce", topology)]
     found = [Candidate(name, "all-reduce", replace(conf, strategy=name)) for name in [CHEAPEST, *names]]
     found += [Candidate.decoupled(name, conf) for name in names]
     found += [Candidate(HITOPK, HITOPK, replace(conf, strategy=HITOPK))] * is_compressed
     batchings = (*SIMPLE_BATCHINGS, IBATCH)
-    for batching in batchings if conf.ps_batching in ("whole", IBATCH) else (conf.ps_batching,):
-        server_conf = replace(conf, strategy=SERVER, ps_batching=batching)
+    for batching in batchings if conf.ps.batching in ("whole", IBATCH) else (conf.ps.batching,):
+        settings = replace(conf.ps, batching=batching)
         is_profiled = batching not in SIMPLE_BATCHINGS and not batching.startswith("fixed")
         if is_profiled:
-            server_conf = replace(server_conf, ps_profile_iterations=min(conf.ps_profile_iterations, _PROFILED_STEPS))
+            settings = replace(settings, profile_iterations=min(conf.ps.profile_iterations, _PROFILED_STEPS))
         settling = _PLANNING_STEPS if is_profiled else _COMPILING_STEPS
+        server_conf = replace(conf, strategy=SERVER, ps=settings)
         found.append(Candidate(f"{SERVER}+{batching}", f"{SERVER}+{batching}", server_conf, settling))
     found += [
         Candidate.decoupled(name, conf, is_planned=True)
         for name in names
-        if f"{name}{DECOUPLED_IBATCH}" in conf.auto_candidates
+        if f"{name}{DECOUPLED_IBATCH}" in conf.auto.candidates
     ]
     reasons = {
         each.name: (why_no_planner if each.is_planned else None)
@@ -150,19 +153,20 @@ def _why_ineligible(
         kind.check(conf, topology.world)
     except ConfError as error:
         return error.message
-    if conf.auto_candidates and candidate.name not in conf.auto_candidates:
+    if conf.auto.candidates and candidate.name not in conf.auto.candidates:
         return f"not in {PREFIX}auto.candidates"
     if candidate.name == CHEAPEST:
         return None
     if topology.world == 1:
         return "there is one rank"
-    if conf.compression is not None:
-        if conf.compression_momentum or conf.compression.rank:
+    if conf.compression.method is not None:
+        if conf.compression.momentum or conf.compression.method.rank:
             return "the state of powersgd and momentum correction cannot move to another strategy"
-        if conf.compression_schedule.auto:
-            return f"{PREFIX}compression.schedule={conf.compression_schedule} has a trial of its own"
-    if kind.has_stripes and conf.resync:
-        return f"{PREFIX}collective.resync={conf.resync} needs a strategy in which every rank updates all parameters"
+        if conf.compression.schedule.auto:
+            return f"{PREFIX}compression.schedule={conf.compression.schedule} has a trial of its own"
+    if kind.has_stripes and conf.collective.resync:
+        setting = f"{PREFIX}collective.resync={conf.collective.resync}"
+        return f"{setting} needs a strategy in which every rank updates all parameters"
     if kind.needs_plugin and why_no_plugin is not None:
         return why_no_plugin
     return why_not_striped if kind.has_stripes else None
@@ -190,12 +194,12 @@ class StepPredictor:
         conf = candidate.conf
         if conf.strategy == SERVER:
             return self._predict_server(conf, computing)
-        buckets = candidate.parts or self.space.buckets(conf.bucket / _ITEM_BYTES)
+        buckets = candidate.parts or self.space.buckets(conf.collective.bucket / _ITEM_BYTES)
         sizes = [stop - start for start, stop in buckets]
-        if conf.compression is not None:
+        if conf.compression.method is not None:
             name = "naive-ag" if conf.strategy == CHEAPEST else conf.strategy
             gradient_seconds = self._predict_compressed(name, conf, sizes)
-        elif conf.loop == "decoupled":
+        elif conf.collective.loop == "decoupled":
             gradient_seconds, parameter_seconds = self.predict_halves(conf, sizes)
             return predict_step_seconds(
                 computing, self.space, buckets, gradient_seconds, parameter_seconds, 1 / self._topology.world
@@ -218,7 +222,7 @@ class StepPredictor:
 
     def find_cheapest(self, conf: CommConf) -> str | None:
         """Return the algorithm that is the cheapest for every bucket; None if buckets differ."""
-        buckets = self.space.buckets(conf.bucket / _ITEM_BYTES)
+        buckets = self.space.buckets(conf.collective.bucket / _ITEM_BYTES)
         best = {self._find_cheapest("all_reduce", _round_up(stop - start)) for start, stop in buckets}
         return best.pop() if len(best) == 1 else None
 
@@ -230,7 +234,8 @@ class StepPredictor:
             more = _round_up(size)
             algorithm = self._find_cheapest(operation, more) if name == CHEAPEST else name
             less, most = (
-                self._collective(algorithm, operation, near, conf.block) for near in (max(1, more // 2), more)
+                self._collective(algorithm, operation, near, conf.collective.block)
+                for near in (max(1, more // 2), more)
             )
             found.append(most + (most - less) * (size - more) / max(1, more // 2))
         return found
@@ -243,9 +248,9 @@ class StepPredictor:
         return min(names, key=lambda name: self._collective(name, operation, count, 0))
 
     def _predict_compressed(self, name: str, conf: CommConf, sizes: Sequence[int]) -> list[float]:
-        assert conf.compression is not None
-        count, density = self.space.count, conf.compression.density
-        if conf.compression.rank:
+        assert conf.compression.method is not None
+        count, density = self.space.count, conf.compression.method.density
+        if conf.compression.method.rank:
             return self._predict_collectives(CHEAPEST, "all_reduce", sizes, conf)
         found = {each.algorithm: each for each in predict_sparse(self._topology, count, density, self._cost)}
         return [found[name].seconds * size / count for size in sizes]
@@ -258,8 +263,8 @@ class StepPredictor:
         """
         topology = self._topology
         nic_factor = topology.ranks_per_host * (topology.world - topology.ranks_per_host) / topology.world
-        if conf.compression is not None:
-            nic_factor *= (1 + 1.5 * conf.compression.density) / 2  # whole parameters, 6 bytes per sent gradient
+        if conf.compression.method is not None:
+            nic_factor *= (1 + 1.5 * conf.compression.method.density) / 2  # whole parameters, 6 bytes per sent gradient
         forward, backward = split_by_layer(self.space, computing)
         layers = [
             ServedLayer(before, after, _ITEM_BYTES * layer.count * nic_factor)
@@ -279,8 +284,8 @@ class StepPredictor:
         def simulate(batches: Sequence[Batch]) -> float:
             return iteration_seconds(layers, batches, batches, cost)
 
-        if conf.ps_batching in SIMPLE_BATCHINGS:
-            return simulate(SIMPLE_BATCHINGS[conf.ps_batching](len(layers)))
+        if conf.ps.batching in SIMPLE_BATCHINGS:
+            return simulate(SIMPLE_BATCHINGS[conf.ps.batching](len(layers)))
         unplanned = min(simulate(cut(len(layers))) for cut in SIMPLE_BATCHINGS.values())
         planned = min(map(simulate, equal_cuts([layer.nbytes for layer in layers])), default=unplanned)
         return planned if planned < (1 - MARGIN) * unplanned else unplanned

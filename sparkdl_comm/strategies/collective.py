@@ -56,7 +56,7 @@ class CollectiveStrategy(Strategy):
 
     @classmethod
     def full_name(cls, conf: CommConf) -> str:
-        return loop_name(conf.strategy, conf.loop, conf.batching)
+        return loop_name(conf.strategy, conf.collective.loop, conf.collective.batching)
 
     @classmethod
     def check(cls, conf: CommConf, world: int) -> None:
@@ -95,7 +95,7 @@ class CollectiveStrategy(Strategy):
         self._group = CollectiveGroup(gang, self.algorithm, self.conf, device)
         self._resources.append(self._group)
         self._pending: list[PendingExchange] = []
-        parts = self.parts or model.buckets(self.conf.bucket / model.gradients.element_size())
+        parts = self.parts or model.buckets(self.conf.collective.bucket / model.gradients.element_size())
         self._buckets = GradientBuckets(model, parts, self._send)
         self._resources.append(self._buckets)
         self._exchange = self._make_exchange(model.gradients, operation)
@@ -142,12 +142,12 @@ class CollectiveAllReduce(CollectiveStrategy, ReplicatedStrategy):
     @classmethod
     def check(cls, conf: CommConf, world: int) -> None:
         super().check(conf, world)
-        if conf.compression is not None:
+        if conf.compression.method is not None:
             cls._check_operations(
-                "compression", conf.compression, "all_reduce" if conf.compression.rank else "all_gather"
+                "compression", conf.compression.method, "all_reduce" if conf.compression.method.rank else "all_gather"
             )
-        if conf.resync:
-            cls._check_operations("collective.resync", conf.resync, "broadcast")
+        if conf.collective.resync:
+            cls._check_operations("collective.resync", conf.collective.resync, "broadcast")
 
     def join(self, gang: Gang, model: FlatModel, make_optimizer: OptimizerMaker) -> None:
         super().join(gang, model, make_optimizer)
@@ -168,7 +168,7 @@ class CollectiveAllReduce(CollectiveStrategy, ReplicatedStrategy):
         super().update(apply)
         self._exchange.end_step(apply)
         self._steps += 1
-        if self.conf.resync and self._steps % self.conf.resync == 0:
+        if self.conf.collective.resync and self._steps % self.conf.collective.resync == 0:
             with self.watch.phase("pull"):
                 self._resync.start(0, self._model.count).wait()
 
@@ -178,7 +178,7 @@ class CollectiveAllReduce(CollectiveStrategy, ReplicatedStrategy):
     @property
     def compression(self) -> Compression | None:
         """Compression of the gradients; None: they are sent whole."""
-        return self.conf.compression
+        return self.conf.compression.method
 
     def _make_exchange(self, vector: torch.Tensor, operation: Operation) -> BucketExchange:
         if operation == "broadcast" or self.compression is None:
@@ -197,4 +197,4 @@ class CollectiveAllReduce(CollectiveStrategy, ReplicatedStrategy):
 
     def _sparsifier(self, compression: Compression) -> Sparsifier:
         span = contextlib.nullcontext if self.trace is None else functools.partial(self.trace.span, "compress")
-        return Sparsifier.of(compression, self.conf, self._gang.rank, span)
+        return Sparsifier.of(compression, self.conf.compression, self._gang.rank, span)

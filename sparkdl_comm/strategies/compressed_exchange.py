@@ -33,8 +33,8 @@ class CompressedExchange(CollectiveExchange):
         """``compression``: that of ``conf``, or the strategy's default. ``dense``: the base class's arguments."""
         super().__init__(*dense)
         self._compressed, self._feedback = compressed, compressed.feedback
-        self._compression, self._schedule, self._timeout = compression, conf.compression_schedule, conf.timeout
-        self._momentum = conf.compression_momentum
+        self._compression, self._schedule, self._timeout = compression, conf.compression.schedule, conf.timeout
+        self._momentum = conf.compression.momentum
         self._stages = StageRunner("sparkdl-comm-compression")
         self._trials: dict[float, Trial] = {}
         self._trial: Trial | None = None

@@ -67,10 +67,10 @@ class DecoupledAllReduce(OverlappedStrategy):
         super().check(conf, world)
         if cls.algorithm == CHEAPEST:
             raise ConfError(
-                f"{PREFIX}collective.loop={conf.loop}: cheapest and auto may choose two algorithms for gradients and"
-                " parameters, with different owners. Set the strategy to one algorithm, such as ring."
+                f"{PREFIX}collective.loop={conf.collective.loop}: cheapest and auto may choose two algorithms for gradients"
+                " and parameters, with different owners. Set the strategy to one algorithm, such as ring."
             )
-        cls._check_operations("collective.loop", conf.loop, *cls._operations())
+        cls._check_operations("collective.loop", conf.collective.loop, *cls._operations())
 
     @classmethod
     def _operations(cls) -> tuple[Operation, Operation]:

@@ -47,7 +47,7 @@ class FabricWorker(AsynchronousStrategy):
 
     def __init__(self, conf: CommConf) -> None:
         super().__init__(conf)
-        self.free_running = conf.fabric_sync.startswith("async")
+        self.free_running = conf.fabric.sync.startswith("async")
         self._push: PushHandle | None = None
         self._fabric: Fabric | None = None
         self._worker: Worker | None = None
@@ -56,9 +56,9 @@ class FabricWorker(AsynchronousStrategy):
 
     @classmethod
     def check(cls, conf: CommConf, world: int) -> None:
-        if not conf.fabric_replica:
+        if not conf.fabric.replica:
             return
-        if conf.fabric_sync == "bsp":
+        if conf.fabric.sync == "bsp":
             raise ConfError(
                 f"{PREFIX}fabric.replica=true with {PREFIX}fabric.sync=bsp: every worker has the last iteration's model, so"
                 " a replica would be of no use. Change one of them."
@@ -67,10 +67,10 @@ class FabricWorker(AsynchronousStrategy):
             raise ConfError(
                 f"{PREFIX}fabric.replica=true with {world} worker: the replica needs a second one. Set num_workers=2."
             )
-        if conf.fabric_replica_aggregators > world * conf.fabric_aggregators:
+        if conf.fabric.replica_aggregators > world * conf.fabric.aggregators:
             raise ConfError(
-                f"{PREFIX}fabric.replicaAggregators={conf.fabric_replica_aggregators}, but there are only"
-                f" {world * conf.fabric_aggregators}: {PREFIX}fabric.aggregators={conf.fabric_aggregators} for each worker."
+                f"{PREFIX}fabric.replicaAggregators={conf.fabric.replica_aggregators}, but there are only"
+                f" {world * conf.fabric.aggregators}: {PREFIX}fabric.aggregators={conf.fabric.aggregators} for each worker."
                 " Lower the first or raise the second."
             )
 
@@ -92,15 +92,15 @@ class FabricWorker(AsynchronousStrategy):
             if self._fabric is None:
                 raise GangError("strategy fabric has not joined its gang")
             states = {"server": self._initial_state()} if self._gang.rank == _SERVER_RANK else {}
-            if self._gang.rank == _REPLICA_RANK and self.conf.fabric_replica:
+            if self._gang.rank == _REPLICA_RANK and self.conf.fabric.replica:
                 states["replica"] = self._initial_state()
             params = replace(FabricParams.of(self.conf), version=self.version)
-            self._worker = self._fabric.register_as_worker(params, self.conf.fabric_aggregators, states)
+            self._worker = self._fabric.register_as_worker(params, self.conf.fabric.aggregators, states)
         return self._worker
 
     def _initial_state(self) -> NDArray[np.float32]:
         """Return the server's initial state: the model, and the last step if there is momentum."""
-        if not self.conf.fabric_momentum:
+        if not self.conf.fabric.momentum:
             return self._values
         step = np.zeros_like(self._values) if self._last_step is None else self._last_step
         return np.concatenate([self._values, step])
@@ -155,7 +155,7 @@ class FabricWorker(AsynchronousStrategy):
                 rank=self._gang.rank,
             )
         raise ConfError(
-            f"{PREFIX}fabric.divergence={self.conf.fabric_divergence:g}: {last} were dropped, because each exceeds that norm."
+            f"{PREFIX}fabric.divergence={self.conf.fabric.divergence:g}: {last} were dropped, because each exceeds that norm."
             f" The last one has norm {np.linalg.norm(self._change):g}. Set fabric.divergence higher."
         )
 
@@ -168,7 +168,7 @@ class FabricWorker(AsynchronousStrategy):
     def optimizer_state(self) -> dict[str, Any]:
         """Return the server's state on the rank that started it. The state of the ranks' optimizers is in :meth:`state`."""
         server = None if self._fabric is None else self._fabric.find_process("server")
-        if server is None or not self.conf.fabric_momentum:
+        if server is None or not self.conf.fabric.momentum:
             return {}
         return {"last_step": torch.from_numpy(server.fetch_state(self.conf.timeout)[self._model.count :])}
 

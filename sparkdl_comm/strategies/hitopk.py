@@ -25,14 +25,15 @@ class HierarchicalTopK(CollectiveAllReduce):
     def check(cls, conf: CommConf, world: int) -> None:
         super().check(conf, world)
         check_rails(len(conf.rails) or 1)
-        if conf.compression is not None and conf.compression.rank:
+        if conf.compression.method is not None and conf.compression.method.rank:
             raise ConfError(
-                f"{PREFIX}compression={conf.compression}: strategy hitopk sends the largest elements. Use strategy auto."
+                f"{PREFIX}compression={conf.compression.method}: strategy hitopk sends the largest elements. Use"
+                " strategy auto."
             )
 
     @property
     def compression(self) -> Compression:
-        return self.conf.compression or DEFAULT_COMPRESSION
+        return self.conf.compression.method or DEFAULT_COMPRESSION
 
     def _compressed_sum(self, compression: Compression, part_of: RangeFactory) -> CompressedSum:
         name = f"hitopk {self.number}" if self.number else ""

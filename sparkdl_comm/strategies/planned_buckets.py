@@ -25,14 +25,14 @@ class PlannedBuckets(AutoStrategy):
 
     @classmethod
     def full_name(cls, conf: CommConf) -> str:
-        return loop_name(conf.strategy, conf.loop, conf.batching)
+        return loop_name(conf.strategy, conf.collective.loop, conf.collective.batching)
 
     @classmethod
     def check(cls, conf: CommConf, world: int) -> None:
-        if conf.loop != "decoupled":
+        if conf.collective.loop != "decoupled":
             raise ConfError(
-                f"{PREFIX}collective.batching={conf.batching} is for collective.loop=decoupled, not {conf.loop}: set one of"
-                " the two (strategy ps has ps.batching)"
+                f"{PREFIX}collective.batching={conf.collective.batching} is for collective.loop=decoupled, not"
+                f" {conf.collective.loop}: set one of the two (strategy ps has ps.batching)"
             )
-        conf = replace(conf, batching="fixed")
+        conf = replace(conf, collective=replace(conf.collective, batching="fixed"))
         load_strategy(conf).check(conf, world)

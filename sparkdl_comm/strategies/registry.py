@@ -8,6 +8,7 @@ from typing import cast
 
 from sparkdl_comm.collectives.algorithms import ALGORITHMS
 from sparkdl_comm.conf import PREFIX, CommConf
+from sparkdl_comm.conf.groups import CompressionConf
 from sparkdl_comm.conf.strategy import AUTO, CHEAPEST, FABRIC, HITOPK, SERVER
 from sparkdl_comm.errors import ConfError, nearest
 from sparkdl_comm.strategies.base import Strategy
@@ -58,12 +59,12 @@ def load_strategy(conf: CommConf) -> type[Strategy]:
     """Return the class of ``conf.strategy``, which must be a registered name. Check no other setting."""
     name = conf.strategy
     has_loops = name in ALGORITHMS or name in (CHEAPEST, AUTO)
-    if has_loops and conf.batching != "fixed":
+    if has_loops and conf.collective.batching != "fixed":
         return _load("planned_buckets:PlannedBuckets")
-    if not has_loops or (name == AUTO and conf.loop == "all-reduce"):
+    if not has_loops or (name == AUTO and conf.collective.loop == "all-reduce"):
         return _load(STRATEGIES[name].path)
     # Only the all-reduce loop runs trials. For other loops of auto the cost model alone chooses.
-    kind = _load(_LOOPS[conf.loop])
+    kind = _load(_LOOPS[conf.collective.loop])
     return type(f"{kind.__name__}_{name}", (kind,), {"algorithm": name if name in ALGORITHMS else CHEAPEST})
 
 
@@ -83,28 +84,27 @@ def strategy_class(conf: CommConf) -> type[Strategy]:
             f"strategy {conf.strategy!r} is unknown: there are {', '.join(STRATEGIES)} (spark.sparkdl.comm.strategy)"
             f"{nearest(conf.strategy, STRATEGIES)}"
         )
-    if conf.compression is not None and conf.compression.rank:
-        defaults = CommConf.from_mapping({})
+    if conf.compression.method is not None and conf.compression.method.rank:
         for name in ("values", "momentum", "feedback"):
-            if getattr(conf, field := f"compression_{name}") != getattr(defaults, field):
+            if getattr(conf.compression, name) != getattr(CompressionConf, name):
                 raise ConfError(
                     f"{PREFIX}compression.{name} is not for powersgd, which has its own. Remove one of them."
                 )
-        if conf.compression_schedule.warmup:
+        if conf.compression.schedule.warmup:
             raise ConfError(
-                f"{PREFIX}compression.schedule={conf.compression_schedule}: powersgd has no density to warm up. Remove one."
+                f"{PREFIX}compression.schedule={conf.compression.schedule}: powersgd has no density to warm up. Remove one."
             )
-    if conf.compression_momentum and not conf.compression_feedback:
+    if conf.compression.momentum and not conf.compression.feedback:
         raise ConfError(
-            f"{PREFIX}compression.momentum={conf.compression_momentum:g} is the momentum of the residuals, which"
+            f"{PREFIX}compression.momentum={conf.compression.momentum:g} is the momentum of the residuals, which"
             f" {PREFIX}compression.feedback=false discards. Set only one of them."
         )
     strategy = load_strategy(conf)
-    if conf.compression is not None and not strategy.can_compress:
+    if conf.compression.method is not None and not strategy.can_compress:
         gathering = [name for name, algorithm in ALGORITHMS.items() if "all_gather" in algorithm.operations]
         raise ConfError(
-            f"{PREFIX}compression={conf.compression}: strategy {conf.strategy} with collective.loop={conf.loop} sends"
-            f" whole gradients. Compressed gradients travel by {', '.join([SERVER, *gathering, CHEAPEST, AUTO, HITOPK])} with"
-            " collective.loop=all-reduce."
+            f"{PREFIX}compression={conf.compression.method}: strategy {conf.strategy} with"
+            f" collective.loop={conf.collective.loop} sends whole gradients. Compressed gradients travel by"
+            f" {', '.join([SERVER, *gathering, CHEAPEST, AUTO, HITOPK])} with collective.loop=all-reduce."
         )
     return strategy

@@ -28,7 +28,7 @@ class RootUpdate(OverlappedStrategy):
     @classmethod
     def check(cls, conf: CommConf, world: int) -> None:
         super().check(conf, world)
-        cls._check_operations("collective.loop", conf.loop, "reduce", "broadcast")
+        cls._check_operations("collective.loop", conf.collective.loop, "reduce", "broadcast")
 
     def join(self, gang: Gang, model: FlatModel, make_optimizer: OptimizerMaker) -> None:
         device = next(model.module.parameters()).device
@@ -38,7 +38,7 @@ class RootUpdate(OverlappedStrategy):
         self._is_root = gang.rank == 0
         self.optimizer = make_optimizer([(p, p) for p in model.parameters] if self._is_root else [])
         self._sparse = make_optimizer.needs_sparse(self.optimizer)
-        self._arrivals = Arrivals(model, self.watch, overlap=self.conf.loop == "root-overlap")
+        self._arrivals = Arrivals(model, self.watch, overlap=self.conf.collective.loop == "root-overlap")
 
     def gradients(self) -> list[torch.Tensor]:
         return [self._model.gradients] if self._is_root else []

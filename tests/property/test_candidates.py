@@ -148,7 +148,7 @@ def test_batchings_of_the_parameter_server_have_time_to_settle(batching: str, se
     served = [candidate for candidate in found if candidate.conf.strategy == "ps"]
     assert {candidate.name: candidate.settling for candidate in served} == settling
     for candidate in served:
-        assert candidate.conf.ps_profile_iterations == (2 if candidate.settling == 4 else 10)
+        assert candidate.conf.ps.profile_iterations == (2 if candidate.settling == 4 else 10)
 
 
 def served(sizes: list[int], seconds: list[float], cost: Cost) -> dict[str, float]:
@@ -158,7 +158,7 @@ def served(sizes: list[int], seconds: list[float], cost: Cost) -> dict[str, floa
     predictor, computing = StepPredictor(space_of(sizes), topology, cost, server), computing_of(sizes, seconds)
     found, _ = find_candidates(conf(), topology, why_not_striped=None, why_no_plugin=None, why_no_planner=None)
     ways = [each for each in found if each.conf.strategy == "ps"]
-    return {each.conf.ps_batching: predictor.predict(each, computing) for each in ways}
+    return {each.conf.ps.batching: predictor.predict(each, computing) for each in ways}
 
 
 @examples(50)

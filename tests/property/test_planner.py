@@ -7,7 +7,7 @@ from itertools import combinations
 from hypothesis import given
 from hypothesis import strategies as st
 
-from sparkdl_comm.conf.values import POLICIES as NAMED
+from sparkdl_comm.conf.forms import POLICIES as NAMED
 from sparkdl_comm.jvm.planner import Bucketing, plan_buckets
 from tests.draws import examples
 

@@ -180,7 +180,7 @@ def test_of_dense_steps_only_the_first_has_more_to_do_than_all_reduces(
 def test_dense_steps_have_the_momentum_that_sparse_ones_correct(strategy: str, schedule: str) -> None:
     """A sparse step with all elements clears the momentum, after which there is that of what came since."""
 
-    first, last = CommConf.from_mapping({}, compression_schedule=schedule).compression_schedule.steps
+    first, last = CommConf.from_mapping({}, compression_schedule=schedule).compression.schedule.steps
 
     class Begun(torch.optim.SGD):
         """Its momentum begins anew after each sparse step."""

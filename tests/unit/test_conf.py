@@ -1,13 +1,13 @@
 """Settings: parsing, refusals, and that files that repeat the table agree with it."""
 
 import re
-from dataclasses import fields
+from operator import attrgetter
 from pathlib import Path
 
 import pytest
 
 from sparkdl_comm.conf import KEYS, PREFIX, CommConf, Schedule, as_text, seconds
-from sparkdl_comm.conf.__main__ import defaults_file
+from sparkdl_comm.conf.__main__ import TABLE, defaults_file, table
 from sparkdl_comm.errors import ConfError
 
 ROOT = Path(__file__).parents[2]
@@ -15,56 +15,19 @@ ROOT = Path(__file__).parents[2]
 
 def test_defaults() -> None:
     conf = CommConf.from_mapping({"spark.app.name": "x"})
-    assert conf == CommConf(
-        strategy="ps",
-        timeout=300.0,
-        slot_timeout=30.0,
-        turn_timeout=86400.0,
-        max_restarts=2,
-        nic="",
-        ports=(0, 0),
-        driver_host="",
-        driver_port=0,
-        rails=(),
-        topology="",
-        block=0,
-        bucket=4 << 20,
-        batching="fixed",
-        loop="all-reduce",
-        resync=0,
-        auto_candidates=(),
-        compression=None,
-        compression_schedule=Schedule(),
-        compression_values="fp32",
-        compression_momentum=0.0,
-        compression_feedback=True,
-        ps_wire="fp32",
-        ps_shared_memory=True,
-        ps_batching="whole",
-        ps_push_batching="",
-        ps_profile_iterations=10,
-        ps_replan_drift=0.25,
-        fabric_sync="async:30",
-        fabric_batch_interval=0.1,
-        fabric_momentum=0.0,
-        fabric_step_scale=0.0,
-        fabric_replica=False,
-        fabric_divergence=float("inf"),
-        fabric_aggregators=1,
-        fabric_replica_aggregators=1,
-        fabric_link_rate="10gbit",
-        data_cache="memory",
-        data_cache_limit=100 << 30,
-        data_memory_limit=0,
-        data_shuffle="local",
-        timeline=0,
-        progress=True,
-        logs=True,
-    )
+    assert conf == CommConf()
+    assert (conf.timeout, conf.ports, conf.rails, conf.progress) == (300.0, (0, 0), (), True)
+    assert (conf.collective.bucket, conf.fabric.divergence, conf.data.cache_limit) == (4 << 20, float("inf"), 100 << 30)
+    assert (conf.compression.method, conf.compression.schedule) == (None, Schedule())
 
 
-def test_table_and_dataclass_agree() -> None:
-    assert [key.field for key in KEYS] == [field.name for field in fields(CommConf)]
+def test_a_key_has_the_name_of_its_field_and_group() -> None:
+    names = {key.name: (key.group, key.field, key.argument) for key in KEYS}
+    assert names["slotTimeout"] == ("", "slot_timeout", "slot_timeout")
+    assert names["ps.sharedMemory"] == ("ps", "shared_memory", "ps_shared_memory")
+    assert names["collective.bucket"] == ("collective", "bucket", "bucket")
+    assert names["compression"] == ("compression", "method", "compression")
+    assert len(names) == len(KEYS) == len({key.argument for key in KEYS})
 
 
 def test_values_and_overrides() -> None:
@@ -81,7 +44,7 @@ def test_values_and_overrides() -> None:
         slot_timeout=None,
     )
     assert (conf.strategy, conf.timeout, conf.slot_timeout) == ("gloo", 120.0, 30.0)
-    assert (conf.ports, conf.driver_port, conf.progress, conf.ps_wire) == ((40000, 40100), 40200, False, "bf16")
+    assert (conf.ports, conf.driver.port, conf.progress, conf.ps.wire) == ((40000, 40100), 40200, False, "bf16")
 
 
 @pytest.mark.parametrize(
@@ -246,22 +209,21 @@ def test_text_of_a_value_reads_back() -> None:
             PREFIX + "compression.schedule": "auto,steps:3-,epochs:1-4,warmup:20",
         }
     )
-    texts = {key.full: as_text(getattr(conf, key.field)) for key in KEYS}
+    texts = {key.full: as_text(attrgetter(f"{key.group}.{key.field}".strip("."))(conf)) for key in KEYS}
     assert CommConf.from_mapping(texts) == conf
 
 
 def test_defaults_file_is_the_table() -> None:
     text = (ROOT / "conf/sparkdl-defaults.conf").read_text()
-    assert text == defaults_file(), "run: python -m sparkdl_comm.conf > conf/sparkdl-defaults.conf"
+    assert text == defaults_file(), "run: python -m sparkdl_comm.conf ."
     settings = [line.removeprefix("# ") for line in text.splitlines() if line.startswith("# " + PREFIX)]
     pairs = [(line + " ").split(" ", 1) for line in settings]
     assert CommConf.from_mapping({key: value.strip() for key, value in pairs}) == CommConf.from_mapping({})
 
 
-def test_every_key_is_in_the_readme() -> None:
-    text = (ROOT / "README.md").read_text(encoding="utf-8")
-    found = re.findall(rf"^\| `({re.escape(PREFIX)}[\w.]+)` \| (?:`(.*?)`)? ?\|", text, re.MULTILINE)
-    assert dict(found) == {key.full: key.default for key in KEYS}, "README.md, Configuration: a row for each key"
+def test_the_readme_has_the_table() -> None:
+    found = TABLE.findall((ROOT / "README.md").read_text(encoding="utf-8"))
+    assert found == [table()], "run: python -m sparkdl_comm.conf ."
 
 
 def test_scala_uses_only_keys_of_the_table() -> None:

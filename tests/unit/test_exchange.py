@@ -91,7 +91,7 @@ def parts(counts: Sequence[int]) -> list[Rows]:
 def test_what_an_exchange_left_out_is_in_checkpoints(strategy: Any, loop: str) -> None:
     settings = {"strategy": "be", "loop": loop, "bucket": 8}
     rows = parts([5, 0, 4])
-    assert CommConf.from_mapping({}, **settings).bucket == 8
+    assert CommConf.from_mapping({}, **settings).collective.bucket == 8
 
     def trained(epochs: int, **hooks: Any) -> Any:
         made = train(lambda: nn.Linear(3, 1), rows, strategy=strategy, conf=settings, batch=2, epochs=epochs, **hooks)

@@ -172,7 +172,7 @@ def test_the_simulator_can_take_what_a_race_draws() -> None:
 def test_a_race_comes_through_a_command_line() -> None:
     assert Race.of_json(RACE.to_json()) == RACE
     conf = RACE.conf("star:4")
-    assert (conf.fabric_link_rate, conf.fabric_batch_interval, conf.timeout) == ("100mbit", 0.1, SECONDS)
+    assert (conf.fabric.link_rate, conf.fabric.batch_interval, conf.timeout) == ("100mbit", 0.1, SECONDS)
 
 
 @pytest.mark.parametrize(

@@ -54,8 +54,8 @@ class Pretenders:
     @contextlib.contextmanager
     def probe_strategy(self, conf: CommConf, model: Any, make_optimizer: Any) -> Iterator[Pretender]:
         assert (len(model.layers), model.count) == (probe._LAYERS, 2 * probe._LAYERS), "each rank owns a stripe of each"
-        self.settings.append((conf.ps_batching, conf.ps_wire, conf.compression))
-        self.servers.append(Pretender(self._clock, SECONDS[conf.ps_batching][self._rank]))
+        self.settings.append((conf.ps.batching, conf.ps.wire, conf.compression.method))
+        self.servers.append(Pretender(self._clock, SECONDS[conf.ps.batching][self._rank]))
         yield self.servers[-1]
 
 

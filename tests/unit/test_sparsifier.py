@@ -28,8 +28,8 @@ def test_every_operator_has_its_own_name_in_the_settings() -> None:
 def test_the_operator_that_is_named_runs(monkeypatch: pytest.MonkeyPatch, name: str) -> None:
     ran = watched(monkeypatch)
     conf = CommConf.from_mapping({}, compression=f"{name}:0.1")
-    assert conf.compression == Compression(name, 0.1)
-    sparsifier = Sparsifier.of(conf.compression, conf, rank=0)
+    assert conf.compression.method == Compression(name, 0.1)
+    sparsifier = Sparsifier.of(conf.compression.method, conf.compression, rank=0)
     sparsifier.encode(FlatRange(0, COUNT, ()), torch.randn(COUNT), 0.1, 1.0)
     assert ran == {name}
 
@@ -44,7 +44,7 @@ def test_random_pushes_go_on_from_a_checkpoint() -> None:
     """All gradients are equal, so that the generator alone decides which of them travel."""
     model, gradients = FlatModel(nn.Linear(COUNT, 1, bias=False)), torch.empty(COUNT)
     conf = CommConf.from_mapping({}, strategy="ps", compression="mstopk:0.1", compression_feedback=False)
-    first, second = (SparsePushes(conf, 0, model, gradients) for _ in range(2))
+    first, second = (SparsePushes(conf.compression, 0, model, gradients) for _ in range(2))
 
     def pushed(by: SparsePushes) -> list[int]:
         gradients.fill_(1.0)

@@ -82,9 +82,9 @@ def test_who_waits_hears_that_it_was_closed():
     ],
 )
 def test_schedule(text, densities):
-    schedule = CommConf.from_mapping({"spark.sparkdl.comm.compression.schedule": text}).compression_schedule
+    schedule = CommConf.from_mapping({"spark.sparkdl.comm.compression.schedule": text}).compression.schedule
     assert {at: density_at(schedule, 0.01, *at) for at in densities} == densities
-    assert CommConf.from_mapping({}, compression_schedule=schedule).compression_schedule == schedule
+    assert CommConf.from_mapping({}, compression_schedule=schedule).compression.schedule == schedule
 
 
 def test_a_warm_up_to_a_density_that_it_begins_with_is_none():

@@ -60,7 +60,7 @@ class ParameterServer(Strategy):
 
     @classmethod
     def check(cls, conf: CommConf, world: int) -> None:
-        SparsePushes.check(conf)
+        SparsePushes.check(conf.compression)
 
     def advertise(self, attempt_id: str, rank: int) -> dict[str, Any]:
         self._session = PsSession(self.conf.timeout)
@@ -69,28 +69,25 @@ class ParameterServer(Strategy):
 
     def join(self, gang: Gang, model: FlatModel, make_optimizer: OptimizerMaker) -> None:
         self._gang, self._model, self._on_gpu = gang, model, next(model.module.parameters()).device.type == "cuda"
-        compression = self.conf.compression
+        compression = self.conf.compression.method
         layout = self._jvm.open(
             [member.payload["strategy"] for member in gang.members],
             [layer.count for layer in model.layers],
-            wire=self.conf.ps_wire,
+            self.conf.ps,
             density=None if compression is None else compression.density,
             can_pull_ahead=not self._on_gpu and not make_optimizer.needs_all_gradients,
-            shared=self.conf.ps_shared_memory,
-            batching=self.conf.ps_batching,
-            push_batching=self.conf.ps_push_batching,
-            profile_iterations=self.conf.ps_profile_iterations,
-            replan_drift=self.conf.ps_replan_drift,
             timeout=self.conf.timeout,
         )
         self._can_pull_ahead, self._cuts_pushes = layout["ahead"], layout["cuts_pushes"]
         self._memory = memory = ParameterMemory(layout, model)
-        self._buckets = AdaptiveBuckets(self._jvm, gang, layout, self.conf.ps_profile_iterations, self.conf.timeout)
+        self._buckets = AdaptiveBuckets(self._jvm, gang, layout, self.conf.ps.profile_iterations, self.conf.timeout)
         self._push_buckets = self._next_push_buckets = self._buckets.pushes
         self._jvm.attach(memory.path)
         memory.bind()
         self._push_encoder = (
-            WholePushes() if compression is None else SparsePushes(self.conf, gang.rank, model, memory.gradients)
+            WholePushes()
+            if compression is None
+            else SparsePushes(self.conf.compression, gang.rank, model, memory.gradients)
         )
         self._shard = memory.make_shard(make_optimizer, GangRanks(gang, self.conf.timeout))
         self.optimizer = self._shard.optimizer
@@ -109,7 +106,7 @@ class ParameterServer(Strategy):
             trace=self._bucket_trace,
         )
         # All ranks have the same initial values. If the wire rounds values, the first version must be pulled.
-        self.has_rounded_parameters = self.conf.ps_wire != "fp32"
+        self.has_rounded_parameters = self.conf.ps.wire != "fp32"
         self._begin_version(0, is_in_place=not self.has_rounded_parameters)
         if self.has_rounded_parameters:
             self._pulls.prefetch(0)

@@ -35,9 +35,10 @@ def measure_overhead(strategies: StrategySwitcher, gang: Gang, conf: CommConf) -
     :param strategies: a switcher in which no strategy has joined yet.
     :param conf: settings with strategy ps; batching, wire format and compression are replaced.
     """
-    plain = replace(conf, compression=None, ps_wire="fp32", ps_push_batching="")
+    compression, ps = replace(conf.compression, method=None), replace(conf.ps, wire="fp32", push_batching="")
     whole, layerwise = (
-        _measure_seconds(strategies, gang, replace(plain, ps_batching=cut)) for cut in ("whole", "layerwise")
+        _measure_seconds(strategies, gang, replace(conf, compression=compression, ps=replace(ps, batching=cut)))
+        for cut in ("whole", "layerwise")
     )
     return Overhead.of_iterations(whole, layerwise, _LAYERS)
 

@@ -10,7 +10,8 @@ import torch
 from sparkdl_comm.compress.flat_range import FlatRange
 from sparkdl_comm.compress.schedule import density_at
 from sparkdl_comm.compress.sparsifier import Sparsifier
-from sparkdl_comm.conf import PREFIX, CommConf
+from sparkdl_comm.conf import PREFIX
+from sparkdl_comm.conf.groups import CompressionConf
 from sparkdl_comm.errors import ConfError
 from sparkdl_comm.jvm.session import PsSession
 from sparkdl_comm.space.flat import FlatModel
@@ -78,29 +79,29 @@ class SparsePushes(WholePushes):
     Steps: as in a push of whole gradients.
     Bytes on the wire: 6 for each nonzero element; in dense steps 4 for each element.
 
-    :param conf: settings with compression on.
+    :param conf: settings with a method.
     :param gradients: flat float32 gradients of the whole model, which are pushed.
     """
 
-    def __init__(self, conf: CommConf, rank: int, model: FlatModel, gradients: torch.Tensor) -> None:
-        assert conf.compression is not None
-        self._compression, self._schedule, self._gradients = conf.compression, conf.compression_schedule, gradients
-        self._sparsifier = Sparsifier.of(conf.compression, conf, rank)
+    def __init__(self, conf: CompressionConf, rank: int, model: FlatModel, gradients: torch.Tensor) -> None:
+        assert conf.method is not None
+        self._compression, self._schedule, self._gradients = conf.method, conf.schedule, gradients
+        self._sparsifier = Sparsifier.of(conf.method, conf, rank)
         bounds = [entry.start for entry in model.entries]
         self._layer_ranges = [FlatRange.of(layer.start, layer.start + layer.count, bounds) for layer in model.layers]
         self._density: float | None = None
         self._scale = 1.0
 
     @staticmethod
-    def check(conf: CommConf) -> None:
+    def check(conf: CompressionConf) -> None:
         """Raise ConfError if the parameter server does not support the settings of compression."""
-        if conf.compression is None:
+        if conf.method is None:
             return
         unsupported = {
-            "": conf.compression if conf.compression.rank else None,
-            ".schedule": conf.compression_schedule if conf.compression_schedule.auto else None,
-            ".values": conf.compression_values if conf.compression_values != "fp32" else None,
-            ".momentum": conf.compression_momentum or None,
+            "": conf.method if conf.method.rank else None,
+            ".schedule": conf.schedule if conf.schedule.auto else None,
+            ".values": conf.values if conf.values != "fp32" else None,
+            ".momentum": conf.momentum or None,
         }
         for name, value in unsupported.items():
             if value is not None:

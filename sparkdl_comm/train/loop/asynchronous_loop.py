@@ -47,7 +47,7 @@ def check_settings(conf: CommConf, optimization: Optimization) -> None:
     :raises ConfError: a setting needs common steps.
     """
     strategy = conf.strategy
-    if conf.data_shuffle == "global":
+    if conf.data.shuffle == "global":
         raise ConfError(
             f"{PREFIX}data.shuffle=global needs steps common to all ranks. Strategy {strategy} has no common steps. Set local."
         )

@@ -34,7 +34,7 @@ class RowAssignment:
         self._gang, self._rows, self._counts = gang, rows, counts
         self._seed, self._timeout = spec.seed, spec.conf.timeout
         self._exchange = None
-        if spec.conf.data_shuffle == "global" and gang.world > 1:
+        if spec.conf.data.shuffle == "global" and gang.world > 1:
             self._exchange = RowExchange(gang, rows, counts, spec.conf.timeout)
         self.source: RowSource = self._exchange or rows
 

@@ -1,17 +1,19 @@
-"""Parsers of configuration values.
-
-Each function returns the value of a text, or raises ValueError with what is accepted, in words that continue "must be".
-"""
+"""Forms of configuration values."""
 
 from __future__ import annotations
 
 import math
 import re
 from collections.abc import Callable
+from dataclasses import dataclass
+from functools import partial
+from typing import Generic, TypeVar
 
 from sparkdl_comm.errors import ConfError, nearest
 from sparkdl_comm.topology import Topology
-from sparkdl_comm.units import parse_size
+from sparkdl_comm.units import parse_rate, parse_size
+
+T = TypeVar("T")
 
 _TIME = re.compile(r"(\d+(?:\.\d+)?)\s*(us|ms|s|m|min|h|d)?")
 _SECONDS = {"us": 1e-6, "ms": 1e-3, "s": 1.0, None: 1.0, "m": 60.0, "min": 60.0, "h": 3600.0, "d": 86400.0}
@@ -22,22 +24,46 @@ _MAX_SECONDS = 10**9
 _MAX_ITERATIONS = 2**31 - 1
 #: More than the layers of any network.
 _MAX_PARTS = 1_000_000
+_SYNC = re.compile(r"bsp|ssp:\d+|async:0*[1-9]\d*")
 _PORTS = re.compile(r"(\d+)(?:\s*-\s*(\d+))?")
 
+_PAPER_POLICIES = ("paper", "paper-layerwise")
+_SIZED_POLICIES = ("parts:COUNT", "fixed:BYTES")
 #: Names of batching policies. ``parts:COUNT`` and ``fixed:BYTES`` are two more.
-POLICIES = ("whole", "layerwise", "greedy1", "greedy2", "ibatch", "paper", "paper-layerwise", "optimal")
+POLICIES = ("whole", "layerwise", "greedy1", "greedy2", "ibatch", *_PAPER_POLICIES, "optimal")
 
 
-def any_text(text: str) -> str:
+@dataclass(frozen=True)
+class Form(Generic[T]):
+    """Form of a value. ``name``: for people. ``parse``: returns the value of a text, or raises ``ValueError`` with what is
+    accepted, in words that continue "must be".
+    """
+
+    name: str
+    parse: Callable[[str], T]
+
+    def __call__(self, text: str) -> T:
+        return self.parse(text)
+
+
+def form(name: str) -> Callable[[Callable[[str], T]], Form[T]]:
+    """Return a decorator that makes a parser a :class:`Form`."""
+    return partial(Form, name)
+
+
+@form("name or address")
+def address(text: str) -> str:
     return text
 
 
+@form("true|false")
 def flag(text: str) -> bool:
     if text.lower() not in ("true", "false"):
         raise ValueError(f"true or false{nearest(text.lower(), ('true', 'false'))}")
     return text.lower() == "true"
 
 
+@form("time")
 def seconds(text: str) -> float:
     """Return the seconds of a Spark time string, such as ``30s``, ``2min`` or ``500ms``: more than 0, at most 10^9.
 
@@ -53,6 +79,7 @@ def seconds(text: str) -> float:
     return value
 
 
+@form("port or range")
 def port_range(text: str) -> tuple[int, int]:
     match = _PORTS.fullmatch(text)
     first = int(match[1]) if match else -1
@@ -62,6 +89,7 @@ def port_range(text: str) -> tuple[int, int]:
     return first, last
 
 
+@form("port")
 def port(text: str) -> int:
     try:
         first, last = port_range(text)
@@ -72,6 +100,7 @@ def port(text: str) -> int:
     return first
 
 
+@form("names")
 def names(text: str) -> tuple[str, ...]:
     parts = tuple(part.strip() for part in text.split(",")) if text else ()
     if not all(parts):
@@ -79,6 +108,7 @@ def names(text: str) -> tuple[str, ...]:
     return parts
 
 
+@form("topology")
 def topology(text: str) -> str:
     if text:
         try:
@@ -88,6 +118,7 @@ def topology(text: str) -> str:
     return text
 
 
+@form("size")
 def size(text: str) -> int:
     try:
         return parse_size(text)
@@ -95,17 +126,20 @@ def size(text: str) -> int:
         raise ValueError("a number and B, KiB, MiB, GiB, kB, MB or GB, such as 64KiB; 4 bytes at least") from None
 
 
+@form("size")
 def size_or_0(text: str) -> int:
     return 0 if text == "0" else size(text)
 
 
+@form("number")
 def count(text: str) -> int:
     if not text.isdecimal():
         raise ValueError("a whole number of at least 0")
     return int(text)
 
 
-def one_of(*choices: str) -> Callable[[str], str]:
+def one_of(*choices: str) -> Form[str]:
+    @form("|".join(choices))
     def parse(text: str) -> str:
         if text not in choices:
             raise ValueError(f"one of {', '.join(choices)}{nearest(text, choices)}")
@@ -114,6 +148,7 @@ def one_of(*choices: str) -> Callable[[str], str]:
     return parse
 
 
+@form("number")
 def iterations(text: str) -> int:
     if not text.isdecimal() or not 1 <= int(text) <= _MAX_ITERATIONS:
         raise ValueError(f"a whole number of at least 1 and at most {_MAX_ITERATIONS}")
@@ -128,6 +163,7 @@ def number(text: str) -> float:
         return math.nan
 
 
+@form("number")
 def non_negative(text: str) -> float:
     value = number(text)
     if not 0 <= value < math.inf:
@@ -135,6 +171,7 @@ def non_negative(text: str) -> float:
     return value
 
 
+@form("number")
 def fraction_below_1(text: str) -> float:
     value = number(text)
     if not 0 <= value < 1:
@@ -142,6 +179,7 @@ def fraction_below_1(text: str) -> float:
     return value
 
 
+@form("|".join(POLICIES + _SIZED_POLICIES))
 def policy(text: str) -> str:
     """Return the name of a policy for cutting layers into batches. The planner itself is in the plugin's jar."""
     kind, _, size = text.partition(":")
@@ -154,8 +192,42 @@ def policy(text: str) -> str:
     )
 
 
+@form("|".join(name for name in POLICIES + _SIZED_POLICIES if name not in _PAPER_POLICIES))
 def push_policy(text: str) -> str:
     """Return the name of a policy for gradients, or ""."""
-    if text in ("paper", "paper-layerwise"):
+    if text in _PAPER_POLICIES:
         raise ValueError(f"empty, or a policy of pushes: ps.batching={text} pushes all at once")
     return policy(text) if text else text
+
+
+@form("bsp|ssp:K|async:TAU")
+def sync(text: str) -> str:
+    if not _SYNC.fullmatch(text):
+        raise ValueError("bsp, ssp:K with K at least 0, or async:TAU with TAU at least 1")
+    return text
+
+
+@form("time")
+def interval(text: str) -> float:
+    value = seconds(text)
+    # With a shorter interval, the scheduler would use all of its time for decisions.
+    if value < 0.001:
+        raise ValueError("1ms at least")
+    return value
+
+
+@form("rate")
+def rate(text: str) -> str:
+    try:
+        parse_rate(text)
+    except ConfError:
+        raise ValueError("a rate such as 10gbit or 200mbit") from None
+    return text
+
+
+@form("number")
+def positive_or_inf(text: str) -> float:
+    value = number(text)
+    if not value > 0:
+        raise ValueError("a number above 0, or inf")
+    return value
