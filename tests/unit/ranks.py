@@ -10,7 +10,7 @@ from typing import Any
 import numpy as np
 import torch
 
-from sparkdl_comm.conf import CommConf
+from sparkdl_comm.conf import PREFIX, CommConf
 from sparkdl_comm.data.cache import RowCache
 from sparkdl_comm.data.fields import RowFormat
 from sparkdl_comm.data.partitions import BatchSampler
@@ -129,6 +129,7 @@ def train(
     rows: RowFormat | None = None,
     strategy: type[Strategy] = Gathered,
     conf: Mapping[str, Any] | None = None,
+    settings: Mapping[str, str] | None = None,
     loss: Any = None,
     batch: int = 10**6,
     epochs: int = 3,
@@ -141,14 +142,16 @@ def train(
 ) -> list[TrainingLoop]:
     """One rank per part, to the end; raises what a rank raised.
 
-    `conf`: settings by their names in CommConf. `arrive` is called before each rank's strategy joins, `prepare` before its
-    `run`, `finish` after it.
+    `conf`: settings by their names in CommConf. `settings`: more of them, by their keys without the prefix. `arrive` is called
+    before each rank's strategy joins, `prepare` before its `run`, `finish` after it.
     """
     world = len(parts)
     optimization.setdefault("optimizer", lambda params: torch.optim.SGD(params, lr=0.1))
     spec = TrainSpec(
         make, loss or torch.nn.MSELoss(), Optimization(**optimization), batch, epochs, 5, "cpu", "none",
-        CommConf.from_mapping({}, timeout="20s", **(conf or {})), world, False, "0" * 16, b"", ("", 0),
+        CommConf.from_mapping(
+            {PREFIX + key: value for key, value in (settings or {}).items()}, timeout="20s", **(conf or {})
+        ), world, False, "0" * 16, b"", ("", 0),
         rows=rows or RowFormat(), observation=observation or Observation(), augment=augment,
     )  # fmt: skip
     models = []

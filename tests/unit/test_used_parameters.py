@@ -1,6 +1,5 @@
 """Steps that do not use every parameter once: the same as torch in one process, whatever sums the gradients up."""
 
-import copy
 import functools
 from typing import Any
 
@@ -9,10 +8,9 @@ import torch
 from torch import nn
 from torch.utils.checkpoint import checkpoint
 
-from sparkdl_comm.conf import CommConf
 from sparkdl_comm.errors import ModelError
 from sparkdl_comm.optim import LAMB, LARS
-from sparkdl_comm.strategies.registry import strategy_class
+from tests.ways import Way, one_of_each_kind, ways
 
 from .ranks import Gathered, Rows, Sharded, train
 
@@ -20,31 +18,27 @@ PARTS = (11, 0, 13)
 EPOCHS = 7
 
 
-def collective(name: str, **settings: Any) -> Any:
-    """A strategy of this package, every parameter in a bucket of its own, and its settings."""
-    settings.update(strategy=name, bucket=4)
-    return pytest.param(
-        strategy_class(CommConf.from_mapping({}, **settings)), settings, id="-".join([name, *settings.values()][:2])
-    )
-
-
-RING = collective("ring")
+RING = Way("ring", {"strategy": "ring"})
+LP_ROOT = Way("lp root", {"strategy": "lp", "collective.loop": "root"})
 ALL = pytest.mark.parametrize(
-    ("strategy", "conf"),
+    "way",
     [
-        pytest.param(Gathered, {}, id="gathered"),
-        pytest.param(Sharded, {}, id="sharded"),
-        RING,
-        collective("lp", loop="root"),
-        collective("be", loop="root-overlap"),
-        collective("ring", loop="decoupled"),
-        collective("lp", loop="decoupled"),
-        collective("mst", loop="decoupled"),
-        collective("auto"),
-        collective("p2p-ps", compression="topk:1"),
-        collective("hitopk", compression="topk:1", topology="hosts:1x3"),
+        Gathered,
+        Sharded,
+        *one_of_each_kind(way for way in ways(len(PARTS)) if way.runs_in_threads and way.is_lossless),
+        *(way for way in ways(len(PARTS)) if way.name in ("lp decoupled", "mst decoupled")),
     ],
+    ids=lambda way: way.name if isinstance(way, Way) else way.__name__.lower(),
 )
+
+
+def fit(way: Any, make: Any, data: Rows, **more: Any) -> Any:
+    """Train by a way, every parameter in a bucket of its own, or by a strategy of the tests."""
+    if isinstance(way, Way):
+        more.update(strategy=way.strategy, settings={**way.settings, "collective.bucket": "4B"})
+    else:
+        more.update(strategy=way)
+    return train(make, data.cut(*PARTS), **{"epochs": EPOCHS, **more})
 
 
 class Sometimes(nn.Module):
@@ -133,42 +127,37 @@ def assert_same(loops: Any, expected: nn.Module) -> None:
         functools.partial(LAMB, lr=0.05, weight_decay=0.5, parallel=True),
     ],
 )
-def test_what_no_rank_used_stays_as_it_is(strategy: Any, conf: Any, optimizer: Any) -> None:
+def test_what_no_rank_used_stays_as_it_is(way: Any, optimizer: Any) -> None:
     data = table()
-    loops = train(Sometimes, data.cut(*PARTS), strategy=strategy, conf=conf, epochs=EPOCHS, optimizer=optimizer)
-    assert_same(loops, alone(Sometimes, data, optimizer))
+    assert_same(fit(way, Sometimes, data, optimizer=optimizer), alone(Sometimes, data, optimizer))
 
 
 @ALL
-def test_a_layer_whose_gradient_comes_in_rounds(strategy: Any, conf: Any) -> None:
+def test_a_layer_whose_gradient_comes_in_rounds(way: Any) -> None:
     data, optimizer = table(), functools.partial(torch.optim.SGD, lr=0.1, momentum=0.9)
-    loops = train(Twice, data.cut(*PARTS), strategy=strategy, conf=conf, epochs=EPOCHS, optimizer=optimizer)
-    assert_same(loops, alone(Twice, data, optimizer))
+    assert_same(fit(way, Twice, data, optimizer=optimizer), alone(Twice, data, optimizer))
 
 
 @pytest.mark.parametrize("accumulation", [1, 3])
-@pytest.mark.parametrize(("strategy", "conf"), [RING, collective("lp", loop="root")])
-def test_sparse_adam_leaves_rows_that_no_rank_used(strategy: Any, conf: Any, accumulation: int) -> None:
+@pytest.mark.parametrize("way", [RING, LP_ROOT], ids=lambda way: way.name)
+def test_sparse_adam_leaves_rows_that_no_rank_used(way: Way, accumulation: int) -> None:
     data, optimizer = table(words=True), functools.partial(torch.optim.SparseAdam, lr=0.05)
-    loops = train(
-        Words, data.cut(*PARTS), strategy=strategy, conf=conf, epochs=EPOCHS, optimizer=optimizer,
-        accumulation_steps=accumulation, batch=24 // accumulation,
-    )  # fmt: skip
+    loops = fit(way, Words, data, optimizer=optimizer, accumulation_steps=accumulation, batch=24 // accumulation)
     assert_same(loops, alone(Words, data, optimizer))
 
 
 @pytest.mark.parametrize(
-    ("strategy", "conf", "optimizer", "complaint"),
+    ("way", "optimizer", "complaint"),
     [
-        (*RING.values, torch.optim.Adam, "Adam takes no sparse gradients .*sparse=False"),
-        (*RING.values, functools.partial(torch.optim.Adagrad, weight_decay=0.1), "Adagrad takes no sparse gradients"),
-        (Sharded, {}, torch.optim.Adam, "Adam takes no sparse gradients .*sparse=False"),
-        (Sharded, {}, torch.optim.SparseAdam, "SparseAdam .*gloo"),
+        (RING, torch.optim.Adam, "Adam takes no sparse gradients .*sparse=False"),
+        (RING, functools.partial(torch.optim.Adagrad, weight_decay=0.1), "Adagrad takes no sparse gradients"),
+        (Sharded, torch.optim.Adam, "Adam takes no sparse gradients .*sparse=False"),
+        (Sharded, torch.optim.SparseAdam, "SparseAdam .*gloo"),
     ],
 )
-def test_optimizers_that_take_no_sparse_gradients(strategy: Any, conf: Any, optimizer: Any, complaint: str) -> None:
+def test_optimizers_that_take_no_sparse_gradients(way: Any, optimizer: Any, complaint: str) -> None:
     with pytest.raises(ModelError, match=complaint):
-        train(Words, table(words=True).cut(*PARTS), strategy=strategy, conf=conf, optimizer=optimizer)
+        fit(way, Words, table(words=True), optimizer=optimizer, epochs=3)
 
 
 def test_rounds_that_begin_after_the_first_step_are_refused() -> None:
@@ -179,6 +168,5 @@ def test_rounds_that_begin_after_the_first_step_are_refused() -> None:
             self.calls += 1
             return super().forward(x) if self.calls > 2 else self.head(torch.tanh(self.shared(self.first(x))))
 
-    strategy, conf = copy.deepcopy(RING.values)
     with pytest.raises(ModelError, match="made a gradient a second time .* Pass use_reentrant=False"):
-        train(Later, table().cut(*PARTS), strategy=strategy, conf=conf, epochs=EPOCHS)
+        fit(RING, Later, table())

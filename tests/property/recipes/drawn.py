@@ -13,12 +13,21 @@ from typing import Any
 from hypothesis import strategies as st
 
 from sparkdl_comm.collectives.algorithms import ALGORITHMS
+from sparkdl_comm.conf import CommConf
 from sparkdl_comm.conf.strategy import AUTO
+from sparkdl_comm.strategies.registry import STRATEGIES, load_strategy
 
 from .modules import PARTS
 from .recipe import Recipe
 
 COLLECTIVES = (*ALGORITHMS, AUTO, "cheapest", "hitopk")
+#: Strategies that are neither this package's collectives nor the parameter server, with common steps, on CPUs.
+OTHERS = tuple(
+    name
+    for name in STRATEGIES
+    if name not in (*COLLECTIVES, "ps", "nccl")
+    and load_strategy(CommConf.from_mapping({}, strategy=name)).is_synchronous
+)
 #: Those that send the largest elements of gradients; all of them, here.
 COMPRESSING = (
     *(name for name, algorithm in ALGORITHMS.items() if "all_gather" in algorithm.operations),
@@ -195,10 +204,10 @@ def _strategy(random: Random) -> tuple[str, dict[str, str], int]:
     """A strategy, what is set for it, and for how many ranks."""
     choice = random.choice
     world = choice((1, 2, 2, 3, 3, 4))
-    kind = choice(("ps", "ps", "ps", "collective", "collective", "collective", "decoupled", "rooted", "gloo"))
+    kind = choice(("ps", "ps", "ps", "collective", "collective", "collective", "decoupled", "rooted", "other"))
     settings: dict[str, str] = {}
-    if kind == "gloo":
-        return "gloo", settings, world
+    if kind == "other":
+        return choice(OTHERS), settings, world
     if kind == "ps":
         settings["ps.batching"] = choice(BATCHINGS)
         if _one_in(2, random):
