@@ -132,17 +132,23 @@ class FlatModel(ParameterSpace):
         return True
 
     def check_trainable(self) -> None:
-        """Check that all parameters that require a gradient are trained.
+        """Check that all parameters that require a gradient are trained, and that the module still has all trained ones.
 
-        :raises ModelError: a parameter is not, because it was frozen or missing when training began.
+        :raises ModelError: a parameter was frozen or missing when training began; or the module no longer has it, for
+            example because it became a buffer.
         """
         pending: list[nn.Module] = [self.module]
+        missing = set(self._trained_ids)
         while pending:  # this runs in each step; named_parameters would take four times as long
             part = pending.pop()
             for parameter in part._parameters.values():
-                if parameter is not None and parameter.requires_grad and id(parameter) not in self._trained_ids:
+                if id(parameter) in self._trained_ids:
+                    missing.discard(id(parameter))
+                elif parameter is not None and parameter.requires_grad:
                     self._check_empty(parameter)
             pending.extend(child for child in part._modules.values() if child is not None)
+        if missing:
+            self._check_none_removed(missing)
 
     def _check_empty(self, untrained: nn.Parameter) -> None:
         if not untrained.numel():
@@ -153,6 +159,16 @@ class FlatModel(ParameterSpace):
             " training began. The optimizer does not have it, so it would not be trained. Let it require a gradient when"
             " the model is made, and freeze it in a callback's on_train_begin. It may then be unfrozen later."
         )
+
+    def _check_none_removed(self, ids: Collection[int]) -> None:
+        names = [
+            entry.name for entry, parameter in zip(self.entries, self.parameters, strict=True) if id(parameter) in ids
+        ]
+        if names:
+            raise ModelError(
+                f"{names[0]} is no longer a parameter of the model, but the optimizer still trains it. The trained model"
+                " would lack it. Leave it a parameter, and freeze it (requires_grad_(False))."
+            )
 
     def frozen(self) -> list[str]:
         """Return the names of the trained parameters that are frozen now."""

@@ -78,6 +78,18 @@ class Grows(Net):
         return self.more(super().forward(x))
 
 
+class Fixes(Net):
+    """Makes a parameter a buffer in the third forward pass."""
+
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        self.calls += 1
+        if self.calls == 3:
+            weight = self.body.weight.detach()
+            del self.body.weight
+            self.body.register_buffer("weight", weight)
+        return super().forward(x)
+
+
 OPTIMIZERS = pytest.mark.parametrize(
     "optimizer",
     [
@@ -126,6 +138,12 @@ def test_what_no_optimizer_has_is_refused_at_once(
     first = {"body.weight": 2 if make is UnfreezesItself else 1, "more.weight": 0}[name]
     made = loops[0].progress.step if 0 in loops else 0  # another rank may find it before this one begins
     assert made == first, "the step at which it changed is not made"
+
+
+@ALL
+def test_a_parameter_that_becomes_a_buffer_is_refused_at_once(strategy: Any, conf: Any) -> None:
+    with pytest.raises(ModelError, match="body.weight is no longer a parameter of the model, .* freeze it"):
+        train(Fixes, table().cut(*PARTS), strategy=strategy, conf=conf, epochs=EPOCHS)
 
 
 def test_a_resumed_fit_is_frozen_where_it_was() -> None:
