@@ -17,8 +17,9 @@ class TrainingState:
     """State of training on one rank, as callbacks see it.
 
     With strategies ``gloo``, ``nccl`` and collectives that all-reduce, a hook may change the module's parameters,
-    equally on all ranks. With other strategies such a change raises an error. A hook may freeze and unfreeze parameters
-    (``requires_grad``) that required a gradient when the model was made.
+    equally on all ranks. With other strategies such a change raises an error, and NumPy arrays of parameters
+    (``parameter.detach().numpy()``) are read-only. A hook may freeze and unfreeze parameters (``requires_grad``) that
+    required a gradient when the model was made.
 
     :param module: the module in training.
     :param epoch: the current or last epoch, from 1.

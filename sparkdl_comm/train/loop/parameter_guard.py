@@ -11,7 +11,9 @@ import contextlib
 from collections.abc import Iterator
 from typing import Any
 
+import numpy as np
 import torch
+from torch.overrides import TorchFunctionMode
 from torch.utils._python_dispatch import TorchDispatchMode
 
 from sparkdl_comm.errors import CallbackError
@@ -35,6 +37,8 @@ class ParameterGuard:
         :param is_complete: all parameters are in place. The hook may change them temporarily, for example to look at
             averaged ones. If False, any write counts as a change.
         :param is_finished: there are no more steps, so all changes are kept.
+        NumPy arrays that share the memory of parameters are read-only if changes are refused.
+
         :raises CallbackError: the hook has changed a parameter that it must not change; or a parameter's shape.
         """
         if is_finished or not self._strict:
@@ -42,7 +46,7 @@ class ParameterGuard:
             self._take_over(hook_name)
             return
         writes = _WriteDetector(self._model, keep=is_complete)
-        with writes:
+        with writes, _ReadOnlyArrays(self._model):
             yield
         replaced = self._model.replaced()
         changed = replaced or (
@@ -89,8 +93,32 @@ class _WriteDetector(TorchDispatchMode):  # type: ignore[no-untyped-call]
         for tensor in written if isinstance(written, (list, tuple)) else [written]:
             if not isinstance(tensor, torch.Tensor) or tensor.layout is not torch.strided or not tensor.numel():
                 continue
-            byte = tensor.data_ptr() - self._model.values.data_ptr()
-            if 0 <= byte < self._model.values.nbytes and not self.first_written:
+            byte = _offset(self._model, tensor.data_ptr())
+            if byte is not None and not self.first_written:
                 self.first_written = self._model.entries[self._model.cut(byte // 4, 1)[0].number].name
                 if self._keep:
                     self.original = self._model.values.clone()
+
+
+class _ReadOnlyArrays(TorchFunctionMode):
+    """Context in which torch returns read-only NumPy arrays of the parameters' memory. No operation of torch shows what
+    is written to an array.
+    """
+
+    def __init__(self, model: FlatModel) -> None:
+        super().__init__()
+        self._model = model
+
+    def __torch_function__(
+        self, func: Any, types: Any, args: tuple[Any, ...] = (), kwargs: dict[str, Any] | None = None
+    ) -> Any:
+        result = func(*args, **(kwargs or {}))
+        if isinstance(result, np.ndarray) and _offset(self._model, result.ctypes.data) is not None:
+            result.flags.writeable = False
+        return result
+
+
+def _offset(model: FlatModel, address: int) -> int | None:
+    """Return the bytes from the begin of the parameters' memory to ``address``, or None if it is elsewhere."""
+    byte = address - model.values.data_ptr()
+    return byte if 0 <= byte < model.values.nbytes else None
