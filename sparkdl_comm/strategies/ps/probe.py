@@ -3,6 +3,8 @@
 The bridge to the JVM, notices to other executors, publishing and thread wake-ups take time for each batch. On small models
 that is more than everything else. Before training, all ranks run some iterations of a tiny model without any computation: once
 with a single batch, once with one batch per layer.
+
+The result ranks strategies. It is too low for the step time of a small fit (``python/results/scale.md``).
 """
 
 from __future__ import annotations
