@@ -1,4 +1,8 @@
-"""Description and group of this package's jobs in the Spark UI."""
+"""Description and group of this package's jobs in the Spark UI.
+
+Spark reads both when a job starts, and cannot change them later. So they do not have the current epoch, which the progress
+bar shows.
+"""
 
 from __future__ import annotations
 
