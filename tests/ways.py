@@ -45,7 +45,7 @@ class Way:
     @property
     def is_lossless(self) -> bool:
         """True if the sums of gradients are those of torch, but for rounding."""
-        compression = self.conf.compression or getattr(self.strategy(self.conf), "compression", None)
+        compression = self.conf.compression.method or getattr(self.strategy(self.conf), "compression", None)
         return compression is None or str(compression) in LOSSLESS
 
 
