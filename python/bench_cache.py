@@ -1,6 +1,8 @@
-"""Fits on encoded images, on an emulated network: rows that ranks keep in memory, or on their executors' disks, where the next
-fit on the same files finds them; half of these in memory too; and rows that are dealt anew over the ranks in each epoch, which
-cross the links while steps are computed.
+"""Fits on encoded images, on an emulated network.
+
+Ranks keep rows in memory, or in a named cache on their executors' disks, where the next fit finds them. Some fits keep half
+of these in memory too. Others distribute the rows over all ranks again in each epoch. Then the rows cross the links while
+steps are computed.
 
     python python/bench_cache.py --json
 
@@ -8,7 +10,7 @@ Rows are PNGs of digits at 96 x 96, in Parquet files that every executor can ope
 links, and ranks decode them once. For each way the whole fit is timed, with `reading`, the seconds until the slowest rank had
 its rows decoded, and `epochs`. `memory` is that of the largest rank's process, without files that it has mapped; `held`, of
 all ranks' rows on disks, the bytes that are in memory too. Verified: ways that deal rows alike have the same losses in all
-epochs, to the last bit, the others have others, and fits that are to find their rows on disks have read nothing.
+epochs, to the last bit, the others have others, and fits that are to find their rows on disks have only counted them.
 """
 
 from __future__ import annotations

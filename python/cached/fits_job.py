@@ -19,7 +19,7 @@ import pandas as pd
 import torch
 from peers.applications import answer
 from PIL import Image
-from pyspark.sql import DataFrame, SparkSession
+from pyspark.sql import SparkSession
 from sklearn.datasets import load_digits
 from torch import nn
 
@@ -28,15 +28,16 @@ from sparkdl_comm.conf import PREFIX
 
 PIXELS = 96
 DIGITS = 1797
-#: Seconds after which Spark's files count as those that they will be.
-_SETTLED = 5
 _NOISE = 8
 
 
 @dataclass(frozen=True)
 class Way:
-    """How a fit has its rows. ``reused``: it finds them on disks. ``half``: of what a rank has on its disk, half is in memory
-    too. ``shuffle``: see the conf's ``data.shuffle``."""
+    """How a fit has its rows.
+
+    ``cache``: memory, or disk, in a named cache. ``reused``: the fit finds them there. ``half``: half of what a rank has on
+    its disk is in memory too. ``shuffle``: see the conf's ``data.shuffle``.
+    """
 
     cache: str
     reused: bool = False
@@ -131,11 +132,11 @@ def files(job: Fits, seed: int) -> Path:
     return path
 
 
-def fit(data: DataFrame, job: Fits, way: Way) -> dict[str, Any]:
-    spark = data.sparkSession
+def fit(spark: SparkSession, path: Path, job: Fits, way: Way) -> dict[str, Any]:
     folder = Path(job.folder, f"memory{time.monotonic_ns()}")
     folder.mkdir()
-    spark.conf.set(f"{PREFIX}data.cache", way.cache)
+    spark.conf.set(f"{PREFIX}data.cacheName", path.name if way.cache == "disk" else "")
+    spark.conf.set(f"{PREFIX}data.cacheDir", job.folder)
     spark.conf.set(f"{PREFIX}data.memoryLimit", f"{job.half}B" if way.half else "0")
     spark.conf.set(f"{PREFIX}data.shuffle", way.shuffle)
     begin = time.perf_counter()
@@ -150,7 +151,7 @@ def fit(data: DataFrame, job: Fits, way: Way) -> dict[str, Any]:
         maxIter=job.epochs,
         num_workers=job.ranks,
         strategy="ring",
-    ).fit(data)
+    ).fit(spark.read.parquet(str(path)))
     seconds = time.perf_counter() - begin
     told = (model.summary or {})["data"]
     return {
@@ -169,10 +170,9 @@ def fit(data: DataFrame, job: Fits, way: Way) -> dict[str, Any]:
 def results(spark: SparkSession, job: Fits) -> Iterator[dict[str, Any]]:
     # All of them first: Spark ends Python workers that have nothing to do for a minute, and making images takes as long.
     paths = [files(job, repeat) for repeat in range(job.repeats + 1)]
-    time.sleep(_SETTLED)
     for repeat, path in enumerate(paths):  # the first one starts Python and compiles: it is not told
         for name, way in WAYS.items():
-            found = fit(spark.read.parquet(str(path)), job, way)
+            found = fit(spark, path, job, way)
             if repeat:
                 size = sum(file.stat().st_size for file in path.iterdir())
                 yield {"way": name, "bytes": size, **found}

@@ -25,6 +25,7 @@ _MAX_ITERATIONS = 2**31 - 1
 #: More than the layers of any network.
 _MAX_PARTS = 1_000_000
 _SYNC = re.compile(r"bsp|ssp:\d+|async:0*[1-9]\d*")
+_CACHE_NAME = re.compile(r"\w[\w.-]{0,99}", re.ASCII)
 _PORTS = re.compile(r"(\d+)(?:\s*-\s*(\d+))?")
 
 _PAPER_POLICIES = ("paper", "paper-layerwise")
@@ -53,6 +54,21 @@ def form(name: str) -> Callable[[Callable[[str], T]], Form[T]]:
 
 @form("name or address")
 def address(text: str) -> str:
+    return text
+
+
+@form("name")
+def cache_name(text: str) -> str:
+    """Return the name of a cache of rows, which begins names of folders. Empty: none."""
+    if text and not _CACHE_NAME.fullmatch(text.replace("{rows}", "rows")):
+        raise ValueError("at most 100 letters, digits, '.', '_' and '-', with no '.' or '-' first, or {rows}")
+    return text
+
+
+@form("path")
+def local_directory(text: str) -> str:
+    if not text.startswith(("/", "~/")):
+        raise ValueError("a local path that begins with / or ~/")
     return text
 
 

@@ -249,18 +249,32 @@ class DataConf:
         "Where each rank keeps its rows: in memory, or as an Arrow file in its executor's local directory. Of this "
         "file, the system keeps in memory what fits. So with disk, neither the arriving rows nor the kept rows need "
         "to fit into memory. While rows arrive, they take twice their space on the disk. If the disk has no room, "
-        "rows are kept in memory. The next fit of the same application on the same files finds its rows on the disk.",
+        "rows are kept in memory.",
+    )
+    cache_name: str = declare(
+        "",
+        forms.cache_name,
+        "Cache in which ranks keep their rows for later fits and applications, on disk even with data.cache=memory. A "
+        "fit that finds the cache takes its rows from there, and reads only what it needs to count the rows and to hash "
+        "the labels. It refuses a cache with other columns, decode, labels, or numbers of rows and ranks. {rows} in the "
+        "name stands for a hash of all rows, which reads them all. Empty: no cache.",
+    )
+    cache_dir: str = declare(
+        "~/.cache/sparkdl-comm",
+        forms.local_directory,
+        "With data.cacheName: local directory of each executor's host that has the caches, in a subdirectory that only "
+        "the user can open. It should outlive the application.",
     )
     cache_limit: int = declare(
         "100GiB",
         forms.size,
-        "Limit of the rows that an executor's ranks keep on its disk, all fits together. Beyond it, the rows that "
-        "were not used for the longest time are removed. 5% of the disk always stay free.",
+        "Limit of the rows in one directory: that of an executor, or data.cacheDir with all its caches. Beyond it, the "
+        "rows that were not used for the longest time are removed. 5% of the disk always stay free.",
     )
     memory_limit: int = declare(
         "0",
         forms.size_or_0,
-        "With data.cache=disk: how many bytes of its rows each rank also keeps in memory throughout a fit. Only the "
+        "With rows on disk: how many bytes of its rows each rank also keeps in memory throughout a fit. Only the "
         "other rows are read from the disk. 0: none. The system caches what it has room for anyway, so this helps "
         "only if the rows are larger than that.",
     )

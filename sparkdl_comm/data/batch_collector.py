@@ -196,7 +196,7 @@ class BatchCollector:
 
     def _fall_back_to_memory(self, error: OSError) -> None:
         """Continue in memory after ``error``."""
-        self.problem = f"rows are kept in memory, although {_CACHE_KEY}=disk: {error}"
+        self.problem = f"rows are kept in memory, not on the executor's disk: {error}"
         if self._spill is not None:
             self._in_memory = list(self._read_batches())
             self._spill.close()

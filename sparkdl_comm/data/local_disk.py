@@ -1,15 +1,17 @@
-"""Folders for rows on an executor's local disk, limited in bytes over all ranks and fits that share it::
+"""Folders for rows on an executor's local disk, limited in bytes over all ranks and fits that share it.
 
-    <Spark's local directory>/sparkdl-rows/
+Layout::
+
+    <directory>/sparkdl-rows/
         lock                 held by a process while it lists, adds or removes folders
-        writing-<token>/     of a running rank
-        <name>/              kept for later fits
+        .writing-<token>/    of a running rank
+        <name>-<rank>/       kept for later fits, as a part of the cache <name>
             lock             shared by the users of the folder, which protects it from removal
-            claimed-<gang>   marks that a rank of this gang uses the folder
             bytes            bytes that the folder may take; its modification time is the folder's last use
 
-Spark removes its local directories when the executor ends. A killed rank's folders stay until then, without a lock. The
-next rank that needs space removes them.
+The directory is Spark's local directory, which Spark removes when the executor ends, or ``data.cacheDir`` if the rows
+are kept for later fits. Only the user can open ``sparkdl-rows``. A killed rank's folder stays, without a lock. The next
+rank that needs space removes it.
 """
 
 from __future__ import annotations
@@ -19,6 +21,7 @@ import fcntl
 import os
 import secrets
 import shutil
+import stat
 import tempfile
 import time
 from collections.abc import Iterator
@@ -29,7 +32,8 @@ from sparkdl_comm.errors import PersistenceError
 
 LIMIT_KEY = "spark.sparkdl.comm.data.cacheLimit"
 
-_WRITING_PREFIX = "writing-"
+#: Names of caches do not begin with a dot.
+_WRITING_PREFIX = ".writing-"
 #: Seconds to wait for the lock.
 _LOCK_SECONDS = 60.0
 #: Share of the disk left free for others, mainly Spark's shuffles.
@@ -39,10 +43,9 @@ _RESERVED_SHARE = 0.05
 class Folder:
     """Folder of one rank. :meth:`close` ends its use, and removes it unless it is kept."""
 
-    def __init__(self, disk: LocalDisk, path: Path, claim: Path | None = None) -> None:
-        """Lock the folder. The caller holds :meth:`LocalDisk.lock`. ``claim``: a file that :meth:`close` removes."""
-        self._disk, self.path, self._claim = disk, path, claim
-        self._is_kept = claim is not None
+    def __init__(self, disk: LocalDisk, path: Path, is_kept: bool = False) -> None:
+        """Lock the folder. The caller holds :meth:`LocalDisk.lock`."""
+        self._disk, self.path, self._is_kept = disk, path, is_kept
         self._lock = os.open(path / "lock", os.O_RDWR | os.O_CREAT, 0o600)
         fcntl.flock(self._lock, fcntl.LOCK_SH)
 
@@ -54,29 +57,37 @@ class Folder:
         """
         self._disk.reserve(self.path, size_bytes)
 
-    def keep(self, name: str) -> None:
-        """Leave the folder to later fits as ``name``, which must be new."""
+    def keep(self, name: str, rank: int) -> bool:
+        """Leave the folder to later fits, as the part of ``rank`` of the cache ``name``.
+
+        Replaces an earlier folder of this part. Returns False if that is in use.
+
+        :raises OSError: the disk cannot be used.
+        """
+        for file in self.path.iterdir():
+            file.chmod(0o600)
         with self._disk.lock():
-            self.path = self.path.rename(self.path.with_name(name))
+            target = self.path.with_name(f"{name}-{rank}")
+            if not _remove(target):
+                return False
+            self.path = self.path.rename(target)
         self._is_kept = True
+        return True
 
     def close(self) -> None:
         """End the use of the folder. May be called again."""
         if not self._is_kept:
             shutil.rmtree(self.path, ignore_errors=True)
-        if self._claim is not None:
-            with contextlib.suppress(OSError):
-                self._claim.unlink(missing_ok=True)
         if self._lock >= 0:
             os.close(self._lock)
         self._lock = -1
 
 
 class LocalDisk:
-    """Folders in ``directory``, which exists. Together they take at most ``limit_bytes``."""
+    """Folders in ``directory``. Together they take at most ``limit_bytes``. ``root``: the directory that has them."""
 
     def __init__(self, directory: Path, limit_bytes: int) -> None:
-        self._root, self._limit_bytes = directory / "sparkdl-rows", limit_bytes
+        self.root, self._limit_bytes = directory / "sparkdl-rows", limit_bytes
 
     @classmethod
     def of_executor(cls, limit_bytes: int) -> LocalDisk:
@@ -90,35 +101,58 @@ class LocalDisk:
 
         :raises OSError: it cannot be created.
         """
-        self._root.mkdir(mode=0o700, exist_ok=True)
+        self.root.mkdir(mode=0o700, parents=True, exist_ok=True)
+        self._check_root()
         with self.lock():
-            path = self._root / (_WRITING_PREFIX + secrets.token_hex(8))
+            path = self.root / (_WRITING_PREFIX + secrets.token_hex(8))
             path.mkdir(mode=0o700)
             (path / "bytes").write_text("0")
             return Folder(self, path)
 
-    def claim(self, name: str, attempt: str) -> Folder | None:
-        """Claim a folder that was kept as ``<name>-…``, or return None.
+    def parts(self) -> dict[str, dict[int, Path]]:
+        """Return the folders of all caches, by name and rank.
 
-        Callers with the same ``attempt`` get different folders.
-
-        :raises OSError: the folder cannot be opened.
+        :raises OSError: the disk cannot be used.
         """
-        if not self._root.is_dir():
-            return None
-        with self.lock():
+        found: dict[str, dict[int, Path]] = {}
+        if self.root.exists():
+            self._check_root()
             for path in sorted(self._folders()):
-                claim = path / f"claimed-{attempt}"
-                if path.name.rpartition("-")[0] == name and not claim.exists():
-                    claim.touch()
-                    os.utime(path / "bytes")
-                    return Folder(self, path, claim)
-        return None
+                name, _, rank = path.name.rpartition("-")
+                if not path.name.startswith(_WRITING_PREFIX) and rank.isdecimal():
+                    found.setdefault(name, {})[int(rank)] = path
+        return found
+
+    def open_part(self, name: str, rank: int) -> Folder:
+        """Open the folder of ``rank`` of the cache ``name``.
+
+        :raises OSError: it is gone, or the disk cannot be used.
+        """
+        with self.lock():
+            folder = Folder(self, self.root / f"{name}-{rank}", is_kept=True)
+            (folder.path / "bytes").touch(mode=0o600)
+        return folder
+
+    def remove(self, name: str) -> list[int]:
+        """Remove the cache ``name``. Return the ranks whose parts are in use, and stay.
+
+        :raises OSError: the disk cannot be used.
+        """
+        with self.lock():
+            return [rank for rank, path in self.parts().get(name, {}).items() if not _remove(path)]
+
+    def _check_root(self) -> None:
+        found = self.root.lstat()
+        if not stat.S_ISDIR(found.st_mode) or found.st_uid != os.geteuid() or found.st_mode & 0o077:
+            raise PersistenceError(
+                f"{self.root} is not a directory that only user {os.geteuid()} can open. Remove it, or set"
+                " spark.sparkdl.comm.data.cacheDir to another directory"
+            )
 
     def reserve(self, path: Path, size_bytes: int) -> None:
         """Make room for :meth:`Folder.reserve`."""
         with self.lock():
-            sizes = {folder: _reserved_bytes(folder) for folder in self._folders()}
+            sizes = {folder: reserved_bytes(folder) for folder in self._folders()}
             more_bytes = size_bytes - sizes.pop(path, 0)
             if more_bytes > 0:
                 self._make_room(sizes, size_bytes, more_bytes)
@@ -126,7 +160,7 @@ class LocalDisk:
 
     def _make_room(self, other_sizes: dict[Path, int], size_bytes: int, more_bytes: int) -> None:
         """Remove unused folders until ``more_bytes`` fit: first folders of killed ranks, then the least recently used."""
-        usage = shutil.disk_usage(self._root)
+        usage = shutil.disk_usage(self.root)
         free_bytes = usage.free - int(_RESERVED_SHARE * usage.total)
         used_bytes = sum(other_sizes.values())
         for path in sorted(other_sizes, key=_removal_order):
@@ -145,12 +179,12 @@ class LocalDisk:
             )
         if more_bytes > free_bytes:
             raise PersistenceError(
-                f"{self._root} has no room for {more_bytes} more bytes: {usage.free} are free, and"
+                f"{self.root} has no room for {more_bytes} more bytes: {usage.free} are free, and"
                 f" {_RESERVED_SHARE:.0%} of the disk is left to others"
             )
 
     def _folders(self) -> list[Path]:
-        return [path for path in self._root.iterdir() if path.is_dir()]
+        return [path for path in self.root.iterdir() if path.is_dir()]
 
     @contextmanager
     def lock(self) -> Iterator[None]:
@@ -158,12 +192,12 @@ class LocalDisk:
 
         :raises PersistenceError: other processes hold it for too long.
         """
-        descriptor = os.open(self._root / "lock", os.O_RDWR | os.O_CREAT, 0o600)
+        descriptor = os.open(self.root / "lock", os.O_RDWR | os.O_CREAT, 0o600)
         try:
             deadline = time.monotonic() + _LOCK_SECONDS
             while not _try_lock(descriptor, fcntl.LOCK_EX):
                 if time.monotonic() > deadline:
-                    raise PersistenceError(f"other processes held {self._root / 'lock'} for {_LOCK_SECONDS:g} s")
+                    raise PersistenceError(f"other processes held {self.root / 'lock'} for {_LOCK_SECONDS:g} s")
                 time.sleep(0.01)
             yield
         finally:
@@ -178,23 +212,29 @@ def _try_lock(descriptor: int, kind: int) -> bool:
     return True
 
 
-def _reserved_bytes(path: Path) -> int:
+def reserved_bytes(path: Path) -> int:
+    """Return the bytes that a folder may take."""
     try:
         return int((path / "bytes").read_text() or 0)
     except (FileNotFoundError, ValueError):  # the folder is being removed, or its rank was killed while writing
         return 0
 
 
+def last_use(path: Path) -> float:
+    """Return when a folder was used last, in seconds since the epoch. 0: it is being removed."""
+    try:
+        return (path / "bytes").stat().st_mtime
+    except FileNotFoundError:
+        return 0.0
+
+
 def _removal_order(path: Path) -> tuple[bool, float]:
     """Return a sort key: folders being written first (their rank may be dead), then the others by last use."""
-    try:
-        return not path.name.startswith(_WRITING_PREFIX), (path / "bytes").stat().st_mtime
-    except FileNotFoundError:
-        return False, 0.0
+    return not path.name.startswith(_WRITING_PREFIX), last_use(path)
 
 
 def _remove(path: Path) -> bool:
-    """Remove a folder unless somebody uses it. Return whether it was removed."""
+    """Remove a folder unless somebody uses it. Return whether it is gone."""
     with contextlib.suppress(FileNotFoundError):
         descriptor = os.open(path / "lock", os.O_RDWR)
         try:

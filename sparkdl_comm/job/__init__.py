@@ -7,7 +7,7 @@ On the driver:
 - ``admission.py`` queues fits that run at the same time. ``slot_watch.py`` cancels a stage that gets no slots.
 - ``interrupt.py`` handles Ctrl-C. ``description.py`` labels the jobs in the Spark UI.
 - ``driver_listener.py`` receives the ranks' connections. ``summary.py`` makes the summary from their reports.
-- ``arrow_batches.py`` bounds the size of Arrow batches. ``row_sets.py`` tracks the rows that executors keep on disk.
+- ``arrow_batches.py`` bounds the size of Arrow batches. ``cached_rows.py`` has ranks read a named cache.
 - ``module_broadcast.py`` sends modules to executors, pickled by ``pickling.py``. ``broadcasts.py`` removes broadcasts.
 - ``trained_module.py`` makes the driver's module and loads the trained tensors into it.
 - ``local.py`` runs ranks as processes of the driver's machine.

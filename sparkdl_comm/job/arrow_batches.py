@@ -8,7 +8,6 @@ clone of the session that has a lower limit.
 from __future__ import annotations
 
 import warnings
-from collections import deque
 from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any
@@ -19,8 +18,6 @@ from pyspark.sql import Column, DataFrame
 from pyspark.sql import functions as F
 from pyspark.sql.types import ArrayType, BinaryType, DataType, StringType, StructField
 
-from sparkdl_comm.data.fields import RowFormat
-from sparkdl_comm.job.row_sets import Source, identify_source
 from sparkdl_comm.job.session import is_classic
 
 #: Approximate limit of a batch, in bytes.
@@ -66,7 +63,7 @@ def measure_columns(df: DataFrame, names: Sequence[str]) -> dict[str, Measure]:
     """Return the measures of the columns ``names``, by name.
 
     Runs a small job if a column has arrays, Vectors, binary or text. Runs none if the query would have to read all of
-    its input for its first rows, or if the same data were measured before.
+    its input for its first rows.
     """
     fields = [_find_field(df, name) for name in names]
     found = {field.name: Measure(_NUMBER_BYTES) for field in fields}
@@ -75,10 +72,6 @@ def measure_columns(df: DataFrame, names: Sequence[str]) -> dict[str, Measure]:
         return found
     if not _is_narrow(df):
         return found | {field.name: _measure_from_metadata(field) for field in variable}
-    source = identify_source(df, RowFormat(), 0)
-    for known, named, result in list(_known_measures):
-        if isinstance(source, Source) and named == list(names) and known.is_same(source):
-            return result
     sizes = [_measure_column(field).alias(f"m{index}") for index, field in enumerate(variable)]
     rows = df.select(*sizes).limit(_MEASURED_ROWS).collect()
     for index, field in enumerate(variable):
@@ -91,8 +84,6 @@ def measure_columns(df: DataFrame, names: Sequence[str]) -> dict[str, Measure]:
             found[field.name] = Measure(_NUMBER_BYTES * size, size, sum(stored) / len(stored))
         else:
             found[field.name] = Measure(size * (_NUMBER_BYTES if isinstance(field.dataType, ArrayType) else 1))
-    if isinstance(source, Source):
-        _known_measures.append((source, list(names), found))
     return found
 
 
@@ -135,10 +126,6 @@ def warn_about_wide_rows(spark: Any, row_bytes: int) -> None:
             f" Set {ROWS_PER_BATCH_KEY}={max(1, rows)} on this session.",
             stacklevel=3,
         )
-
-
-#: Known measures, newest last: the source, the names of its columns, and their measures.
-_known_measures: deque[tuple[Source, list[str], dict[str, Measure]]] = deque(maxlen=64)
 
 
 def _measure_column(field: StructField) -> Column:

@@ -25,6 +25,7 @@ from sparkdl_comm.errors import (
 )
 from sparkdl_comm.gang.failure import Failure
 from sparkdl_comm.job.broadcasts import broadcast_if_large
+from sparkdl_comm.job.cached_rows import use_named_cache
 from sparkdl_comm.job.description import describe_jobs
 from sparkdl_comm.job.driver_listener import DriverListener, OnProgress
 from sparkdl_comm.job.import_check import ImportCheck
@@ -33,7 +34,6 @@ from sparkdl_comm.job.memory import was_killed
 from sparkdl_comm.job.module_broadcast import model_for_tasks
 from sparkdl_comm.job.rank import make_rank_fn
 from sparkdl_comm.job.restart import run_with_restarts
-from sparkdl_comm.job.row_sets import reuse_row_sets
 from sparkdl_comm.job.session import driver_bind
 from sparkdl_comm.job.shipping import missing_module_error
 from sparkdl_comm.job.slot_watch import SlotWatch
@@ -107,7 +107,7 @@ def launch(
         )
         return tensors, [RankReport.from_json(report) for report in reports]
 
-    run = reuse_row_sets(run_once, rows, partitions)
+    run = use_named_cache(run_once, rows, partitions, spec)
     (tensors, reports), restarts = run_with_restarts(run, spec, rows.sparkSession)
     return tensors, reports, restarts
 

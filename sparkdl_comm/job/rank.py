@@ -86,7 +86,7 @@ class Rank:
     def run(self, batches: Iterator[pa.RecordBatch]) -> RankReport:
         """Train. A failure is announced to the other ranks, and raised with the *first* failure of the gang inside.
 
-        :raises RowsGoneError: rows are missing on the executors' disks.
+        :raises RowsGoneError: the named cache is not complete on the hosts of this gang.
         """
         try:
             with ExitStack() as stack:
@@ -166,7 +166,7 @@ class Rank:
             resumed_at=resumed_at,
             details=strategy.details(),
             timeline=timeline,
-            data=loader.finish(accounts),
+            data=loader.report(),
         )
         # This comes last: the driver soon gives up on ranks that have left the gang, and the digest of a large model
         # takes seconds.

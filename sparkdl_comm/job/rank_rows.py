@@ -1,10 +1,12 @@
-"""A rank's rows, from Spark or from its executor's disk, where an earlier fit left them."""
+"""A rank's rows, from Spark or from a named cache on its executor's disk."""
 
 from __future__ import annotations
 
 import time
 from collections.abc import Iterable, Sequence
+from contextlib import suppress
 from dataclasses import replace
+from pathlib import Path
 from typing import Any
 
 import numpy as np
@@ -12,11 +14,12 @@ import pyarrow as pa
 import torch
 from numpy.typing import NDArray
 
-from sparkdl_comm.data import kept_rows
+from sparkdl_comm.data import named_cache
 from sparkdl_comm.data.arrow_file import MappedFile, as_tensor
 from sparkdl_comm.data.cache import Column, RankRows, RowCache, RowReader
 from sparkdl_comm.data.fields import RowFormat
 from sparkdl_comm.data.local_disk import LocalDisk
+from sparkdl_comm.data.named_cache import NamedCache
 from sparkdl_comm.data.ragged import Ragged
 from sparkdl_comm.gang.members import format_ranks
 from sparkdl_comm.job.task import RankTask
@@ -77,77 +80,82 @@ class RowLoader:
     def __init__(self, spec: TrainSpec, task: RankTask, batches: Iterable[pa.RecordBatch], rows: RowFormat) -> None:
         """Read the rows.
 
-        When they are read from the disk, the task takes the rank whose rows it finds, or no rank. Raises what
+        When they are read from a cache, the task takes the rank whose rows it finds, or no rank. Raises what
         :class:`RowReader` does.
+
+        :raises ConfError: the cache of this name has other rows.
         """
         begin = time.perf_counter()
-        self._set = spec.row_set
+        self._format = rows
+        self._cache = spec.cache
         self._task = task
         self._limit_bytes = spec.conf.data.memory_limit
         self._resident_bytes = 0
-        disk = LocalDisk.of_executor(spec.conf.data.cache_limit) if spec.conf.data.cache == "disk" else None
-        if self._set is not None and self._set.is_cached and disk is not None:
+        self._unkept = ""
+        self._disk: LocalDisk | None = None
+        if self._cache is not None:
+            self._disk = LocalDisk(Path(spec.conf.data.cache_dir).expanduser(), spec.conf.data.cache_limit)
+        elif spec.conf.data.cache == "disk":
+            self._disk = LocalDisk.of_executor(spec.conf.data.cache_limit)
+        if self._cache is not None and self._cache.is_read and self._disk is not None:
             for _ in batches:  # otherwise Spark ends this Python worker, and the next fit has to start another
                 pass
-            self.reading = self._claim(disk, self._set.name, spec.attempt_id, rows)
+            self.reading = self._load(self._disk, self._cache)
         else:
-            self.reading = RowReader(batches, rows, disk)
-        is_sealed = self._set is not None and not self._set.is_cached and kept_rows.seal(self.reading, rows)
-        self.account: dict[str, Any] = {**self.reading.account, "sealed": is_sealed}
+            if self._cache is not None and self._disk is not None:
+                with suppress(OSError):
+                    self._cache.check(self._disk, rows)
+            self.reading = RowReader(batches, rows, self._disk)
+        self.account = self.reading.account
         self._seconds = time.perf_counter() - begin
 
-    def _claim(self, disk: LocalDisk, name: str, attempt: str, rows: RowFormat) -> RowReader:
-        claimed, error_text = None, ""
+    def _load(self, disk: LocalDisk, cache: NamedCache) -> RowReader:
+        reading, error_text = None, ""
         try:
-            claimed = kept_rows.claim(disk, name, attempt, rows)
+            cache.check(disk, self._format)
+            rank = named_cache.choose_part(disk, cache, self._task.partition, self._task.local_partitions())
+            reading = None if rank is None else named_cache.load(disk, cache, rank, self._format)
         except OSError as error:
             error_text = f"task {self._task.partition}: {error}"
-        if claimed is None:
-            self._task.choose_rank(None, error_text)
-            return RowReader((), rows)
-        rank, reading = claimed
-        self._task.choose_rank(rank)
+        if reading is None:
+            self._task.choose_rank(None, read_error=error_text)
+            return RowReader((), self._format)
+        self._task.choose_rank(rank, reading.set_id)
         return reading
 
     def rows(self, accounts: Sequence[dict[str, Any]]) -> RankRows:
         """Return the rows to use. They are valid until closed. Rows on the disk are in part kept in memory too.
 
+        Rows that Spark has delivered become a part of the named cache, if there is one.
+
         :param accounts: the accounts of all ranks.
 
         Raises what :meth:`RowReader.rows` does.
+
+        :raises ConfError: another fit has meanwhile used the cache's name for other rows.
         """
         found = keep_resident(self.reading.rows(accounts), self._limit_bytes)
         self._resident_bytes = sum(
             resident_bytes(part) for part in (found.training, found.validation) if part is not None
         )
+        if self._cache is not None and not self._cache.is_read and self._disk is not None:
+            self._unkept = named_cache.keep(
+                self.reading, self._cache, self._disk, self._format, self._task.rank, accounts
+            )
         return found
 
-    def finish(self, accounts: Sequence[dict[str, Any]]) -> dict[str, Any]:
-        """End the run: leave the rows on the disk for later runs, if all ranks can.
-
-        Returns for the summary: ``cache`` (memory or disk), ``bytes`` (on the disk), ``held`` (bytes of these that are
-        in memory too), ``seconds`` (until the rows were read), ``place`` (index of the Spark partition). ``reused``:
-        whether the rows were on the disk before. ``kept``: whether they are left for later runs.
-
-        :param accounts: the accounts of all ranks.
+    def report(self) -> dict[str, Any]:
+        """Return for the summary: ``cache`` (memory or disk), ``bytes`` (on the disk), ``held`` (bytes of these that are
+        in memory too), ``seconds`` (until the rows were read). ``reused``: whether the rows came from a named cache.
+        ``unkept``: why a named cache did not take the rows, or empty.
         """
-        is_reused = self._set is not None and self._set.is_cached
-        is_kept = is_reused
-        folder = self.reading.folder
-        if self._set is not None and folder is not None and all(account["sealed"] for account in accounts):
-            try:
-                folder.keep(f"{self._set.name}-{self._task.rank}")
-                is_kept = True
-            except OSError:  # later runs read the rows from Spark again
-                is_kept = False
         return {
-            "cache": "memory" if folder is None else "disk",
+            "cache": "memory" if self.reading.folder is None else "disk",
             "bytes": self.reading.size_bytes,
             "held": self._resident_bytes,
             "seconds": self._seconds,
-            "reused": is_reused,
-            "kept": is_kept,
-            "place": self._task.partition,
+            "reused": self._cache is not None and self._cache.is_read,
+            "unkept": self._unkept,
         }
 
 

@@ -253,7 +253,7 @@ def check_disk_cache(spark: SparkSession, conf: CommConf) -> None:
     :raises ConfError: rows go to executors' disks, but Spark has to encrypt disks. Or their memory is limited, but they
         are in memory only.
     """
-    if conf.data.cache != "disk":
+    if conf.data.cache != "disk" and not conf.data.cache_name:
         if conf.data.memory_limit:
             raise ConfError(
                 f"{PREFIX}data.memoryLimit={conf.data.memory_limit} applies to rows on disks, but with"
@@ -261,8 +261,8 @@ def check_disk_cache(spark: SparkSession, conf: CommConf) -> None:
             )
     elif application_conf(spark).get("spark.io.encryption.enabled", "").lower() == "true":
         raise ConfError(
-            f"{PREFIX}data.cache=disk writes rows to executors' disks unencrypted, but spark.io.encryption.enabled=true."
-            " Set data.cache=memory"
+            f"{PREFIX}data.cache=disk and data.cacheName write rows to executors' disks unencrypted, but"
+            " spark.io.encryption.enabled=true. Set data.cache=memory, and no cacheName"
         )
 
 

@@ -23,7 +23,7 @@ class RankReport:
     the trained tensors. ``output_shape``: shape of the model's output for one row, by name if there are several
     outputs. None if the rank saw no row. ``details``: the strategy's entries for the summary. ``timeline``: see
     :meth:`sparkdl_comm.strategies.trace.Trace.report`. None if nothing was traced. ``data``: see
-    :meth:`sparkdl_comm.job.rank_rows.RowLoader.finish`.
+    :meth:`sparkdl_comm.job.rank_rows.RowLoader.report`.
     """
 
     rank: int
@@ -88,7 +88,7 @@ class Summary(dict[str, Any]):
         data = self.get("data")
         if not data:
             return ""
-        source = "reused from an earlier fit" if data["reused"] else f"read in {data['seconds']:.3g} s"
+        source = "from the named cache" if data["reused"] else f"read in {data['seconds']:.3g} s"
         return (
             f"{self.get('rows'):,} rows on disk, {source}"
             if data["cache"] == "disk"
@@ -131,7 +131,7 @@ def summarize(reports: Sequence[RankReport], strategy: str, world: int, restarts
     - ``history``: see :func:`merge_history`
     - ``data``: where the ranks had their rows. ``cache``: disk if a rank had them there. ``bytes``: on the disks of all
       ranks. ``held``: bytes of these that are in memory too. ``seconds``: until the slowest rank had read its rows.
-      ``reused``: whether they were on the disks before. ``why_read``: the reason why Spark read them.
+      ``reused``: whether they came from a named cache. ``why_read``: if they did not, the reason.
     - ``skipped_steps``: under fp16, skipped by the optimizer
     - the ``details`` of rank 0
     - ``timeline``: if iterations were traced, of all ranks (see :class:`sparkdl_comm.report.timeline.Timeline`)

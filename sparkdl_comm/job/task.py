@@ -57,7 +57,7 @@ class GangSpec(Protocol):
 
 
 class RowsGoneError(Exception):
-    """Signal, raised on all ranks, that the kept rows of a rank are not on the executors where this gang's tasks run.
+    """Signal, raised on all ranks, that a named cache is not complete on the hosts where this gang's tasks run.
 
     Its message says what kept a task from reading its disk, or is empty.
     """
@@ -74,20 +74,20 @@ class RankTask:
         self._spec = spec
         self._context = context
         self.partition: int = context.partitionId()
-        self._chosen_rank: int | None = self.partition
+        self._choice: tuple[int | None, str] = self.partition, ""
         self._read_error = ""
         self.rank = self.partition
         self.gang: Gang | None = None
         self._driver: DriverClient | None = None
         self._output = OutputCapture()
 
-    def choose_rank(self, rank: int | None, read_error: str = "") -> None:
-        """Choose a rank, before the gang is joined.
+    def choose_rank(self, rank: int | None, set_id: str = "", read_error: str = "") -> None:
+        """Choose the rank whose rows the task has found, before the gang is joined.
 
-        If ``rank`` is None, or two tasks choose the same rank, ``join_gang`` raises :class:`RowsGoneError` on all
-        ranks. ``read_error``: the error that kept the task from choosing, empty if there was none.
+        ``join_gang`` raises :class:`RowsGoneError` on all ranks if a task has no rank (None), if two have the same, or
+        if their set ids differ. ``read_error``: the error that kept the task from reading, empty if there was none.
         """
-        self._chosen_rank, self._read_error = rank, read_error
+        self._choice, self._read_error = (rank, set_id), read_error
         self.rank = self.partition if rank is None else rank
 
     def report(self, report: str) -> pa.RecordBatch:
@@ -102,20 +102,27 @@ class RankTask:
 
     def index_on_host(self) -> int:
         """Return the index of the task among the tasks of its stage on the same host, from 0."""
-        hosts = [info.address.rsplit(":", 1)[0] for info in self._context.getTaskInfos()]
-        return hosts[: self.partition].count(hosts[self.partition])
+        return self.local_partitions().index(self.partition)
+
+    def local_partitions(self) -> list[int]:
+        """Return the partitions of the tasks of this stage on the same host, in order."""
+        hosts = self._hosts()
+        return [index for index, host in enumerate(hosts) if host == hosts[self.partition]]
+
+    def _hosts(self) -> list[str]:
+        return [info.address.rsplit(":", 1)[0] for info in self._context.getTaskInfos()]
 
     def join_gang(self, payload: dict[str, Any]) -> Gang:
         """Meet the other ranks, and return the gang.
 
         :param payload: what the other ranks learn about this one, as JSON.
-        :raises RowsGoneError: a rank was chosen by no task, or by two.
+        :raises RowsGoneError: see :meth:`choose_rank`.
         """
         spec, conf = self._spec, self._spec.conf
         self.gang = Gang.join(
             rank=self.rank,
             world=spec.world,
-            host=self._context.getTaskInfos()[self.partition].address.rsplit(":", 1)[0],
+            host=self._hosts()[self.partition],
             exchange=self._exchange,
             secret=spec.secret,
             attempt=spec.attempt_id,
@@ -158,10 +165,11 @@ class RankTask:
         spec = self._spec
         with self._resolve_driver() as address:
             sock = handshake.connect(address, spec.secret, time.monotonic() + spec.conf.timeout)
-        text = json.dumps([self._chosen_rank, text])
+        text = json.dumps([*self._choice, text])
         replies = rendezvous.register(sock, self.partition, spec.world, spec.attempt_id, text, spec.conf.timeout)
-        texts = dict(json.loads(each) for each in replies)
-        if texts.keys() != set(range(spec.world)):
+        choices = [json.loads(each) for each in replies]
+        texts = {rank: each for rank, _, each in choices}
+        if texts.keys() != set(range(spec.world)) or len({set_id for _, set_id, _ in choices}) > 1:
             raise RowsGoneError(self._read_error)
         return [texts[rank] for rank in range(spec.world)]
 

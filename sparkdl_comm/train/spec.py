@@ -10,6 +10,7 @@ import torch
 
 from sparkdl_comm.conf import CommConf
 from sparkdl_comm.data.fields import RowFormat
+from sparkdl_comm.data.named_cache import NamedCache
 from sparkdl_comm.errors import ModelError
 from sparkdl_comm.optim.optimization import ModelLike, Optimization
 
@@ -75,19 +76,6 @@ class Checkpoints:
 
 
 @dataclass(frozen=True)
-class RowSet:
-    """Rows cached on the executors' disks, one part per rank.
-
-    :param name: 16 hexadecimal digits.
-    :param is_cached: True: ranks read the rows from disk, and get none from Spark. False: ranks get the rows from Spark and
-        cache them under this name.
-    """
-
-    name: str
-    is_cached: bool
-
-
-@dataclass(frozen=True)
 class TrainSpec:
     """Specification of one training run.
 
@@ -102,7 +90,7 @@ class TrainSpec:
     :param secret: 32 random bytes, new for each attempt.
     :param driver_address: host and port of the driver's listener, which takes progress and the trained tensors.
     :param rows: the columns that ranks get.
-    :param row_set: the rows' cache on the executors' disks. None: the rows are not cached for other runs.
+    :param cache: the cache of the rows that the user has named. None: the rows are not kept for other runs.
     :param labels: the classes that the loss takes. None: the loss is not over classes.
     :param augment: changes the inputs of each training batch.
     """
@@ -122,7 +110,7 @@ class TrainSpec:
     secret: bytes = field(repr=False)
     driver_address: tuple[str, int]
     rows: RowFormat = RowFormat()
-    row_set: RowSet | None = None
+    cache: NamedCache | None = None
     augment: Augment | None = None
     labels: ClassLabels | None = None
     observation: Observation = field(default_factory=Observation)

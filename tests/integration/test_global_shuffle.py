@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import functools
 import itertools
-import os
 from collections.abc import Iterator
 from pathlib import Path
 
@@ -22,8 +21,9 @@ EPOCHS = 3
 
 
 @pytest.fixture
-def shuffled(spark: SparkSession) -> Iterator[None]:
-    settings = {"cache": "disk", "memoryLimit": "2KiB", "shuffle": "global"}
+def shuffled(spark: SparkSession, tmp_path: Path) -> Iterator[None]:
+    caches = {"cacheName": "shuffled", "cacheDir": str(tmp_path / "caches")}
+    settings = {**caches, "memoryLimit": "2KiB", "shuffle": "global"}
     with applied(spark, settings, DATA):
         yield
 
@@ -36,8 +36,6 @@ def path(spark: SparkSession, tmp_path: Path) -> str:
     rows = [(each.tobytes(), number % 10) for number, each in enumerate(features)]
     path = tmp_path / "rows"
     spark.createDataFrame(rows, "features binary, label long").repartition(4).write.parquet(str(path))
-    for file in path.iterdir():
-        os.utime(file, (10**9, 10**9))
     return str(path)
 
 
@@ -81,7 +79,7 @@ def test_each_epoch_has_all_rows_on_other_ranks(spark: SparkSession, path: str, 
     second, rows, processes = once()
     assert (rows, second.summary["data"]["reused"]) == (0, True)
     assert same_bits(first, second)
-    for name, value in (("memoryLimit", "0"), ("cache", "memory")):
+    for name, value in (("memoryLimit", "0"), ("cacheName", "")):
         spark.conf.set(DATA + name, value)
     in_memory, rows, later = once()
     assert (rows, in_memory.summary["data"]["held"]) == (ROWS, 0)

@@ -6,5 +6,5 @@ from pathlib import Path
 
 
 def left(folder: Path) -> list[str]:
-    """What there is but for the lock of the whole."""
+    """The folders, of caches and of ranks that are writing."""
     return sorted(path.name for path in (folder / "sparkdl-rows").glob("*/"))

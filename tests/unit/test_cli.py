@@ -10,6 +10,7 @@ from sparkdl_comm.cli import main
     "words",
     [
         [],
+        ["cache"],
         ["explain"],
         ["predict"],
     ],

@@ -21,17 +21,17 @@ def test_the_oldest_that_nobody_uses_is_removed(tmp_path: Path) -> None:
     for age, name in enumerate(("new", "used", "old")):
         folder = space.create_folder()
         folder.reserve(30)
-        folder.keep(name)
+        assert folder.keep(name, 0)
         os.utime(folder.path / "bytes", (1000 - age, 1000 - age))
         if name != "used":
             folder.close()
     mine = space.create_folder()
     mine.reserve(10)
-    assert left(tmp_path) == sorted(["new", "old", "used", mine.path.name])
+    assert left(tmp_path) == sorted(["new-0", "old-0", "used-0", mine.path.name])
     mine.reserve(40)
-    assert left(tmp_path) == sorted(["new", "used", mine.path.name])
+    assert left(tmp_path) == sorted(["new-0", "used-0", mine.path.name])
     mine.reserve(70)
-    assert left(tmp_path) == sorted(["used", mine.path.name])
+    assert left(tmp_path) == sorted(["used-0", mine.path.name])
     with pytest.raises(PersistenceError, match=r"110 bytes .*cacheLimit=100, .*\(30 are in use by other"):
         mine.reserve(80)
 

@@ -17,7 +17,7 @@ ONE = RankReport(1, 10, 4.0, {"forward": 4.0, "pull": 1.0}, {"pull": 200, "push"
 
 
 def test_where_the_rows_were() -> None:
-    data = {"cache": "memory", "bytes": 0, "held": 0, "seconds": 1.5, "reused": False, "kept": False, "place": 0}
+    data = {"cache": "memory", "bytes": 0, "held": 0, "seconds": 1.5, "reused": False}
     there = {**data, "cache": "disk", "bytes": 7, "held": 3, "seconds": 0.5}
     reports = [dataclasses.replace(report, data=each) for report, each in ((ZERO, data), (ONE, there))]
     told = summarize(reports, "ps", 2)["data"]
@@ -55,7 +55,7 @@ def test_summary() -> None:
 
 
 def test_a_summary_reads_as_five_lines() -> None:
-    data = {"cache": "disk", "bytes": 7, "held": 3, "seconds": 1.5, "reused": False, "kept": True, "place": 0}
+    data = {"cache": "disk", "bytes": 7, "held": 3, "seconds": 1.5, "reused": False}
     details = {"batching": {"pull": {"kept": "plan, 7 pulls"}}}
     reports = [dataclasses.replace(report, data=data, details=details) for report in (ZERO, ONE)]
     summary = summarize(reports, "ps", 2)

@@ -134,7 +134,7 @@ def test_over_the_limit_all_goes_on_in_memory(tmp_path: Path, monkeypatch: pytes
     assert left(tmp_path) == []
     problem = reading.account["problem"]
     assert f"exceed spark.sparkdl.comm.data.cacheLimit={limit}, " in problem
-    assert problem.startswith("rows are kept in memory, although spark.sparkdl.comm.data.cache=disk: ")
+    assert problem.startswith("rows are kept in memory, not on the executor's disk: ")
     memory = RowReader(batches, PLAIN)
     assert same(reading.rows([reading.account]), memory.rows([memory.account]))
     assert {**reading.account, "problem": None} == memory.account

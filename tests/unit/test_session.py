@@ -285,8 +285,9 @@ def test_rows_are_not_written_in_clear_where_spark_encrypts_disks() -> None:
     encrypted = FakeSpark([1], io_encryption_enabled="true")
     session.check_disk_cache(FakeSpark([1]), disk)  # type: ignore[arg-type]
     session.check_disk_cache(encrypted, memory)  # type: ignore[arg-type]
-    with pytest.raises(ConfError, match=r"data\.cache=disk .*spark\.io\.encryption\.enabled"):
-        session.check_disk_cache(encrypted, disk)  # type: ignore[arg-type]
+    for conf in (disk, CommConf.from_mapping({}, data_cache_name="clicks")):
+        with pytest.raises(ConfError, match=r"data\.cache=disk .*spark\.io\.encryption\.enabled"):
+            session.check_disk_cache(encrypted, conf)  # type: ignore[arg-type]
 
 
 def test_memory_is_bounded_only_where_rows_are_on_disks_too() -> None:

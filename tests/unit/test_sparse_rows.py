@@ -13,7 +13,7 @@ import pytest
 import torch
 from pyspark.ml.linalg import Vectors
 
-from sparkdl_comm.data import arrow, kept_rows, sparse, vectors
+from sparkdl_comm.data import arrow, sparse, vectors
 from sparkdl_comm.data.cache import RowCache, RowReader
 from sparkdl_comm.data.fields import Field, RowFormat
 from sparkdl_comm.data.local_disk import LocalDisk
@@ -135,7 +135,6 @@ def test_kept_as_pairs_and_trained_as_whole_rows(tmp_path: Path, cache: str) -> 
     assert kept_pairs.values.nbytes == 8 * int((whole(rows()) != 0).sum())
     if cache == "disk":
         assert reading.size_bytes < plain.size_bytes / 50
-        assert kept_rows.seal(reading, FORMAT)
     index = torch.tensor([5, 0, 23])
     assert torch.equal(
         pairs.take(index, torch.device("cpu")).inputs[0], dense.take(index, torch.device("cpu")).inputs[0]
