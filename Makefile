@@ -55,7 +55,7 @@ spark4-env: .spark4/.stamp ## .spark4: PySpark 4 on top of .venv
 	@touch $@
 
 .PHONY: bigdl
-bigdl: build/bigdl/.stamp ## build/bigdl: BigDL 2.4.0, which bench_peers.py compares with
+bigdl: build/bigdl/.stamp ## build/bigdl: BigDL 2.4.0, which the benchmark `peers` compares with
 
 build/bigdl/.stamp: | .venv/.stamp
 	$(BIN)/pip install -q --disable-pip-version-check --no-deps --upgrade --target $(@D) bigdl-dllib-spark3==2.4.0 bigdl-core==2.3.0 six==1.17.0
@@ -230,43 +230,43 @@ BENCH_SETTINGS = SPARK_HOME=$(CURDIR)/build/spark3-home SPARK_LOCAL_IP=127.0.0.1
 BENCH = env $(BENCH_SETTINGS) $(BIN)/python
 
 .PHONY: bench
-bench: env jar build/spark3-home/.stamp ## the benchmarks, quickly; python/bench_*.py --help has the rest
-	$(BENCH) python/bench_ps.py --quick
-	$(BENCH) python/bench_ps.py --topology star:3 --quick
-	$(BENCH) python/bench_fetch.py --quick
-	$(BENCH) python/bench_peers.py --topology star:3 --quick
-	$(BENCH) python/bench_collectives.py --topology bcube:2,2 --quick
-	$(BENCH) python/bench_transform.py --quick
-	$(BENCH) python/bench_compress.py --quick
-	$(BENCH) python/bench_record.py --quick
-	$(BENCH) python/bench_pto.py --topology star:2 --loopback --quick
-	$(BENCH) python/bench_fabric.py --scheduler 10,100 --quick
-	$(BENCH) python/bench_fabric.py --simulate --workers 6 --quick
-	$(BENCH) python/bench_fabric.py --train --workers 3 --accuracy 0.5 --quick
-	$(BENCH) python/bench_fabric.py --lda --workers 3 --perplexity 800 --words 2000 --quick
-	$(BENCH) python/bench_auto.py --quick --drop
-	$(BENCH) python/bench_sim.py --validate --quick
-	$(BENCH) python/bench_sim.py --scale --quick
-	$(BENCH) python/bench_sim.py --blind --quick
-	$(BENCH) python/bench_sim.py --predict --quick
-	$(BENCH) python/bench_size.py --quick
-	$(BENCH) python/bench_bigdl.py --networks lenet --quick
+bench: env jar build/spark3-home/.stamp ## the benchmarks, quickly; `python python/benchmarks` lists them
+	$(BENCH) python/benchmarks ps --quick
+	$(BENCH) python/benchmarks ps --topology star:3 --quick
+	$(BENCH) python/benchmarks fetch --quick
+	$(BENCH) python/benchmarks peers --topology star:3 --quick
+	$(BENCH) python/benchmarks collectives --topology bcube:2,2 --quick
+	$(BENCH) python/benchmarks transform --quick
+	$(BENCH) python/benchmarks compression --quick
+	$(BENCH) python/benchmarks compression/record --quick
+	$(BENCH) python/benchmarks compression/pto --topology star:2 --loopback --quick
+	$(BENCH) python/benchmarks fabric --scheduler 10,100 --quick
+	$(BENCH) python/benchmarks fabric --simulate --workers 6 --quick
+	$(BENCH) python/benchmarks fabric --train --workers 3 --accuracy 0.5 --quick
+	$(BENCH) python/benchmarks fabric --lda --workers 3 --perplexity 800 --words 2000 --quick
+	$(BENCH) python/benchmarks scale/auto --quick --drop
+	$(BENCH) python/benchmarks scale --validate --quick
+	$(BENCH) python/benchmarks scale --scale --quick
+	$(BENCH) python/benchmarks scale --blind --quick
+	$(BENCH) python/benchmarks scale --predict --quick
+	$(BENCH) python/benchmarks scale/size --quick
+	$(BENCH) python/benchmarks bigdl --networks lenet --quick
 
 PAGE ?= ps peers lab collectives lp jobs ibatch fetch transform compression fabric scale bigdl
 
 .PHONY: results
-results: env jar bigdl-jar build/spark3-home/.stamp ## measures what PAGE=lab of python/results tells (all pages: hours), and makes its tables
-	for page in $(PAGE); do commands=$$($(BIN)/python python/make_tables.py --commands $$page); \
+results: env jar bigdl-jar build/spark3-home/.stamp ## measures what the page PAGE=lab of python/benchmarks tells (all pages: hours), and makes its tables
+	for page in $(PAGE); do commands=$$($(BIN)/python python/benchmarks tables --commands $$page); \
 	  PATH=$(BIN):$$PATH $(BENCH_SETTINGS) bash -exc "$$commands"; done
 	$(MAKE) --no-print-directory tables
 
 .PHONY: tables
-tables: env ## the tables of python/results, made from the JSON files beside them
-	$(BIN)/python python/make_tables.py
+tables: env ## the tables of the pages in python/benchmarks, made from their JSON files
+	$(BIN)/python python/benchmarks tables
 
 .PHONY: lab-check
 lab-check: env ## measures the lab's links, on a quiet machine: fails if one is off by more than 8 %
-	$(BIN)/python python/bench_lab.py
+	$(BIN)/python python/benchmarks lab
 
 # --- the rest -----------------------------------------------------------------------------------
 

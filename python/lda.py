@@ -17,14 +17,12 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
+import benchmarks
 import cloudpickle
-import racing
-import topics
+from benchmarks.fabric.curve import Curve
+from benchmarks.fabric.systems import serve_fabric, work_on_fabric
+from benchmarks.fabric.topics import Corpus, Topics
 from pyspark.sql import SparkSession
-from racing.by_fabric import serve, work
-from racing.curve import Curve
-from topics.corpus import Corpus
-from topics.task import Topics
 
 import sparkdl_comm
 from sparkdl_comm import CommDistributor, Communicator, fabric
@@ -50,11 +48,11 @@ def one_rank(job: Job) -> dict[str, Any]:
     if rank != _SERVER:
         worker = fabric.register_as_worker(job.params)
         learner = job.task.learner(rank - 1, job.workers)
-        return {"dropped": work(worker, _SERVER, learner, job.sweeps * job.workers, nullcontext)}
+        return {"dropped": work_on_fabric(worker, _SERVER, learner, job.sweeps * job.workers, nullcontext)}
     model = job.task.start()
     server = fabric.register_as_server(job.params, model)
     curve = Curve(job.workers)
-    serve(server, curve)
+    serve_fabric(server, curve)
     return {
         "updates": server.version,
         "max_delay": server.largest_delay,
@@ -76,8 +74,7 @@ def main() -> None:
     options = parser.parse_args()
 
     SparkSession.builder.config(map=sparkdl_comm.spark_conf(progress=False)).getOrCreate()
-    for package in (topics, racing):  # executors have not got them
-        cloudpickle.register_pickle_by_value(package)
+    cloudpickle.register_pickle_by_value(benchmarks)  # executors have not got it
     corpus = Corpus.of_docstrings(options.words, options.documents)
     task = Topics(corpus.training, corpus.held_out, len(corpus.words), options.topics, options.seed)
     job = Job(task, options.workers, options.sweeps, FabricParams(options.sync))

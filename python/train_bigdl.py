@@ -14,8 +14,8 @@ import argparse
 from typing import Any
 
 import numpy as np
+from benchmarks.applications import local_cluster
 from demo.digits import parser, split, tell
-from peers.applications import local_cluster
 from pyspark import SparkConf, SparkContext
 
 from sparkdl_comm.bigdl import installation

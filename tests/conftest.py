@@ -15,11 +15,12 @@ import sys
 import warnings
 from collections.abc import Callable, Iterator
 from pathlib import Path
-from types import ModuleType
 from typing import Any
 
 import pytest
+from benchmarks import command
 from lab import access
+from lab.results import FIELDS
 from xdist.scheduler import LoadScopeScheduling
 
 import sparkdl_comm
@@ -154,13 +155,12 @@ def pytest_exception_interact(call: pytest.CallInfo[None]) -> None:
 
 
 @pytest.fixture
-def refused(monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]) -> Callable[..., str]:
-    """Calls a program's ``main`` with arguments it must refuse, and returns what it says."""
+def refused(capsys: pytest.CaptureFixture[str]) -> Callable[..., str]:
+    """Runs a benchmark with options that it must refuse, and returns what it says."""
 
-    def call(main: Callable[[], int], *arguments: str) -> str:
-        monkeypatch.setattr(sys, "argv", ["program", *arguments])
+    def call(name: str, *arguments: str) -> str:
         with pytest.raises(SystemExit) as ended:
-            main()
+            sys.exit(command.main([name, *arguments]))
         assert ended.value.code == 2
         return capsys.readouterr().err
 
@@ -169,13 +169,15 @@ def refused(monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str])
 
 @pytest.fixture
 def rows_of() -> Callable[..., list[dict[str, Any]]]:
-    """Runs a bench, given as its module, as a user does who is in a hurry, and returns the rows that it prints."""
+    """Runs a benchmark, as a user does who is in a hurry, and returns the rows that it prints. All must be verified."""
 
-    def run(bench: ModuleType, *arguments: str, timeout: float = 280) -> list[dict[str, Any]]:
-        command = [sys.executable, str(bench.__file__), "--quick", "--json", *arguments]
-        done = subprocess.run(command, capture_output=True, text=True, timeout=timeout, check=False)
+    def run(name: str, *arguments: str, timeout: float = 280) -> list[dict[str, Any]]:
+        program = [sys.executable, str(command.PAGES), name, "--quick", "--json", *arguments]
+        done = subprocess.run(program, capture_output=True, text=True, timeout=timeout, check=False)
         assert done.returncode == 0, done.stderr
-        return list(json.loads(done.stdout))
+        rows = list(json.loads(done.stdout))
+        assert all(list(row)[: len(FIELDS)] == list(FIELDS) and row["verified"] is True for row in rows)
+        return rows
 
     return run
 

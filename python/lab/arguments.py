@@ -1,4 +1,4 @@
-"""Arguments of the programs ``python/bench_*.py``: the options that all of them have, and what ``type=`` of others can be.
+"""Arguments of the benchmarks: the options that all of them have, and what ``type=`` of others can be.
 
 A type takes the text of an argument and returns its value; lists have commas between. What is refused ends the program, with
 the option and what is wrong.

@@ -1,4 +1,4 @@
-"""The core that all programs ``python/bench_*.py`` share: repeat, verify, compare with theory, report.
+"""The core that all benchmarks share: repeat, verify, compare with theory, report.
 
 A suite calls :func:`measure` with what it compares, makes a :class:`Row` of each result and adds it to a
 :class:`Report`, which shows it and at the end gives the exit status: a row whose result was not verified makes it 1.
@@ -90,9 +90,7 @@ class Report:
         self._out, self._err = out or sys.stdout, err or sys.stderr
         self.rows: list[Row] = []
         if self._origin and (self._origin.dirty or self._origin.commit is None):
-            self.note(
-                "the code that is measured is not that of a commit: tables of python/results will refuse this file"
-            )
+            self.note("the code that is measured is not that of a commit: tables of pages will refuse this file")
 
     def add(self, row: Row) -> None:
         if not self.rows:

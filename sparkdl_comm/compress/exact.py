@@ -46,7 +46,7 @@ def select(values: torch.Tensor, k: int) -> torch.Tensor:
 
     The first ones of equal magnitudes are selected. On other devices than the CPU ``torch.topk`` selects, and its
     choice among equal magnitudes is its own. GPU kernels that counted the magnitudes' bits took three times as long
-    (python/results/compression.md).
+    (python/benchmarks/compression/README.md).
     """
     return torch.from_numpy(_MagnitudeBits(values).largest(k)) if values.device.type == "cpu" else by_topk(values, k)
 

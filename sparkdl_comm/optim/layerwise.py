@@ -24,7 +24,8 @@ class Layerwise(torch.optim.Optimizer, ABC):
     biases and normalization layers.
 
     ``parallel`` saves time if the norms take longer than a small all-gather: on CPUs, from some millions
-    of parameters on (``python/bench_pto.py``). All ranks get the same bits, even if their processors round differently.
+    of parameters on (``python python/benchmarks compression/pto``). All ranks get the same bits, even if their
+    processors round differently.
 
     :param parallel: which ranks compute the norms, if every rank has all parameters. False: each rank computes all
         norms. True: each rank of a fit computes a part (:mod:`sparkdl_comm.optim.parallel`), if its strategy has every

@@ -59,8 +59,8 @@ def _idle(begin: float, end: float, moves: Iterable[Span]) -> float:
 
 
 #: Overhead of the parameter server if the timeline is of another strategy: the mean of what `auto` measured for two
-#: executors on one machine with two cores. The measurements are ``server`` in ``python/results/auto-small-vgg19.json``,
-#: which has the command that made them.
+#: executors on one machine with two cores. The measurements are ``server`` in
+#: ``python/benchmarks/scale/results/auto-small-vgg19.json``, which has the command that made them.
 ASSUMED = Overhead(startup=0.0017, handling=0.0016)
 #: Assumed number of layers if the spans contain none.
 _SLICES = 64

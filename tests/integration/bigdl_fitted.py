@@ -15,7 +15,7 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
-from peers.applications import local_cluster
+from benchmarks.applications import local_cluster
 from pyspark.sql import DataFrame
 from pyspark.sql import functions as F
 

@@ -15,7 +15,7 @@ from pathlib import Path
 
 import numpy as np
 import psutil
-from peers.applications import local_cluster
+from benchmarks.applications import local_cluster
 
 from sparkdl_comm.bigdl import installation
 from sparkdl_comm.bigdl.engine import start_engine

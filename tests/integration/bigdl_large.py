@@ -13,7 +13,7 @@ import sys
 from pathlib import Path
 
 import numpy as np
-from peers.applications import local_cluster
+from benchmarks.applications import local_cluster
 
 from sparkdl_comm.bigdl import installation
 from sparkdl_comm.bigdl.engine import start_engine

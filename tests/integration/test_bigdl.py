@@ -36,7 +36,7 @@ def run(program: Path, *arguments: str, folder: Path) -> str:
 
 def bench(*arguments: str, folder: Path) -> list[dict[str, Any]]:
     output = folder / "rows.json"
-    run(PROGRAMS / "bench_bigdl.py", "--quick", f"--json={output}", *arguments, folder=folder)
+    run(PROGRAMS / "benchmarks", "bigdl", "--quick", f"--json={output}", *arguments, folder=folder)
     found: list[dict[str, Any]] = json.loads(output.read_text())["rows"]
     return found
 

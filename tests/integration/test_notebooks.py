@@ -97,7 +97,7 @@ def check_curves(notebook: nbformat.NotebookNode) -> None:
         for task, value in zip(head.split()[1:], line.split()[1:], strict=True)
         if value != "-"
     }
-    files = (ROOT / "python/results").glob("compress-accuracy-*.json")
+    files = (ROOT / "python/benchmarks/compression/results").glob("compress-accuracy-*.json")
     rows = [row for file in files for row in json.loads(file.read_text(encoding="utf-8"))["rows"]]
     assert shown == {(row["case"], row["algorithm"]): round(100 * row["accuracy"], 1) for row in rows}
 

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import pytest
-from batching.case import case_of, share_of
+from benchmarks.case import case_of, share_of
 
 from sparkdl_comm.errors import ConfError
 from sparkdl_comm.sim.profile import Profile

@@ -125,7 +125,7 @@ def test_it_is_said_at_once_that_tables_will_refuse_the_file(
     origin, err = dataclasses.replace(Origin.here(), commit=commit, dirty=dirty), io.StringIO()
     monkeypatch.setattr(Origin, "here", lambda: origin)
     Report(json_to=str(tmp_path / "a.json"), err=err)
-    assert ("tables of python/results will refuse this file" in err.getvalue()) == warned
+    assert ("tables of pages will refuse this file" in err.getvalue()) == warned
 
 
 def test_nothing_measured_leaves_no_file(tmp_path: Path) -> None:

@@ -10,7 +10,7 @@ from types import SimpleNamespace
 from typing import Any
 
 import pytest
-from peers.applications import answer, submit
+from benchmarks.applications import answer, submit
 from pyspark.sql import SparkSession
 
 import sparkdl_comm

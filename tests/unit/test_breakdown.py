@@ -4,9 +4,9 @@ from __future__ import annotations
 
 from typing import Any
 
+from benchmarks.breakdown import PARTS, mean, of_iteration, overlapped
 from hypothesis import given
 from hypothesis import strategies as st
-from peers.breakdown import PARTS, mean, of_iteration, overlapped
 
 
 def span(name: str, begin: float, end: float) -> dict[str, Any]:

@@ -8,10 +8,9 @@ from collections.abc import Sequence
 from dataclasses import dataclass, field, replace
 
 import pytest
-from scheduled.conditions import GBIT, Conditions
-from scheduled.fabric_run import Control, FabricRun
-from scheduled.run import Job
-from scheduled.task import Task
+from benchmarks.fabric.simulation.fabric_run import Control, FabricRun
+from benchmarks.fabric.simulation.run import GBIT, Conditions, Job
+from benchmarks.fabric.simulation.task import Task
 
 from sparkdl_comm.fabric.bandwidth import PROBE_FACTOR, BandwidthEstimator, Sample
 from sparkdl_comm.fabric.core.decisions import Decision, NewSchedule, Piece, Schedule

@@ -1,23 +1,23 @@
-"""What bench_peers.py compares trained weights with."""
+"""What the benchmark `peers` compares trained weights with."""
 
 import json
 from argparse import Namespace
 from collections.abc import Iterator
 from pathlib import Path
 
-import bench_collectives
 import pytest
 import torch
+from benchmarks.collectives import run as collectives
+from benchmarks.peers.arena import Arena, NotInstalledError
+from benchmarks.workload import LEARNING_RATE, Model, hidden_of, loss, nbytes, network, perceptron, right, rows
 from lab.bench import Row
-from peers.arena import Arena, NotInstalledError
-from peers.workload import LEARNING_RATE, Model, hidden_of, loss, nbytes, network, perceptron, right, rows
 
 from sparkdl_comm.topology import Topology
 
 HIDDEN, COUNT, ITERATIONS = 20, 12, 15
 
 
-def test_bench_collectives_asks_its_peers_on_a_star(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+def test_collectives_asks_its_peers_on_a_star(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
     def here(arena: Arena) -> Iterator[Row]:
         assert (str(arena.options.topology), arena.folder) == ("star:4,50mbit", tmp_path)
         line = {"case": "broadcast", "bytes": 1000, "samples": [0.5], "verified": True}
@@ -26,10 +26,10 @@ def test_bench_collectives_asks_its_peers_on_a_star(monkeypatch: pytest.MonkeyPa
     def missing(arena: Arena) -> Iterator[Row]:
         raise NotInstalledError("no such thing")
 
-    monkeypatch.setattr(bench_collectives, "PEERS", {"here": here, "missing": missing})
+    monkeypatch.setattr(collectives, "PEERS", {"here": here, "missing": missing})
     skipped: list[str] = []
     options = Namespace(rate=[20.0, 50.0], peers=["missing", "here"])
-    found = list(bench_collectives.peers(options, Topology.parse("bcube:2,2"), tmp_path, skipped.append))
+    found = list(collectives.peers(options, Topology.parse("bcube:2,2"), tmp_path, skipped.append))
     assert [(row.algorithm, row.compute, row.theory_seconds) for row in found] == [("here", "real", 8000 / 50e6)]
     assert skipped == ["missing skipped: no such thing"]
 

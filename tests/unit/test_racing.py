@@ -1,4 +1,4 @@
-"""python/racing: what bench_fabric.py lets learn together, in threads; and what it reckons."""
+"""Races: what the benchmark `fabric` lets learn together, in threads; and what it reckons."""
 
 from __future__ import annotations
 
@@ -13,17 +13,15 @@ import psutil
 import pytest
 import torch
 import torch.distributed as dist
+from benchmarks.fabric import systems
+from benchmarks.fabric.conditions import Computing, RaceConditions, SteadyServer
+from benchmarks.fabric.curve import Curve, Moment, Start, first
+from benchmarks.fabric.digits import Digits
+from benchmarks.fabric.race import Race, System
+from benchmarks.fabric.systems import serve_fabric, work_on_fabric
+from benchmarks.fabric.topics import Topics
 from lab import LinkRate
 from lab.rates import DISTRIBUTIONS, RateSchedule
-from racing import by_ring, by_server
-from racing.by_fabric import serve, work
-from racing.computing import Computing
-from racing.conditions import RaceConditions, SteadyServer
-from racing.curve import Curve, Moment, first
-from racing.digits import Digits
-from racing.race import Race, System
-from racing.start import Start
-from topics.task import Topics
 
 from sparkdl_comm.conf import CommConf
 from sparkdl_comm.errors import ConfError
@@ -66,7 +64,7 @@ def test_the_ring_is_what_one_process_does(digits: Digits) -> None:
         return begun[0]
 
     with gang_of(WORKERS, rails=("lo",)) as gangs:
-        curves = on_all(gangs, lambda gang: by_ring.train(gang, conf, digits, UPDATES, nullcontext, begin))
+        curves = on_all(gangs, lambda gang: systems.train_by_ring(gang, conf, digits, UPDATES, nullcontext, begin))
     raised(curves)
     learned(curves[0], digits)
     assert np.allclose(curves[0].last, alone(digits), atol=1e-4)
@@ -76,14 +74,14 @@ def test_the_ring_is_what_one_process_does(digits: Digits) -> None:
 def test_plain_asynchronous_training_learns(digits: Digits) -> None:
     store = dist.HashStore()
     curve = Curve(WORKERS)
-    serving = by_server.Serving(digits, UPDATES, curve)
+    serving = systems.Serving(digits, UPDATES, curve)
 
     def one(rank: int) -> None:
         group = dist.ProcessGroupGloo(store, rank, WORKERS + 1, timedelta(seconds=SECONDS))
         if rank == WORKERS:
             serving.run(group)
         else:
-            by_server.work(group, digits, digits.learner(rank, WORKERS), UPDATES, nullcontext)
+            systems.work_for_server(group, digits, digits.learner(rank, WORKERS), UPDATES, nullcontext)
 
     raised(on_all(list(range(WORKERS + 1)), one))
     assert UPDATES <= serving.version < UPDATES + WORKERS
@@ -98,12 +96,12 @@ def test_the_fabric_learns(digits: Digits) -> None:
         def learn(fabric) -> int:
             with fabric:
                 made = fabric.register_as_worker(params, 0)
-                return work(made, WORKERS, digits.learner(worker, WORKERS), UPDATES, nullcontext)
+                return work_on_fabric(made, WORKERS, digits.learner(worker, WORKERS), UPDATES, nullcontext)
 
         return learn
 
     def server(fabric) -> None:
-        serve(fabric.register_as_server(params, digits.start()), curve)
+        serve_fabric(fabric.register_as_server(params, digits.start()), curve)
 
     results, _ = run([*map(rank_of, range(WORKERS)), server])
     raised(results)

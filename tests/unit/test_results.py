@@ -95,8 +95,11 @@ def test_what_is_no_json_is_refused_with_its_cause(tmp_path: Path) -> None:
 
 
 def test_the_command_is_as_one_types_it_in_the_repository() -> None:
-    program = str(Path(results.__file__).parents[2] / "python" / "bench_ps.py")
-    assert results._command([program, "--rate", "auto:1", "a b"]) == "python python/bench_ps.py --rate auto:1 'a b'"
+    program = str(Path(results.__file__).parents[2] / "python" / "benchmarks")
+    assert (
+        results._command([program, "ps", "--rate", "auto:1", "a b"])
+        == "python python/benchmarks ps --rate auto:1 'a b'"
+    )
     assert results._command(["/elsewhere/bench.py"]) == "python bench.py"
 
 
@@ -107,7 +110,7 @@ def git(folder: Path, *arguments: str) -> str:
 
 
 def test_commit_and_whether_code_differs_from_it(tmp_path: Path) -> None:
-    for name in ("python/lab/results.py", "python/bench.py", "python/results/a.json"):
+    for name in ("python/lab/results.py", "python/bench.py", "python/benchmarks/ps/results/a.json"):
         (tmp_path / name).parent.mkdir(parents=True, exist_ok=True)
         (tmp_path / name).write_text("1")
     assert results._checkout(tmp_path) == (None, None), "no checkout"
@@ -117,7 +120,7 @@ def test_commit_and_whether_code_differs_from_it(tmp_path: Path) -> None:
     git(tmp_path, "commit", "-qm", "first")
     head = git(tmp_path, "rev-parse", "HEAD")
     assert results._checkout(tmp_path) == (head, False)
-    (tmp_path / "python/results/a.json").write_text("2")
+    (tmp_path / "python/benchmarks/ps/results/a.json").write_text("2")
     assert results._checkout(tmp_path) == (head, False), "results of the run before"
     (tmp_path / "python/more.py").write_text("2")
     assert results._checkout(tmp_path) == (head, True)

@@ -5,14 +5,11 @@ import statistics
 from dataclasses import replace
 
 import pytest
-from scheduled.async_run import AsyncRun
-from scheduled.conditions import GBIT, RATES, Conditions
-from scheduled.fabric_run import Control, FabricRun
-from scheduled.flows import Flows
-from scheduled.paced import Paced
-from scheduled.ring_run import RingRun
-from scheduled.run import Job
-from scheduled.task import Task
+from benchmarks.fabric.simulation.fabric_run import Control, FabricRun
+from benchmarks.fabric.simulation.flows import Flows, Paced
+from benchmarks.fabric.simulation.rivals import AsyncRun, RingRun
+from benchmarks.fabric.simulation.run import GBIT, RATES, Conditions, Job
+from benchmarks.fabric.simulation.task import Task
 
 from sparkdl_comm.errors import InputError
 from sparkdl_comm.fabric.core.decisions import Piece

@@ -1,7 +1,7 @@
 """Exchanges of several stages, and steps of training, in virtual time."""
 
 import pytest
-from simulating.group_run import Group, Stage, hierarchical_top_k, run_stages
+from benchmarks.scale.group_run import Group, Stage, hierarchical_top_k, run_stages
 
 from sparkdl_comm.collectives.algorithms import make_plan
 from sparkdl_comm.collectives.cost import Cost

@@ -1,22 +1,23 @@
-"""Tables of python/results: pages and data agree, and a table is of one commit."""
+"""Tables of pages: pages and data agree, and a table is of one commit."""
 
 import dataclasses
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
-import make_tables
 import pytest
+from benchmarks import tables
+from benchmarks.breakdown import PARTS
+from benchmarks.compression.table import HITOPK_STEPS
+from benchmarks.ibatch.table import kept, tried
+from benchmarks.jobs.table import of_range
+from benchmarks.tables import PAGES, Data, at_most, beside, of_paper, seconds, spread
 from lab.results import Origin, Results, Row
-from peers.breakdown import PARTS
-from tables.compression import HITOPK_STEPS
-from tables.data import Data, at_most, beside, of_paper, of_range, seconds, spread
-from tables.kept import kept, tried
-from tables.pages import TABLES
 
 from sparkdl_comm.errors import InputError
 
-COMMAND = "python python/bench_ps.py --steps 50 --json python/results/ps.json"
+TABLES = {name: table for path in PAGES.glob("*/README.md") for name, table in tables.tables(path.parent.name).items()}
+COMMAND = "python python/benchmarks ps --steps 50 --json python/benchmarks/ps/results/ps.json"
 PAGE = f"""Claim.
 
 <!-- table: ps -->
@@ -44,52 +45,54 @@ def row(algorithm: str, *samples: float, **changes: Any) -> Row:
 
 def save(folder: Path, name: str, *rows: Row, **changes: Any) -> None:
     origin = dataclasses.replace(Origin.here(), commit="a" * 40, dirty=False, command=COMMAND, cpu="Fast", cores=2)
-    (folder / f"{name}.json").write_text(Results(dataclasses.replace(origin, **changes), rows).to_json())
+    path = folder / "ps" / "results" / f"{name}.json"
+    path.parent.mkdir(parents=True, exist_ok=True)
+    path.write_text(Results(dataclasses.replace(origin, **changes), rows).to_json())
 
 
 @pytest.fixture
 def folder(tmp_path: Path) -> Path:
     """A page, and what its table is made from."""
-    (tmp_path / "ps.md").write_text(PAGE)
     save(tmp_path, "ps", row("ps", 0.2, 0.3, 0.25), row("gloo", 0.1, 0.11, 0.1))
+    (tmp_path / "ps" / "README.md").write_text(PAGE)
     return tmp_path
 
 
 def test_pages_and_data_agree() -> None:
-    assert make_tables.main(["--check"]) == 0, "run `make tables`"
+    assert tables.main(["--check"]) == 0, "run `make tables`"
 
 
 def test_every_table_is_on_a_page_and_every_file_in_a_table() -> None:
-    pages = "".join(path.read_text() for path in make_tables.RESULTS.glob("*.md"))
+    pages = "".join(path.read_text() for path in PAGES.glob("*/README.md"))
     assert [pages.count(f"<!-- table: {name} -->") for name in TABLES] == [1] * len(TABLES)
     used: set[str] = set()
     for table in TABLES.values():
-        data = Data(make_tables.RESULTS)
+        data = Data()
         list(table.lines(data))
         used |= data.origins.keys()
-    assert used == {path.stem for path in make_tables.RESULTS.glob("*.json")}
+    assert used == {path.stem for path in PAGES.glob("*/results/*.json")}
 
 
 def test_a_table_is_written_between_its_markers(folder: Path, capsys: pytest.CaptureFixture[str]) -> None:
     arguments = ["--folder", str(folder)]
-    assert make_tables.main(["--check", *arguments]) == 1
-    assert (folder / "ps.md").read_text() == PAGE
-    assert "ps.md: its tables are not what the results make" in capsys.readouterr().err
-    assert make_tables.main(arguments) == 0
-    lines = (folder / "ps.md").read_text().splitlines()
+    assert tables.main(["--check", *arguments]) == 1
+    assert (folder / "ps" / "README.md").read_text() == PAGE
+    assert "ps: its tables are not what the results make" in capsys.readouterr().err
+    assert tables.main(arguments) == 0
+    lines = (folder / "ps" / "README.md").read_text().splitlines()
     assert lines[3:6] == [
         "| network | `gloo` in the same run | `ps` | verdict |",
         "| --- | --- | --- | --- |",
         "| lenet5, 3,274,634 parameters, 2 executors | 0.1 s (0.1 to 0.11) | 0.25 s (0.2 to 0.3) | slower: 2.50 of its time |",
     ]
     assert lines[7].startswith("Commit aaaaaaa, ")
-    assert make_tables.main(["--check", *arguments]) == 0
+    assert tables.main(["--check", *arguments]) == 0
 
 
 def test_what_is_not_measured_is_said_to_be_so(folder: Path) -> None:
-    (folder / "ps.json").unlink()
-    assert make_tables.main(["--folder", str(folder)]) == 0
-    assert "<!-- table: ps -->\n*Not measured" in (folder / "ps.md").read_text()
+    (folder / "ps" / "results" / "ps.json").unlink()
+    assert tables.main(["--folder", str(folder)]) == 0
+    assert "<!-- table: ps -->\n*Not measured" in (folder / "ps" / "README.md").read_text()
 
 
 @pytest.mark.parametrize("changes", [{"commit": "b" * 40}, {"cpu": "Slow"}])
@@ -100,7 +103,7 @@ def test_a_table_is_of_one_commit_and_one_machine(tmp_path: Path, changes: dict[
     with pytest.raises(
         InputError, match=f"one {next(iter(changes))}, but lp-2: .*lp-9: {next(iter(changes.values()))}"
     ):
-        make_tables.made(page, tmp_path)
+        tables.made("collectives", page, tmp_path)
 
 
 @pytest.mark.parametrize(
@@ -111,19 +114,22 @@ def test_a_table_is_of_one_commit_and_one_machine(tmp_path: Path, changes: dict[
         (lambda folder: save(folder, "ps", row("ps", 1.0, verified=False)), "not verified: lenet5 ps"),
         (lambda folder: save(folder, "ps", row("ps", 1.0), row("gloo", 1.0), row("gloo", 1.0)), "2 rows are"),
         (lambda folder: save(folder, "ps", row("ps", 1.0), row("gloo", 1.0), command="a b"), "what `a b` measured"),
-        (lambda folder: (folder / "ps.json").write_text("{}"), "format 1"),
-        (lambda folder: (folder / "ps.md").write_text("<!-- table: tea -->\n<!-- end -->"), "'tea': must be one of ps"),
-        (lambda folder: (folder / "ps.md").write_text("<!-- table: ps -->\n"), "needs an `<!-- end -->`"),
+        (lambda folder: (folder / "ps" / "results" / "ps.json").write_text("{}"), "format 1"),
+        (
+            lambda folder: (folder / "ps" / "README.md").write_text("<!-- table: tea -->\n<!-- end -->"),
+            "'tea': must be one of ps",
+        ),
+        (lambda folder: (folder / "ps" / "README.md").write_text("<!-- table: ps -->\n"), "needs an `<!-- end -->`"),
     ],
 )
 def test_what_cannot_stand_in_a_table(
     folder: Path, capsys: pytest.CaptureFixture[str], damage: Callable[[Path], object], said: str
 ) -> None:
     damage(folder)
-    before = (folder / "ps.md").read_text()
-    assert make_tables.main(["--folder", str(folder)]) == 1
+    before = (folder / "ps" / "README.md").read_text()
+    assert tables.main(["--folder", str(folder)]) == 1
     assert said in capsys.readouterr().err
-    assert (folder / "ps.md").read_text() == before
+    assert (folder / "ps" / "README.md").read_text() == before
 
 
 def test_spreads_and_verdicts() -> None:
@@ -608,17 +614,17 @@ def test_every_table_has_its_lines(tmp_path: Path) -> None:
 
 
 def test_commands_of_a_page(folder: Path, capsys: pytest.CaptureFixture[str]) -> None:
-    (folder / "ps.md").write_text(PAGE + "\ntext\n\n    python python/bench_lab.py\n")
-    assert make_tables.main(["--folder", str(folder), "--commands", "ps"]) == 0
-    assert capsys.readouterr().out.splitlines() == [COMMAND, "python python/bench_lab.py"]
+    (folder / "ps" / "README.md").write_text(PAGE + "\ntext\n\n    python python/benchmarks lab\n")
+    assert tables.main(["--folder", str(folder), "--commands", "ps"]) == 0
+    assert capsys.readouterr().out.splitlines() == [COMMAND, "python python/benchmarks lab"]
     with pytest.raises(SystemExit):
-        make_tables.main(["--folder", str(folder), "--commands", "tea"])
+        tables.main(["--folder", str(folder), "--commands", "tea"])
 
 
 def test_every_command_writes_what_a_table_reads() -> None:
-    """Of all pages: each to a file of its own in python/results, which a table would use."""
-    pages = [path.read_text() for path in make_tables.RESULTS.glob("*.md")]
-    told = [command for page in pages for command in make_tables.commands(page)]
+    """Of all pages: each to a file of its own in its page's results, which a table would use."""
+    pages = [path.read_text() for path in PAGES.glob("*/README.md")]
+    told = [command for page in pages for command in tables.commands(page)]
     wanted = {Path(command.split(" --json ")[1]).stem for command in told}
     asked: set[str] = set()
 
@@ -628,7 +634,7 @@ def test_every_command_writes_what_a_table_reads() -> None:
             return []
 
     for table in TABLES.values():
-        list(table.lines(Asked(make_tables.RESULTS)))
+        list(table.lines(Asked()))
     assert len(told) == len(wanted)
     assert wanted == asked
 

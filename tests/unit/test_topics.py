@@ -4,12 +4,9 @@ from __future__ import annotations
 
 import numpy as np
 import pytest
+from benchmarks.fabric.topics import Corpus, Priors, Sampler, Topics, perplexity
 from hypothesis import given
 from hypothesis import strategies as st
-from topics.corpus import Corpus
-from topics.gibbs import Priors, Sampler
-from topics.perplexity import perplexity
-from topics.task import Topics
 
 WORDS, TOPICS = 40, 4
 

@@ -1,4 +1,4 @@
-"""Workers find topics together over a fabric, in threads: the loops of python/lda.py and bench_fabric.py."""
+"""Workers find topics together over a fabric, in threads: the loops of python/lda.py and of the benchmark `fabric`."""
 
 from __future__ import annotations
 
@@ -6,9 +6,9 @@ from contextlib import nullcontext
 
 import numpy as np
 import pytest
-from racing.by_fabric import serve, work
-from racing.curve import Curve
-from topics.task import Topics
+from benchmarks.fabric.curve import Curve
+from benchmarks.fabric.systems import serve_fabric, work_on_fabric
+from benchmarks.fabric.topics import Topics
 
 from sparkdl_comm.fabric.params import FabricParams
 from tests.unit.fabric_helpers import raised, run
@@ -24,14 +24,14 @@ def found_over(sync: str) -> tuple[np.ndarray, Curve, int]:
 
     def rank_of_server(fabric):
         server = fabric.register_as_server(params, model)
-        serve(server, curve)
+        serve_fabric(server, curve)
         return server.largest_delay
 
     def rank_of(worker):
         def learn(fabric):
             learner = TASK.learner(worker, WORKERS)
             with fabric:
-                work(fabric.register_as_worker(params, 0), 0, learner, SWEEPS * WORKERS, nullcontext)
+                work_on_fabric(fabric.register_as_worker(params, 0), 0, learner, SWEEPS * WORKERS, nullcontext)
 
         return learn
 

@@ -15,7 +15,7 @@ import sparkdl.comm.ps.{BenchMemory, Notice}
 import sparkdl.comm.transport.{ChunkAnswer, ChunkNetwork, ChunkPeer, DirectChunkTarget, PeerMessageReceiver}
 
 /**
- * Benchmark of fetching a block from another executor, and of converting it, for python/bench_fetch.py. Rank 0 measures
+ * Benchmark of fetching a block from another executor, and of converting it, for python/benchmarks/fetch. Rank 0 measures
  * and the other ranks serve. The driver calls it; no request of a Python worker's bridge leads here.
  */
 object FetchBench {

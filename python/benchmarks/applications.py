@@ -1,0 +1,142 @@
+"""Spark applications of benchmarks: programs that are submitted to a cluster of the lab, and sessions on this machine.
+
+A program that is submitted has a job, a dataclass that JSON can hold. The benchmark calls :func:`submit` with both; the
+program ends with :func:`answer`, whose results ``submit`` returns.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import subprocess
+import sys
+import tempfile
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from dataclasses import asdict
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, TypeVar
+
+import pyspark
+from lab import Lab
+from lab.failure import excerpt
+from lab.rates import LinkRate
+from lab.spark import SparkCluster
+
+import sparkdl_comm
+from sparkdl_comm import plugin
+from sparkdl_comm.errors import LabError, PluginError
+
+if TYPE_CHECKING:
+    from pyspark import SparkContext
+    from pyspark.sql import SparkSession
+
+J = TypeVar("J")
+_BENCH_JARS = Path(__file__).parents[2] / "scala" / "bench" / "target"
+
+
+def submit(
+    spark: SparkCluster, program: Path, job: Any, timeout: float, conf: Mapping[str, str] | None = None
+) -> list[dict[str, Any]]:
+    """Run ``program`` to its end, on all of the cluster, with the plugin. Return the job's results.
+
+    :param conf: of Spark, beside what the plugin needs.
+    :raises LabError: it failed; with the first exception and the last cause it printed, and the end.
+    """
+    settings = sparkdl_comm.spark_conf(progress=False, slot_timeout="2min")
+    settings |= {"spark.ui.showConsoleProgress": "false", **(conf or {})}
+    with tempfile.TemporaryDirectory(prefix="sparkdl-application-") as folder:
+        output = Path(folder, "results")
+        run(spark, program, [json.dumps(asdict(job)), str(output)], timeout, settings)
+        return [json.loads(line) for line in output.read_text().splitlines()]
+
+
+def run(
+    spark: SparkCluster,
+    program: Path,
+    arguments: Sequence[str],
+    timeout: float,
+    conf: Mapping[str, str],
+    environment: Mapping[str, str] | None = None,
+) -> None:
+    """Run ``program`` with these arguments to its end, on all of the cluster.
+
+    :param conf: of Spark.
+    :param environment: of the driver, added to the cluster's.
+    :raises LabError: it failed; with the first exception and the last cause it printed, and the end.
+    """
+    settings = {"spark.ui.enabled": "false", "spark.log.level": "WARN", **conf}
+    done = spark.submit(
+        [*(f"--conf={key}={value}" for key, value in settings.items()), str(program), *arguments],
+        timeout=timeout,
+        env=environment,
+        stdout=subprocess.PIPE,
+        stderr=subprocess.STDOUT,
+    )
+    if done.returncode:
+        raise LabError(f"{program.name} ended with status {done.returncode}: {excerpt(done.stdout)}")
+
+
+def answer(name: str, kind: type[J], results: Callable[[SparkSession, J], Iterable[Mapping[str, Any]]]) -> None:
+    """Run a submitted program: call ``results`` with a session of this name and with the job.
+
+    Each result is written when it is there, as a line of JSON.
+    """
+    from pyspark.sql import SparkSession
+
+    job, output = kind(**json.loads(sys.argv[1])), Path(sys.argv[2])
+    spark = SparkSession.builder.appName(name).getOrCreate()
+    with output.open("w", encoding="utf-8") as file:
+        for result in results(spark, job):
+            print(json.dumps(result), file=file, flush=True)
+    spark.stop()
+
+
+def local_cluster(name: str, executors: int, memory: int, conf: Mapping[str, str]) -> SparkSession:
+    """Return a session on so many executors of one core, JVMs on this machine with ``memory`` MiB each."""
+    from pyspark.sql import SparkSession
+
+    settings = {
+        "spark.master": f"local-cluster[{executors},1,{memory}]",
+        "spark.executor.memory": f"{memory}m",
+        "spark.ui.enabled": "false",
+        "spark.ui.showConsoleProgress": "false",
+        **conf,
+    }
+    spark = SparkSession.builder.appName(name).config(map=settings).getOrCreate()
+    spark.sparkContext.setLogLevel("ERROR")
+    return spark
+
+
+def conf_of(settings: Sequence[str]) -> dict[str, str]:
+    """Parse the values of ``--conf KEY=VALUE``."""
+    return dict(setting.split("=", 1) for setting in settings)
+
+
+def python_path(*folders: Path) -> str:
+    """Return PYTHONPATH with these folders in front."""
+    return os.pathsep.join([*map(str, folders), *filter(None, [os.environ.get("PYTHONPATH")])])
+
+
+def set_rate(lab: Lab, rate: float) -> None:
+    """Give all links a rate, bit/s, both ways."""
+    link = LinkRate(round(rate), round(rate))
+    lab.set_rates({(host.index, rail): link for host in lab.topology.hosts for rail in range(lab.topology.rails)})
+
+
+def bench_jar() -> Path:
+    """Return the jar of what only benchmarks load into Spark (scala/bench), for the pyspark in use. `make jar` builds it.
+
+    :raises PluginError: it is not built.
+    """
+    name = plugin.jar_for(pyspark.__version__, plugin.JARS).name.replace("sparkdl-comm-", "sparkdl-comm-bench-", 1)
+    found = next(_BENCH_JARS.glob(f"spark-*/{name}"), None)
+    if found is None:
+        raise PluginError(f"no {name} in {_BENCH_JARS}/spark-*: build it with `make jar`, from the repository")
+    return found
+
+
+def load_bench_jar(context: SparkContext) -> None:
+    """Load that jar into a session that runs: its driver and its executors."""
+    jar, jvm = bench_jar(), context._jvm
+    context._jsc.addJar(str(jar))
+    jvm.java.lang.Thread.currentThread().getContextClassLoader().addURL(jvm.java.io.File(str(jar)).toURI().toURL())

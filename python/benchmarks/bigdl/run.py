@@ -1,0 +1,178 @@
+"""Seconds of an iteration of BigDL models: BigDL's DistriOptimizer beside this package's IBatchOptimizer.
+
+    python python/benchmarks bigdl --executors 2 --networks lenet,vgg --json FILE
+
+On the same executors: of local-cluster, one core each; with `--topology star:8`, on the hosts of an emulated network.
+`--executors 1,2,4,8` takes so many of them, one number after the other. Systems: `bigdl`, without its compression, and
+policies of `spark.sparkdl.comm.ps.batching`: `ibatch`, `layerwise`, `whole`. They train LeNet-5 (22,278 parameters) or a
+network like VGG (1.34 million) with SGD, or networks whose computing is emulated:
+
+    python python/benchmarks bigdl --topology star:8 --networks vgg19 --rate auto:1 --systems bigdl,ibatch --json
+
+Their layers only wait, by a device `--slowdown` times slower than that of the profiles, which does 1e12 operations a second;
+and of each layer a share is taken, parameters and times alike, so that forward takes `--forward` seconds. `auto:1`: at which a
+pull on all hosts takes as long as forward. Most blocks of such a share are so small that they come with their notice, which
+costs no start-up. With `--delay` all are asked for, and each start-up takes so many ms more (SlowStart.scala), as on a
+cluster where servers are looked up each time. DistriOptimizer has start-ups of its own, which it does not change.
+
+The time of an iteration is wall time: what a long run takes longer than a short one, so what BigDL's driver does between its
+two Spark jobs per iteration counts. `overlap` says for how long ranks of IBatchOptimizer computed while something came to them
+(`overlapped`), and for how long they did one of the two alone. Theory, of emulated networks: ibatch/network.py.
+
+Verified: from the same weights, after the same iterations on the same rows, all systems have the same weights, up to rounding.
+BigDL is installed by `make bigdl`, and this package's adapter built by `make bigdl-jar`.
+"""
+
+from __future__ import annotations
+
+import os
+import statistics
+import sys
+import tempfile
+from argparse import ArgumentParser, Namespace
+from collections.abc import Iterator, Sequence
+from pathlib import Path
+from typing import Any
+
+from benchmarks.applications import bench_jar, conf_of, local_cluster, python_path, set_rate, submit
+from benchmarks.bigdl.job import BIGDL, Job, measured
+from benchmarks.case import Case, case_of, share_of
+from benchmarks.command import Note
+from lab import Lab
+from lab.arguments import names_of, positive, topology_of, whole_numbers
+from lab.bench import Row, versions
+
+from sparkdl_comm.bigdl import installation
+from sparkdl_comm.errors import LabUnavailableError, PluginError
+from sparkdl_comm.sim.profile import PROFILES
+
+INSTALLED = Path(__file__).parents[3] / "build" / "bigdl"
+_REAL = ("lenet", "vgg")
+_NETWORKS = (*_REAL, *sorted(path.stem for path in PROFILES.glob("*.json")))
+_SYSTEMS = (BIGDL, "whole", "layerwise", "ibatch")
+_EXECUTOR_MIB = 2048
+
+
+def _row(found: dict[str, Any], case: Case, topology: str) -> Row:
+    about = case.about
+    return Row(
+        suite="bigdl",
+        case=case.name,
+        algorithm=found["system"],
+        topology=topology,
+        rate_mbit=None if topology == "loopback" else case.rate / 1e6,
+        world=case.world,
+        bytes=4 * found["parameters"],
+        samples=found["samples"],
+        theory_seconds=about.get("bound_seconds"),
+        verified=found["verified"],
+        compute="emulated" if about else "real",
+        versions=versions("pyspark", "sparkdl_comm") | {"bigdl": "2.4.0"},
+        extra={
+            "system": found["system"],
+            "network": case.name,
+            "executors": case.world,
+            "iterations_per_second": 1 / statistics.median(found["samples"]),
+            "apart": found["apart"],
+            "batches": found["batches"],
+            "kept": found["kept"],
+            "phases": found["phases"],
+            "overlap": found["overlap"],
+            "pull_seconds": about.get("pull_seconds"),
+            "delay": case.delay,
+        },
+    )
+
+
+def rows(options: Namespace, note: Note) -> Iterator[Row]:
+    """Rows of all systems, for each network and number of executors.
+
+    :raises ConfError: a rate that makes no sense. LabError: the application failed.
+    """
+    sys.path.insert(0, str(INSTALLED))
+    try:
+        conf = installation.spark_conf() | conf_of(options.conf)
+    except PluginError as reason:
+        raise LabUnavailableError(str(reason)) from reason
+    with tempfile.TemporaryDirectory(prefix="sparkdl-bigdl-") as folder:
+        yield from (_on_a_lab if options.topology else _on_this_machine)(options, conf, Path(folder))
+
+
+def _on_this_machine(options: Namespace, conf: dict[str, str], folder: Path) -> Iterator[Row]:
+    conf = conf | {"spark.executorEnv.PYTHONPATH": python_path(INSTALLED)}
+    for executors in options.executors or [2]:
+        spark = local_cluster("bench_bigdl", executors, _EXECUTOR_MIB, conf)
+        for network in options.networks:
+            case = _case(network, executors, "inf", options)
+            for found in measured(spark, _job(case, folder, options)):
+                yield _row(found, case, "loopback")
+        spark.stop()
+
+
+def _on_a_lab(options: Namespace, conf: dict[str, str], folder: Path) -> Iterator[Row]:
+    topology = options.topology
+    cases = [_case(network, topology.world, options.rate, options) for network in options.networks]
+    environment = {"PYTHONPATH": python_path(INSTALLED)}
+    with (
+        Lab(topology.with_rates(round(cases[0].rate))) as lab,
+        lab.spark(memory="1g", env=environment) as spark,
+    ):
+        for whole in cases:
+            set_rate(lab, whole.rate)
+            for executors in options.executors or [topology.world]:
+                case = Case(whole.name, whole.profile, executors, whole.rate, whole.delay)
+                some = _slow(conf, whole.delay)
+                some |= {"spark.cores.max": str(executors), "spark.executor.instances": str(executors)}
+                job = _job(case, folder, options)
+                timeout = options.timeout or 120 + 60 * executors  # two cores start them, and compile for all of them
+                for found in submit(spark, Path(__file__).with_name("job.py"), job, timeout, some):
+                    yield _row(found, case, topology.text)
+
+
+def _case(network: str, world: int, rate: str, options: Namespace) -> Case:
+    profile = None if network in _REAL else share_of(network, options.forward, options.slowdown)
+    return case_of(network, profile, world, rate, options.delay / 1e3)
+
+
+def _slow(conf: dict[str, str], delay: float) -> dict[str, str]:
+    """Spark's conf with executors in which the start-up of a communication takes so many seconds more."""
+    path, java = "spark.executor.extraClassPath", "spark.executor.extraJavaOptions"
+    if not delay:
+        return conf
+    return conf | {
+        path: f"{conf[path]}{os.pathsep}{bench_jar()}",
+        java: f"{conf[java]} -Dlab.sparkdl.startupSeconds={delay}",
+    }
+
+
+def _job(case: Case, folder: Path, options: Namespace) -> Job:
+    file = folder / f"{case.name}.json"
+    if case.profile is not None:
+        file.write_text(case.profile.to_json())
+    profile = None if case.profile is None else str(file)
+    about = options.rows, options.iterations, options.seconds, options.repeats
+    return Job(case.name, profile, options.systems, case.world, *about)
+
+
+def arguments(parser: ArgumentParser, words: Sequence[str]) -> Namespace:
+    parser.add_argument("--executors", type=whole_numbers(), help="numbers of executors; default: 2, or all hosts")
+    parser.add_argument("--networks", type=names_of(_NETWORKS), default=",".join(_REAL))
+    parser.add_argument("--systems", type=names_of(_SYSTEMS), default=f"{BIGDL},ibatch")
+    parser.add_argument("--rows", type=positive, default=16, help="of each executor in an iteration")
+    parser.add_argument("--iterations", type=positive, help="by which a long run is longer; default: by --seconds")
+    parser.add_argument("--seconds", type=float, default=8.0, help="about so many for the iterations of a long run")
+    parser.add_argument("--forward", type=float, default=0.25, help="seconds to which emulated networks are scaled")
+    parser.add_argument("--slowdown", type=float, default=60.0, help="of the device that computes in them")
+    parser.add_argument("--topology", type=topology_of, help="executors on an emulated network: star:N")
+    parser.add_argument("--rate", default="200", help="Mbit/s of each link there, or auto:R")
+    parser.add_argument("--delay", type=float, default=0.0, help="ms that a communication's start-up takes more there")
+    parser.add_argument(
+        "--timeout", type=float, help="seconds for an application there; default: 120, 60 more per executor"
+    )
+    parser.add_argument("--conf", action="append", default=[], metavar="KEY=VALUE", help="of Spark, to try settings")
+    options = parser.parse_args(words)
+    if options.quick:
+        options.iterations, options.repeats, options.forward = options.iterations or 60, 1, 0.02
+    if options.delay and not options.topology:
+        parser.error("--delay: only with --topology")
+    return options

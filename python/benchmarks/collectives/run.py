@@ -1,0 +1,164 @@
+"""Collectives of this package on emulated networks, against what their links allow, and beside their peers.
+
+    python python/benchmarks collectives --topology bcube:3,2 --rate 200 --sizes 4,16 --algorithms bml,ring --json
+
+One rank per host, over all rails of the topology. Theory of an all-reduce: each rank must send 2 (N-1)/N x bytes, over all
+its rails together; that of a linear pipeline or a tree is its own formula (Table 1 of the paper). A repeat is timed from a
+barrier to the end of the slowest rank, and its result is checked on every rank. `predicted` is the time that the plan's
+critical path takes by the model.
+
+With `--calls N` a repeat is N calls one after another, each on a vector of its own, which a rank begins when the last one is
+complete there; seconds are the mean. So ranks do not meet before each call, as in training, and the first one's late
+beginnings are shared by all.
+
+Rails may differ: `--rate 100,200` gives each its own. Of several topologies and blocks each is measured with each.
+
+With `--peers` gloo and Open MPI run in the same call, on star:N of as many hosts: they use one NIC per host. `--loopback` runs
+on the loopback interface, without limits: theory is left out, and bus bandwidth, 2 (N-1)/N x bytes / seconds, and CPU seconds
+per GB of it are what tells; its peers are gloo-loopback and openmpi-shm.
+"""
+
+from __future__ import annotations
+
+import itertools
+import json
+import statistics
+import sys
+import tempfile
+from argparse import ArgumentParser, Namespace
+from collections.abc import Iterator, Sequence
+from pathlib import Path
+from typing import Any
+
+from benchmarks.command import Note
+from benchmarks.peers.arena import Arena, NotInstalledError
+from benchmarks.peers.collectives import OPERATIONS, PEERS
+from lab import Lab
+from lab.arguments import link_rates, names_of, positive, sizes, topology_of, whole_numbers
+from lab.bench import Row, allreduce_seconds, broadcast_seconds, per_gigabyte, versions
+
+from sparkdl_comm.collectives.algorithms import ALGORITHMS
+from sparkdl_comm.collectives.cost import Cost
+from sparkdl_comm.collectives.select import predict
+from sparkdl_comm.errors import ConfError
+from sparkdl_comm.topology import Topology
+
+RANK_PROGRAM = Path(__file__).with_name("rank.py")
+
+
+def own(options: Namespace, topology: Topology, folder: Path) -> Iterator[Row]:
+    """Rows of all algorithms, operations, blocks and sizes on a topology."""
+    cluster = Lab.loopback(topology) if options.loopback else Lab(topology)
+    with cluster:
+        for algorithm, block in itertools.product(options.algorithms, options.block):
+            asked = [operation for operation in options.operations if operation in ALGORITHMS[algorithm].operations]
+            arguments = [options.warmup, options.repeats, options.calls, options.timeout, block, *options.bytes]
+            rendezvous = folder / f"{algorithm}-{block}"
+            rendezvous.mkdir()
+            results = cluster.run(
+                [sys.executable, str(RANK_PROGRAM), str(rendezvous), algorithm, ",".join(asked), *map(str, arguments)],
+                timeout=options.timeout,
+            )
+            for line in results[0].stdout.splitlines():
+                yield _row(algorithm, json.loads(line), block, topology, options)
+
+
+def _row(algorithm: str, result: dict[str, Any], block: int, topology: Topology, options: Namespace) -> Row:
+    nbytes, operation = result["bytes"], result["case"]
+    extra: dict[str, Any] = {"cpu_seconds": result["cpu_seconds"], "calls": options.calls}
+    if options.loopback:
+        extra |= per_gigabyte(topology.world, nbytes, statistics.median(result["samples"]), result["cpu_seconds"])
+    else:
+        predicted = predict(algorithm, operation, topology, nbytes // 4, 4, Cost.of(topology), block)
+        extra |= {"block": predicted.block, "best": not block, "predicted": predicted.seconds}
+        extra |= {"rates": options.rate} if len(options.rate) > 1 else {}
+    return Row(
+        suite="collectives",
+        case=operation.replace("_", ""),  # as the benchmark `peers` has it
+        algorithm=algorithm,
+        topology="loopback" if options.loopback else topology.text,
+        rate_mbit=None if options.loopback else statistics.fmean(options.rate),
+        world=topology.world,
+        bytes=nbytes,
+        samples=result["samples"],
+        theory_seconds=None if options.loopback else theory_seconds(operation, topology, nbytes),
+        verified=result["verified"],
+        versions=versions("torch", "numpy"),
+        extra=extra,
+    )
+
+
+def theory_seconds(operation: str, topology: Topology, nbytes: int) -> float:
+    """The least time that the links allow, whatever the algorithm."""
+    if operation != "all_reduce":
+        return broadcast_seconds(nbytes, max(topology.rates) / 1e6)  # over one rail
+    return allreduce_seconds(len(topology.hosts), nbytes, sum(topology.rates) / 1e6)
+
+
+def peers(options: Namespace, topology: Topology, folder: Path, note: Note) -> Iterator[Row]:
+    """Rows of other systems, on a star of as many hosts: they know one NIC per host, the fastest. Notes what is skipped."""
+    rate = max(options.rate)
+    star = Topology.parse(f"star:{len(topology.hosts)}").with_rates(round(rate * 1e6))
+    with Arena(Namespace(**{**vars(options), "topology": star, "rate": rate}), folder) as arena:
+        for name in options.peers:
+            try:
+                yield from PEERS[name](arena)
+            except NotInstalledError as reason:
+                note(f"{name} skipped: {reason}")
+
+
+def rows(options: Namespace, note: Note) -> Iterator[Row]:
+    with tempfile.TemporaryDirectory(prefix="sparkdl-collectives-") as folder:
+        for number, topology in enumerate(options.topology):
+            place = Path(folder, str(number))
+            place.mkdir()
+            yield from own(options, topology, place)
+            yield from peers(options, topology, place, note)
+
+
+def arguments(parser: ArgumentParser, words: Sequence[str]) -> Namespace:
+    parser.add_argument(
+        "--topology",
+        nargs="+",
+        type=topology_of,
+        default=[topology_of("bcube:3,2")],
+        help="see sparkdl_comm.topology; one after another",
+    )
+    parser.add_argument(
+        "--rate", type=link_rates, default="200", help="Mbit/s of each link, each way: of all, or of each rail's"
+    )
+    parser.add_argument("--sizes", dest="bytes", type=sizes, default="4,16", help="of the vector: 16 (MiB), 64KiB, ...")
+    parser.add_argument("--algorithms", help="default: all that fit the topologies")
+    parser.add_argument(
+        "--operations", type=names_of(OPERATIONS), default="all_reduce", help=f"of {', '.join(OPERATIONS)}"
+    )
+    parser.add_argument(
+        "--block",
+        type=whole_numbers(0),
+        default="0",
+        help="bytes per block of pipelines, one after another; 0: what the model says is best",
+    )
+    parser.add_argument("--calls", type=positive, default=1, help="of the operation, one after another, in each repeat")
+    parser.add_argument(
+        "--peers", type=names_of(PEERS), default=[], help="gloo, openmpi, openmpi-shm: run too, on star:N"
+    )
+    parser.add_argument("--loopback", action="store_true", help="no links: what the machine does itself")
+    parser.add_argument("--timeout", type=float, default=300.0, help="seconds for all runs of one algorithm")
+    options = parser.parse_args(words)
+    if options.quick:
+        options.bytes, options.repeats = sizes("256KiB"), 1
+    if not options.loopback:  # there the ranks measure what a byte costs
+        try:
+            options.topology = [
+                each.with_rates(*(round(rate * 1e6) for rate in options.rate)) for each in options.topology
+            ]
+        except ConfError as error:
+            parser.error(f"--rate: {error}")
+    fitting = [
+        name for name, algorithm in ALGORITHMS.items() if not any(map(algorithm.why_ineligible, options.topology))
+    ]
+    options.algorithms = options.algorithms.split(",") if options.algorithms else fitting
+    if unfit := set(options.algorithms) - set(fitting):
+        texts = ", ".join(topology.text for topology in options.topology)
+        parser.error(f"{', '.join(sorted(unfit))}: {texts} fits {', '.join(fitting)}")
+    return options

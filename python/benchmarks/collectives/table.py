@@ -1,0 +1,83 @@
+"""Tables of collectives beside what links allow, and beside peers."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+
+from benchmarks.scale.figures import FIG5
+from benchmarks.tables import MIB, PAPER, PEER, Data, Line, Table, at_most, beside, seconds, with_theory
+from lab.results import Row
+
+#: The BML paper's figure 5, in times that a link needs for all bytes.
+FIG5_PAPER = {(algorithm, topology): formula for algorithm, topology, formula in FIG5}
+
+
+def collectives(data: Data) -> Iterator[Line]:
+    star = data.rows("collectives-star", case="allreduce")
+    for name, aim in (("bcube-3-2", 1.08), ("bcube-2-3", 1.10), ("bcube-2x3", 1.10)):
+        for row in data.rows(f"collectives-{name}", algorithm="bml", case="allreduce"):
+            yield _size(row), f"the links' time: {row.theory_seconds:.3g} s", seconds(row), at_most(row.ratio or 0, aim)
+            rivals = [other for other in star if (other.bytes, other.world) == (row.bytes, row.world)]
+            if rivals:
+                best = min(rivals, key=lambda other: other.seconds)
+                yield (
+                    f"{_size(row)}, beside one NIC",
+                    f"{_size(best)}: {seconds(best)}",
+                    seconds(row),
+                    beside(row, best),
+                )
+    for row in star:
+        if row.algorithm in ("ring", "be", "p2p-ps", "lp", "torus2d"):
+            for other in star:
+                if other.algorithm in ("gloo", "openmpi", "openmpi-ring") and other.bytes == row.bytes:
+                    yield _size(row), f"{other.algorithm}: {with_theory(other)}", with_theory(row), beside(row, other)
+
+
+def _size(row: Row) -> str:
+    size = f"{row.bytes / MIB:g} MiB" if row.bytes % MIB == 0 else f"{row.bytes:,} bytes"
+    return f"`{row.algorithm}`, {row.topology}, {size}"
+
+
+def pipeline(data: Data) -> Iterator[Line]:
+    for name in ("lp-2", "lp-9"):
+        for row in data.rows(name, algorithm="lp"):
+            about = f"{row.case}, {row.world} ranks, {row.bytes / MIB:g} MiB"
+            yield about, f"bytes / rate: {row.theory_seconds:.3g} s", seconds(row), at_most(row.ratio or 0, 1.08)
+
+
+def fig5(data: Data) -> Iterator[Line]:
+    for name in ("fig5-bcube", "fig5-fattree"):
+        for row in data.rows(name, case="allreduce"):
+            paper = FIG5_PAPER[row.algorithm, row.topology]
+            links = row.bytes * 8 / (row.rate_mbit or 1) / 1e6
+            ours = row.seconds / links
+            verdict = f"{ours / paper:.2f} of the formula"
+            yield f"`{row.algorithm}`, {row.topology}", f"{paper:.2f}", f"{ours:.2f}: {seconds(row)}", verdict
+
+
+def loopback(data: Data) -> Iterator[Line]:
+    for row in data.rows("loopback", algorithm="ring", case="allreduce"):
+        for other in data.rows("loopback", case="allreduce", bytes=row.bytes):
+            if other is not row and other.algorithm != "ring":
+                cells = (
+                    f"{one.extra['bus_gb_per_s']:.2f} GB/s, {one.extra['cpu_s_per_gb']:.2f} CPU s/GB"
+                    for one in (other, row)
+                )
+                theirs, ours = cells
+                yield _size(row), f"{other.algorithm}: {theirs}", ours, beside(row, other)
+
+
+def rails(data: Data) -> Iterator[Line]:
+    for row in data.rows("collectives-rails", case="allreduce"):
+        rates = " + ".join(f"{rate:g}" for rate in row.extra["rates"])
+        about = f"{_size(row)}, {rates} Mbit/s"
+        yield about, f"{row.theory_seconds:.3g} s", seconds(row), at_most(row.ratio or 0, 1.08)
+
+
+TABLES = {
+    "collectives": Table(("all-reduce", "paper, or peer in the same run", "ours", "verdict"), collectives),
+    "pipeline": Table(PAPER, pipeline),
+    "fig5": Table(("", "paper's formula, T_F", "ours, T_F", "verdict"), fig5),
+    "loopback": Table(PEER, loopback),
+    "rails": Table(("all-reduce", "the links' time", "ours", "verdict"), rails),
+}

@@ -1,0 +1,182 @@
+"""Spark application: fits of one network on encoded images, whose rows ranks keep in memory or on disks.
+
+Its job is of class :class:`Fits`; it has a result for each fit.
+"""
+
+from __future__ import annotations
+
+import functools
+import io
+import re
+import time
+from collections.abc import Iterator
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pandas as pd
+import torch
+from benchmarks.applications import answer
+from PIL import Image
+from pyspark.sql import SparkSession
+from sklearn.datasets import load_digits
+from torch import nn
+
+from sparkdl_comm import Callback, TorchEstimator
+from sparkdl_comm.conf import PREFIX
+
+PIXELS = 96
+DIGITS = 1797
+_NOISE = 8
+
+
+@dataclass(frozen=True)
+class Way:
+    """How a fit has its rows.
+
+    ``cache``: memory, or disk, in a named cache. ``reused``: the fit finds them there. ``half``: half of what a rank has on
+    its disk is in memory too. ``shuffle``: see the conf's ``data.shuffle``.
+    """
+
+    cache: str
+    reused: bool = False
+    half: bool = False
+    shuffle: str = "local"
+
+
+#: By their names, in the order in which they are tried, on the same files.
+WAYS = {
+    "memory, first fit": Way("memory"),
+    "memory, second fit": Way("memory"),
+    "disk, first fit": Way("disk"),
+    "disk, second fit": Way("disk", reused=True),
+    "disk, half in memory": Way("disk", reused=True, half=True),
+    "memory, dealt anew": Way("memory", shuffle="global"),
+    "disk, half in memory, dealt anew": Way("disk", reused=True, half=True, shuffle="global"),
+}
+
+
+@dataclass(frozen=True)
+class Fits:
+    """``copies``: of each digit, with noise of its own. ``epochs``: of a fit. ``repeats``: of all ways, each on new files."""
+
+    ranks: int
+    copies: int
+    epochs: int
+    repeats: int
+    folder: str
+
+    @property
+    def half(self) -> int:
+        """Half the bytes that a rank has on its disk, about: images in float32, and labels in int64."""
+        return self.copies * DIGITS * (4 * PIXELS**2 + 8) // self.ranks // 2
+
+
+class Network(nn.Sequential):
+    """Little to compute: 16,970 parameters. Input float32 [rows, 96, 96], output [rows, 10]."""
+
+    def __init__(self) -> None:
+        super().__init__(
+            nn.Conv2d(1, 16, 8, stride=8),
+            nn.ReLU(),
+            nn.AvgPool2d(3),
+            nn.Flatten(),
+            nn.Linear(256, 62),
+            nn.ReLU(),
+            nn.Linear(62, 10),
+        )
+
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        return super().forward(x.unsqueeze(1).float() / 255)
+
+
+class Memory(Callback):
+    """Leaves in a folder how much memory of its own each rank has at the end: not that of files that it has mapped."""
+
+    def __init__(self, folder: str) -> None:
+        self.folder = folder
+
+    def on_train_end(self, state: Any) -> None:
+        found = re.search(r"RssAnon:\s+(\d+) kB", Path("/proc/self/status").read_text())
+        assert found is not None
+        Path(self.folder, str(state.rank)).write_text(str(int(found[1]) * 1024))
+
+
+def decode(png: bytes) -> np.ndarray:
+    return np.asarray(Image.open(io.BytesIO(png)))
+
+
+def images(copies: int, seed: int) -> pd.DataFrame:
+    """``image``: PNG of a digit at 96 x 96, ``label``."""
+    digits, labels = load_digits(return_X_y=True)
+    random = np.random.default_rng(seed)
+    rows = []
+    for digit, label in zip(digits.astype(np.float32), labels, strict=True):
+        large = Image.fromarray(digit.reshape(8, 8) * 15).resize((PIXELS, PIXELS), Image.Resampling.BICUBIC)
+        for _ in range(copies):
+            noisy = np.clip(np.asarray(large) + random.normal(0, _NOISE, (PIXELS, PIXELS)), 0, 255).astype(np.uint8)
+            file = io.BytesIO()
+            Image.fromarray(noisy).save(file, "png")
+            rows.append((file.getvalue(), int(label)))
+    return pd.DataFrame(rows, columns=["image", "label"])
+
+
+def files(job: Fits, seed: int) -> Path:
+    """Writes images to Parquet."""
+    path = Path(job.folder, f"images{seed}")
+    table = images(job.copies, seed)
+    path.mkdir()
+    for number, part in enumerate(np.array_split(np.arange(len(table)), 2 * job.ranks)):
+        table.iloc[part].to_parquet(path / f"{number}.parquet")
+    return path
+
+
+def fit(spark: SparkSession, path: Path, job: Fits, way: Way) -> dict[str, Any]:
+    folder = Path(job.folder, f"memory{time.monotonic_ns()}")
+    folder.mkdir()
+    spark.conf.set(f"{PREFIX}data.cacheName", path.name if way.cache == "disk" else "")
+    spark.conf.set(f"{PREFIX}data.cacheDir", job.folder)
+    spark.conf.set(f"{PREFIX}data.memoryLimit", f"{job.half}B" if way.half else "0")
+    spark.conf.set(f"{PREFIX}data.shuffle", way.shuffle)
+    begin = time.perf_counter()
+    model = TorchEstimator(
+        model=Network,
+        loss="CrossEntropyLoss",
+        optimizer=functools.partial(torch.optim.SGD, lr=0.05, momentum=0.9),
+        featuresCol="image",
+        decode=decode,
+        callbacks=[Memory(str(folder))],
+        batchSize=128,
+        maxIter=job.epochs,
+        num_workers=job.ranks,
+        strategy="ring",
+    ).fit(spark.read.parquet(str(path)))
+    seconds = time.perf_counter() - begin
+    told = (model.summary or {})["data"]
+    return {
+        "seconds": seconds,
+        "reading": told["seconds"],
+        "epochs": [row["seconds"] for row in model.history],
+        "losses": [row["loss"] for row in model.history],
+        "memory": max(int(each.read_text()) for each in folder.iterdir()),
+        "disk": told["bytes"],
+        "held": told["held"],
+        "cache": told["cache"],
+        "reused": told["reused"],
+    }
+
+
+def results(spark: SparkSession, job: Fits) -> Iterator[dict[str, Any]]:
+    # All of them first: Spark ends Python workers that have nothing to do for a minute, and making images takes as long.
+    paths = [files(job, repeat) for repeat in range(job.repeats + 1)]
+    for repeat, path in enumerate(paths):  # the first one starts Python and compiles: it is not told
+        for name, way in WAYS.items():
+            found = fit(spark, path, job, way)
+            if repeat:
+                size = sum(file.stat().st_size for file in path.iterdir())
+                yield {"way": name, "bytes": size, **found}
+
+
+if __name__ == "__main__":
+    answer("cached fits", Fits, results)

@@ -1,0 +1,109 @@
+"""Spark application: a network is trained on images that grow from stage to stage.
+
+Its job is of class :class:`Trainings`; it has a result for each training.
+
+A stage is a fit of the model that the stage before has trained, on larger images and with settings of its own. Its optimizer
+and what compression leaves out begin anew; learning rates go on falling from stage to stage.
+"""
+
+from __future__ import annotations
+
+import functools
+import math
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+import torch
+from benchmarks.applications import answer
+from benchmarks.compression.convergence_job import right_share, sgd
+from benchmarks.compression.tasks import DIGITS_TYPES, FOLDS, digits_table
+from lab.settings import applied
+from pyspark.sql import DataFrame, SparkSession, functions
+from torch import nn
+
+from sparkdl_comm import TorchEstimator, TorchModel
+
+BATCH = 32
+_LEARNING_RATE = 0.05
+
+
+@dataclass(frozen=True)
+class Trainings:
+    """``sides``: of the images in each stage, pixels; ``epochs``: of each stage. ``ways``: by name, for each stage keys of
+    ``spark.sparkdl.comm`` without the prefix, with values."""
+
+    ways: dict[str, list[dict[str, str]]]
+    sides: list[int]
+    epochs: list[int]
+    seeds: int
+    ranks: int
+
+
+class AnySize(nn.Sequential):
+    """A network of images of any size: 241,898 parameters. Input [rows, 1, side, side], output [rows, 10]."""
+
+    def __init__(self) -> None:
+        super().__init__(
+            *_convolution(1, 32),
+            nn.MaxPool2d(2),
+            *_convolution(32, 64),
+            nn.MaxPool2d(2),
+            *_convolution(64, 128),
+            *_convolution(128, 128),
+            nn.AdaptiveAvgPool2d(1),
+            nn.Flatten(),
+            nn.Linear(128, 10),
+        )
+
+
+def _convolution(inputs: int, outputs: int) -> tuple[nn.Module, ...]:
+    return nn.Conv2d(inputs, outputs, 3, padding=1, bias=False), nn.GroupNorm(8, outputs), nn.ReLU()
+
+
+def falling(
+    optimizer: torch.optim.Optimizer, total_steps: int, begin: float, end: float
+) -> torch.optim.lr_scheduler.LRScheduler:
+    """From one share of the learning rate to another, by equal steps."""
+    return torch.optim.lr_scheduler.LinearLR(optimizer, begin, end, total_steps)
+
+
+def training(
+    images: Mapping[int, DataFrame], stages: Sequence[dict[str, str]], job: Trainings, seed: int
+) -> list[dict[str, Any]]:
+    """By stage, ``steps`` of an epoch; by epoch ``seconds`` of these, ``accuracy`` on the rows held out, and ``loss``."""
+    model: type[AnySize] | TorchModel = AnySize
+    told = []
+    for number, (side, settings) in enumerate(zip(job.sides, stages, strict=True)):
+        begin, end = (1 - sum(job.epochs[: number + more]) / sum(job.epochs) for more in (0, 1))
+        with applied(images[side].sparkSession, settings):
+            model = TorchEstimator(
+                model=model,
+                loss="CrossEntropyLoss",
+                optimizer=sgd(_LEARNING_RATE, settings),
+                lr_scheduler=functools.partial(falling, begin=begin, end=end),
+                inputShapes=[[1, side, side]],
+                batchSize=BATCH,
+                maxIter=job.epochs[number],
+                validationIndicatorCol="held",
+                metrics={"accuracy": right_share},
+                num_workers=job.ranks,
+                seed=seed,
+            ).fit(images[side].withColumn("held", functions.col("fold") == seed % FOLDS))
+        by_epoch = {name: [row[name] for row in model.history] for name in ("seconds", "accuracy", "loss")}
+        told.append({"steps": model.history[-1]["step"] // len(model.history), **by_epoch})
+    return told
+
+
+def results(spark: SparkSession, job: Trainings) -> Iterator[dict[str, Any]]:
+    images = {side: spark.createDataFrame(digits_table(side), DIGITS_TYPES) for side in job.sides}
+    for seed in range(1, job.seeds + 1):
+        for name, stages in job.ways.items():
+            told = training(images, stages, job, seed)
+            # A fit fails if its ranks do not end with the same bits.
+            finite = all(math.isfinite(loss) for stage in told for loss in stage["loss"])
+            yield {"way": name, "seed": seed, "stages": told, "verified": finite}
+
+
+if __name__ == "__main__":
+    answer("growing images", Trainings, results)

@@ -1,0 +1,269 @@
+"""Tables about compressed gradients, the parallel tensor operator, and rows that ranks keep."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Iterator, Sequence
+from functools import partial
+from statistics import fmean, stdev
+
+from benchmarks.breakdown import PARTS
+from benchmarks.ibatch.table import kept
+from benchmarks.tables import COMPARED_FROM, PEER, Data, Line, Table, beside, of_paper, seconds, with_theory
+from lab.results import Row
+
+#: The CommLib paper's table 3: throughput, % of linear scaling, on 16 hosts of 8 GPUs; "dense" stands beside a tree.
+TABLE3_PAPER = {
+    "resnet50": {"tree": 43.5, "torus2d": 91.4, "hitopk": 90.6},
+    "resnet50-96": {"tree": 20.1, "torus2d": 56.7, "hitopk": 70.5},
+    "vgg19": {"tree": 25.0, "torus2d": 66.4, "hitopk": 80.4},
+    "bert_base": {"tree": 16.5, "torus2d": 61.6, "hitopk": 87.8},
+}
+#: What names of results begin with where MSTopK stands beside `exact`.
+BY_MSTOPK = "mstopk-"
+#: Networks whose throughput is measured at one commit, by the end of their tables' names.
+NETWORKS = {
+    "": ("resnet50", "resnet50-96", "vgg19"),
+    "_transformer": ("bert_base",),
+    "_mstopk": (f"{BY_MSTOPK}resnet50-96",),
+}
+
+#: Tasks that are trained at one commit, likewise.
+TASKS = {
+    "": ("compress-accuracy-resnet", "compress-accuracy-transformer"),
+    "_lenet5": ("compress-accuracy-lenet5",),
+    "_mstopk": (f"compress-{BY_MSTOPK}accuracy",),
+}
+
+#: Results of sums over hosts that are measured at one commit, by the end of their tables' names.
+SUMS = {
+    "": ("compress-0.01", "compress-0.001"),
+    "_large": ("compress-large",),
+    "_sweep": ("compress-0.1", "compress-0.03"),
+    "_slow": ("compress-slow",),
+}
+#: The steps of its figure 8, which has no bar for adding up: by column, what the seconds are called in a row.
+HITOPK_STEPS = {
+    "reduce-scatter inside": "scatter_inside",
+    "selecting": "select",
+    "all-gather between": "gather_between",
+    "all-gather inside": "gather_inside",
+    "adding up": "add",
+}
+#: Share by which a measured time may differ from theory.
+THEORY_MISSED = 0.15
+
+#: Its table 4, throughput, % of linear scaling, and its table 5, seconds to 93 % accuracy; sparse in the first stage.
+RECORD_PAPER = {
+    "16 x 16": "96 x 96: 65 %",
+    "24 x 24": "128 x 128: 70 %",
+    "32 x 32": "224 x 224: 83 %",
+    "training": "151 s",
+}
+
+#: Its parallel tensor operator: ms that the norms of LARS take, computed by all ranks, and dealt out.
+PTO_PAPER = (11, 7)
+#: Percentage points of accuracy that compression may cost.
+ACCURACY_LOST = 0.5
+#: Standard errors of a mean difference within which it may be chance.
+CHANCE = 2
+
+
+def selection(data: Data, results: str, operators: Sequence[str] = ("mstopk", "exact", "dgc")) -> Iterator[Line]:
+    for ours in data.rows(results):
+        topk = data.row(results, algorithm="topk", case=ours.case, bytes=ours.bytes)
+        if topk and ours.algorithm in operators:
+            about = f"`{ours.algorithm}`, {ours.case}, {ours.extra['count']:,} elements"
+            yield (
+                about,
+                f"torch.topk: {seconds(topk)}",
+                f"{seconds(ours)}, {ours.ratio:.1f} x one pass",
+                beside(ours, topk),
+            )
+
+
+def sparse_sums(data: Data, names: Sequence[str]) -> Iterator[Line]:
+    for name in names:
+        for ours in data.rows(name, algorithm="hitopk"):
+            for other in data.rows(name, bytes=ours.bytes):
+                if other.algorithm != "hitopk":
+                    yield (
+                        _sum(ours),
+                        f"`{other.algorithm}`: {with_theory(other)}",
+                        with_theory(ours),
+                        beside(ours, other),
+                    )
+
+
+def sum_theory(data: Data, names: Sequence[str]) -> Iterator[Line]:
+    for name in names:
+        for row in data.rows(name):
+            if row.theory_seconds is not None:
+                more = row.seconds / row.theory_seconds - 1
+                word = "within" if abs(more) <= THEORY_MISSED else "**not within**"
+                verdict = f"{word} {100 * THEORY_MISSED:g} %: {100 * more:+.0f} %"
+                yield f"`{row.algorithm}`, {_sum(row)}", f"{row.theory_seconds:.3g} s", seconds(row), verdict
+
+
+def sum_steps(data: Data, names: Sequence[str]) -> Iterator[Line]:
+    for name in names:
+        for row in data.rows(name, algorithm="hitopk"):
+            steps = (f"{row.extra[f'{step}_seconds']:.3f} s" for step in HITOPK_STEPS.values())
+            yield _sum(row), *steps, seconds(row)
+
+
+def _sum(row: Row) -> str:
+    return f"{row.extra['count']:,} elements, density {row.extra['density']:g}"
+
+
+def accuracy(data: Data, names: Sequence[str]) -> Iterator[Line]:
+    for name in names:
+        for ours in data.rows(name):
+            dense = data.row(name, algorithm="dense", case=ours.case)
+            if dense and ours.algorithm != "dense":
+                yield f"`{ours.algorithm}`, {ours.case}", _percents(dense), _percents(ours), _lost(ours, dense)
+
+
+def _percents(row: Row) -> str:
+    each = ", ".join(f"{100 * accuracy:.1f}" for accuracy in row.extra["accuracies"])
+    return f"{100 * fmean(row.extra['accuracies']):.1f} % ({each})"
+
+
+def _lost(ours: Row, dense: Row) -> str:
+    """A verdict on points of accuracy, the mean difference of fits with the same seed."""
+    pairs = zip(dense.extra["accuracies"], ours.extra["accuracies"], strict=True)
+    lost = [100 * (theirs - mine) for theirs, mine in pairs]
+    told = f"{abs(fmean(lost)):.1f}"
+    if len(lost) < COMPARED_FROM:
+        return f"too few seeds: {told} points {'less' if fmean(lost) > 0 else 'more'}"
+    chance = CHANCE * stdev(lost) / math.sqrt(len(lost))
+    told = f"{told} ± {chance:.1f} points {'less' if fmean(lost) > 0 else 'more'}"
+    if fmean(lost) + chance <= ACCURACY_LOST:
+        return f"within {ACCURACY_LOST:g} points: {told}"
+    return told if fmean(lost) - chance > ACCURACY_LOST else f"not decided: {told}"
+
+
+def record(data: Data) -> Iterator[Line]:
+    for ours in data.rows("compress-record"):
+        dense = data.row("compress-record", algorithm="dense", case=ours.case)
+        verdict = beside(ours, dense) if dense and dense.algorithm != ours.algorithm else ""
+        accuracies = f"{_percents(ours)} after it"
+        paper = RECORD_PAPER.get(ours.case, "-") if ours.algorithm == "record" else "-"
+        if ours.case == "training":
+            reached = f"{ours.extra['reached']} of {len(ours.samples)} reach {100 * ours.extra['target']:g} %"
+            yield f"`{ours.algorithm}`", paper, f"{seconds(ours)}, {reached}; {accuracies}", verdict
+        else:
+            about = f"`{ours.algorithm}`, {ours.case}, {ours.extra['epochs']} epochs by `{ours.extra['strategy']}`"
+            yield about, paper, f"{ours.extra['rows'] / ours.seconds:,.0f} rows/s; {accuracies}", verdict
+
+
+def schedule_auto(data: Data, results: str) -> Iterator[Line]:
+    for ours in data.rows(results, algorithm="auto"):
+        for other in data.rows(results, case=ours.case, rate_mbit=ours.rate_mbit):
+            if other.algorithm != "auto":
+                chosen = " then ".join(trial["steps"] for trial in ours.extra["tried"][0])
+                about = f"{ours.case}, {ours.rate_mbit:g} Mbit/s, {chosen} steps chosen"
+                yield about, f"`{other.algorithm}`: {seconds(other)}", seconds(ours), beside(ours, other)
+
+
+def sparse_pushes(data: Data) -> Iterator[Line]:
+    for ours in data.rows("compress-ps"):
+        dense_way, _, kind = ours.algorithm.partition("-")
+        rivals = {"sparse": (dense_way, "ring", "ddp"), "": ("ring", "ddp") if dense_way == "ibatch" else ()}
+        for rival in rivals[kind]:
+            other = data.row("compress-ps", algorithm=rival, case=ours.case, rate_mbit=ours.rate_mbit)
+            if other:
+                share = ours.bytes / other.bytes
+                planned = f" ({kept(ours)})" if dense_way == "ibatch" else ""
+                about = (
+                    f"`{ours.algorithm}`{planned}, {ours.case}, {ours.rate_mbit:.0f} Mbit/s, {share:.2f} of the bytes"
+                )
+                yield about, f"`{rival}`: {seconds(other)}", seconds(ours), beside(ours, other)
+
+
+def throughput(data: Data, names: Sequence[str]) -> Iterator[Line]:
+    for name in names:
+        network = name.removeprefix(BY_MSTOPK)
+        for ours in data.rows(f"compress-{name}"):
+            told = TABLE3_PAPER[network].get(ours.algorithm.partition("+")[0])
+            share = 100 * ours.extra["computing"] / ours.seconds
+            dense = data.row(f"compress-{name}", algorithm="tree")
+            verdicts = []
+            if told and ours.algorithm == "tree":
+                verdicts = [f"{share / told:.2f} of the paper's"]
+            elif told and dense:
+                gain, wanted = dense.seconds / ours.seconds, told / TABLE3_PAPER[network]["tree"]
+                verdicts = [of_paper(share, told), of_paper(gain, wanted, "its gain over `tree`")]
+            verdicts += [beside(ours, dense)] if dense and dense.algorithm != ours.algorithm else []
+            yield (
+                f"`{ours.algorithm}`, {network}",
+                f"{told} %" if told else "-",
+                f"{share:.1f} %: {seconds(ours)}",
+                "; ".join(verdicts),
+            )
+
+
+def breakdown(data: Data, names: Sequence[str]) -> Iterator[Line]:
+    for name in names:
+        for row in data.rows(f"compress-{name}"):
+            parts = row.extra["parts"]
+            if parts:
+                about = f"`{row.algorithm}`, {name.removeprefix(BY_MSTOPK)}"
+                yield about, *(f"{parts[part]:.3f} s" for part in PARTS), seconds(row)
+
+
+def pto(data: Data) -> Iterator[Line]:
+    for name in ("pto-2", "pto-8"):
+        for ours in data.rows(name):
+            local = data.row(name, algorithm="local", case=ours.case)
+            if local and ours.algorithm != "local":
+                about = f"{ours.case}, `{ours.algorithm}`, {ours.world} ranks"
+                paper, verdict = "-", beside(ours, local)
+                if ours.case == "norms":
+                    paper = f"{PTO_PAPER[0]} ms to {PTO_PAPER[1]} ms, 128 GPUs"
+                    judged = of_paper(local.seconds / ours.seconds, PTO_PAPER[0] / PTO_PAPER[1], "the paper's gain")
+                    verdict = f"{judged}; {verdict}"
+                yield about, paper, f"{seconds(local)} to {seconds(ours)}", verdict
+
+
+def cache(data: Data) -> Iterator[Line]:
+    for ours in data.rows("cache"):
+        other = data.row("cache", algorithm="memory, second fit")
+        if other and other.algorithm != ours.algorithm:
+            yield ours.algorithm, _fit(other), _fit(ours), beside(ours, other)
+
+
+def _fit(row: Row) -> str:
+    epochs = ", ".join(f"{each:.2f}" for each in row.extra["epochs"])
+    return (
+        f"{seconds(row)}; reading {row.extra['reading']:.2f} s, epochs {epochs} s, {row.extra['memory'] / 1e6:.0f} MB"
+    )
+
+
+BESIDE_AUTO = ("", "in the same run", "`auto`", "verdict")
+#: Tables of which there are several, each of one commit: the beginning of the name, columns, lines, files by the end.
+SEVERAL = (
+    ("sparse_sums", ("", "in the same run", "`hitopk`", "verdict"), sparse_sums, SUMS),
+    ("sum_theory", ("", "theory", "measured", "verdict"), sum_theory, SUMS),
+    ("sum_steps", ("", *HITOPK_STEPS, "whole"), sum_steps, SUMS),
+    ("accuracy", ("", "`dense`, in the same run", "ours", "verdict"), accuracy, TASKS),
+    ("throughput", ("", "paper", "ours", "verdict, and beside `tree`"), throughput, NETWORKS),
+    ("breakdown", ("", *PARTS, "iteration"), breakdown, NETWORKS),
+)
+
+
+TABLES = {
+    "selection": Table(PEER, partial(selection, results="compress-operators")),
+    "selection_gpu": Table(PEER, partial(selection, results="compress-gpu", operators=("mstopk", "dgc"))),
+    "sparse_pushes": Table(PEER, sparse_pushes),
+    "pto": Table(("", "paper", "computed by all ranks, to dealt out", "verdict"), pto),
+    "cache": Table(("", "`memory`, second fit, in the same run", "ours", "verdict"), cache),
+    "record": Table(("", "paper", "ours", "beside `dense`"), record),
+    "schedule_auto": Table(BESIDE_AUTO, partial(schedule_auto, results="compress-auto")),
+    "schedule_auto_again": Table(BESIDE_AUTO, partial(schedule_auto, results="compress-auto-rates")),
+    **{
+        name + end: Table(columns, partial(lines, names=names))
+        for name, columns, lines, measured in SEVERAL
+        for end, names in measured.items()
+    },
+}

@@ -1,0 +1,164 @@
+"""What races against each other: the fabric, a ring all-reduce, DistributedDataParallel, and a plain parameter server.
+
+The parameter server adds each update as it comes, and sends the model back at once; transfers share the links as TCP does,
+over gloo. The ring and DDP are synchronous: all workers add the sum of all updates.
+"""
+
+from __future__ import annotations
+
+import threading
+from collections.abc import Callable
+from concurrent.futures import ThreadPoolExecutor
+from contextlib import AbstractContextManager, closing
+
+import numpy as np
+import torch
+import torch.distributed as dist
+from benchmarks.fabric.curve import Curve
+from benchmarks.fabric.digits import Digits, Learner, Task
+from torch.nn.parallel import DistributedDataParallel
+from torch.nn.utils import parameters_to_vector
+
+from sparkdl_comm.collectives.group import CollectiveGroup
+from sparkdl_comm.conf import CommConf
+from sparkdl_comm.fabric.api import Server, Worker
+from sparkdl_comm.gang.gang import Gang
+
+#: What a step's computing is done in.
+Step = Callable[[], AbstractContextManager[None]]
+#: Called by rank 0 when all are ready; the other ranks have no curve.
+Begin = Callable[[], Curve]
+_TAG = 0
+
+
+def serve_fabric(server: Server, curve: Curve) -> None:
+    """Adds updates to the model until all workers have left."""
+    updates = 0
+
+    def add(model: np.ndarray, update: np.ndarray, count: int) -> None:
+        nonlocal updates
+        model += update
+        updates += count
+        curve.add(updates, model)
+
+    server.register_update_callback(add)
+    server.serve()
+
+
+def work_on_fabric(worker: Worker, server: int, learner: Learner, updates: int, step: Step) -> int:
+    """Learns until the model has had so many updates.
+
+    :param server: its rank.
+    :param step: what a step's computing is done in.
+    :return: how many updates of this worker were dropped.
+    """
+    model = np.empty(worker.elements, np.float32)
+    dropped = 0
+    while worker.get(server, model) < updates:
+        with step():
+            update = learner.update(model)
+        applied = worker.push(server, update).wait().version is not None
+        learner.settle(applied)
+        dropped += not applied
+    return dropped
+
+
+def train_by_ring(
+    gang: Gang,
+    conf: CommConf,
+    task: Task,
+    updates: int,
+    step: Step,
+    begin: Begin,
+) -> Curve | None:
+    """Train in all ranks of the gang, until the model has had so many updates."""
+    learner: Learner = task.learner(gang.rank, gang.world)
+    model = task.start()
+    with closing(CollectiveGroup(gang, "ring", conf)) as group:
+        group.prepare("all_reduce", task.elements, torch.float32)
+        gang.all_gather(b"", conf.timeout)
+        curve = begin() if gang.rank == 0 else None
+        for number in range(1, 1 + updates // gang.world):
+            with step():
+                total = torch.from_numpy(learner.update(model))
+            group.start("all_reduce", total).wait(conf.timeout)
+            learner.settle(True)
+            model += total.numpy()
+            if curve is not None:
+                curve.add(number * gang.world, model)
+    return curve
+
+
+def train_by_ddp(task: Digits, updates: int, step: Step, begin: Begin) -> Curve | None:
+    """Train by torch's DistributedDataParallel, in all ranks of the process group. DDP means gradients where others add them,
+    so their mean is multiplied as the sum is. The backward pass, in which DDP sends, is not in ``step``.
+    """
+    rank, world = dist.get_rank(), dist.get_world_size()
+    rows = task.rows(rank, world)
+    parallel = DistributedDataParallel(task.module())
+    optimizer = torch.optim.SGD(parallel.parameters(), lr=task.rate * world)
+    dist.barrier()
+    curve = begin() if rank == 0 else None
+    for number in range(1, 1 + updates // world):
+        optimizer.zero_grad()
+        with step():
+            loss = rows.loss(parallel)
+        loss.backward()
+        optimizer.step()
+        if curve is not None:
+            curve.add(number * world, parameters_to_vector(parallel.parameters()).detach().numpy())
+    return curve
+
+
+class Serving:
+    """The model, and what becomes of it. ``largest_delay``: how many updates the model has had, at most, since the version
+    that an update was computed from, itself included."""
+
+    def __init__(self, task: Task, updates: int, curve: Curve) -> None:
+        self._model, self._updates, self.curve = task.start(), updates, curve
+        self._lock = threading.Lock()
+        self.version = self.largest_delay = 0
+
+    def run(self, group: dist.ProcessGroup) -> None:
+        """Until all workers, the ranks of the group before this one, know that the model has had so many updates."""
+        workers = group.rank()
+        with ThreadPoolExecutor(workers) as pool:
+            for done in [pool.submit(self._attend, group, worker) for worker in range(workers)]:
+                done.result()
+
+    def _attend(self, group: dist.ProcessGroup, worker: int) -> None:
+        update = torch.empty(len(self._model))
+        while True:
+            with self._lock:
+                base, model = self.version, self._model.copy()
+            group.send([torch.tensor([base])], worker, _TAG).wait()
+            group.send([torch.from_numpy(model)], worker, _TAG).wait()
+            if base >= self._updates:
+                return
+            group.recv([update], worker, _TAG).wait()
+            with self._lock:
+                self._model += update.numpy()
+                self.version += 1
+                self.largest_delay = max(self.largest_delay, self.version - base)
+                self.curve.add(self.version, self._model)
+
+
+def work_for_server(
+    group: dist.ProcessGroup,
+    task: Task,
+    learner: Learner,
+    updates: int,
+    step: Step,
+) -> None:
+    """Learns until the model, of the last rank of the group, has had so many updates."""
+    server = group.size() - 1
+    version, model = torch.zeros(1, dtype=torch.int64), torch.empty(task.elements)
+    while True:
+        group.recv([version], server, _TAG).wait()
+        group.recv([model], server, _TAG).wait()
+        if version.item() >= updates:
+            return
+        with step():
+            update = learner.update(model.numpy())
+        learner.settle(True)
+        group.send([torch.from_numpy(update)], server, _TAG).wait()

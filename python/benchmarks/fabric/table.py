@@ -1,0 +1,142 @@
+"""Tables about MLfabric: its scheduler, its settings in virtual time, and races on emulated hosts."""
+
+from __future__ import annotations
+
+import statistics
+from collections.abc import Iterator, Sequence
+from functools import partial
+
+from benchmarks.fabric.simulation.settings import PAPER as SPEEDUPS
+from benchmarks.tables import PAPER, Data, Line, Table, at_most, beside, of_paper, seconds
+from lab.results import Row
+
+#: Seconds that the scheduler may take for so many updates.
+SCHEDULER_AIMS = {10: 0.001, 100: 0.01, 500: 0.1, 1000: 0.3}
+#: The paper's distributed LDA, section 7.1, C1-N1: seconds until it converged.
+LDA_PAPER = {"ring": 182, "fabric-30": 139, "fabric-60": 169, "async": 1080}
+#: Settings whose races on emulated hosts are kept: those that are predicted too, and the others.
+RACED = ("C1-N1", "C2-N2", "C3-N3")
+RACED_ALONE = ("C1-N2", "C1-N3", "C2-N1", "C2-N3", "C3-N1", "C3-N2")
+_FABRIC = "fabric-"
+#: What is sent to the replica with the largest bound, in the paper's Fig. 9: so many times less than each update.
+_LESS_PAPER = 5.6
+
+
+def fabric_scheduler(data: Data) -> Iterator[Line]:
+    for row in data.rows("fabric-scheduler"):
+        updates, paper = row.extra["updates"], row.extra["paper_seconds"]
+        aim = SCHEDULER_AIMS.get(updates)
+        verdicts = [f"{row.seconds / paper:.2f} of the paper's time"] if paper else []
+        verdicts += [f"aim {at_most(row.seconds / aim, 1.0)} of {1e3 * aim:g} ms"] if aim else []
+        yield (
+            f"{updates:,} updates, {row.case}",
+            f"{1e3 * paper:g} ms" if paper else "-",
+            seconds(row),
+            "; ".join(verdicts) or "-",
+        )
+
+
+def fabric_simulated(data: Data) -> Iterator[Line]:
+    for computing in ("0.1", "0.4"):
+        name = f"fabric-simulated-{computing}"
+        for ours in data.rows(name, algorithm="fabric-30"):
+            for rival in ("ring", "ring-2", "async"):
+                other = data.row(name, algorithm=rival, case=ours.case)
+                if other:
+                    paper = ours.extra["paper_speedup"] if rival == "ring-2" else None
+                    about, *told = _race(ours, other, paper)
+                    yield f"{about}, computing {computing} s", *told
+
+
+def fabric_bounds(data: Data) -> Iterator[Line]:
+    rows = data.rows("fabric-bounds")
+    tightest = {row.case: row for row in reversed(rows)}
+    for row in rows:
+        told = f"{seconds(row)}; delay {row.extra['mean_delay']:.1f} in the mean, at most {row.extra['max_delay']}; "
+        told += f"{row.extra['updates']:g} updates, {row.extra['dropped']:g} dropped"
+        verdict = "-" if row is tightest[row.case] else beside(row, tightest[row.case])
+        yield f"{row.case}, `{row.algorithm}`", "-", told, verdict
+
+
+def fabric_lags(data: Data) -> Iterator[Line]:
+    rows = data.rows("fabric-lags")
+    shortest = {row.case: row for row in reversed(rows)}
+    for row in rows:
+        verdict = "-" if row is shortest[row.case] else beside(row, shortest[row.case])
+        yield f"{row.case}, reported {row.extra['lag']:g} s later", "-", seconds(row), verdict
+
+
+def fabric_replicated(data: Data) -> Iterator[Line]:
+    rows = data.rows("fabric-replicated")
+    for row in rows:
+        bound, each = row.extra["divergence"], row.extra["replicated"]
+        updates = bound / row.extra["norm"]
+        about = f"{row.case}, Div_max {bound:g}, the norms of {updates:.1f} updates"
+        told = (
+            f"{each / 1e6:.1f} MB for each update, {row.bytes / each:.2f} x less than a chain's {row.bytes / 1e6:.1f};"
+        )
+        told += f" checkpoints that are as near: {row.bytes / max(1.0, updates) / 1e6:.1f} MB; {seconds(row)}"
+        is_last = row is rows[-1]
+        verdict = at_most(_LESS_PAPER * each / row.bytes, 1.0) + " of the paper's bytes" if is_last else "-"
+        yield about, f"{_LESS_PAPER} x less" if is_last else "-", told, verdict
+
+
+def fabric_trained(data: Data, settings: Sequence[str]) -> Iterator[Line]:
+    for setting in settings:
+        raced = [row for kind in ("server", "ring", "ddp") for row in data.rows(f"fabric-trained-{setting}-{kind}")]
+        by_system = {row.algorithm: row for row in raced}
+        for rival in ("ring", "ddp", "async"):
+            if rival in by_system and "fabric" in by_system:
+                ours, other = by_system["fabric"], by_system[rival]
+                about, paper, gained, verdict = _race(ours, other, SPEEDUPS[setting] if rival == "ring" else None)
+                cores = f"cores busy: {ours.extra['busy_cores']:.1f}; {other.extra['busy_cores']:.1f}"
+                yield about, paper, f"{gained}; {cores}", verdict
+
+
+def fabric_predicted(data: Data) -> Iterator[Line]:
+    for predicted in data.rows("fabric-predicted"):
+        if "raced_seconds" not in predicted.extra:
+            continue
+        measured, commit = (predicted.extra[f"raced_{name}"] for name in ("seconds", "commit"))
+        system, middle = predicted.algorithm.removesuffix("-30"), statistics.median(measured)
+        about = f"{predicted.case}, `{system}`, {predicted.extra['updates']:g} updates"
+        told = f"predicted {seconds(predicted)}; measured {middle:.3g} s ({min(measured):.3g} to {max(measured):.3g})"
+        yield (
+            about,
+            "-",
+            f"{told} at {commit[:7]}",
+            at_most(abs(predicted.seconds / middle - 1), 0.15) + " of it is the difference",
+        )
+
+
+def fabric_lda(data: Data) -> Iterator[Line]:
+    for ours in data.rows("fabric-lda"):
+        if not ours.algorithm.startswith(_FABRIC):
+            continue
+        for rival in ("ring", "async", "fabric-bsp"):
+            other = data.row("fabric-lda", algorithm=rival, case=ours.case)
+            if other and other.algorithm != ours.algorithm:
+                told = [LDA_PAPER.get(name) for name in (rival, ours.algorithm)]
+                yield _race(ours, other, told[0] / told[1] if told[0] and told[1] else None)
+
+
+def _race(ours: Row, other: Row, paper: float | None) -> Line:
+    """`paper`: how many times as fast the paper's was."""
+    about, gain = f"{ours.case}, `{ours.algorithm}` beside `{other.algorithm}`", other.seconds / ours.seconds
+    gained = f"{gain:.2f} x: {seconds(ours)}; {seconds(other)}; delay at most {ours.extra['max_delay']}"
+    if paper is None:
+        return about, "-", gained, beside(ours, other)
+    return about, f"{paper:.3g} x", gained, f"{of_paper(gain, paper)}; {beside(ours, other)}"
+
+
+TABLES = {
+    "fabric_scheduler": Table(PAPER, fabric_scheduler),
+    "fabric_simulated": Table(PAPER, fabric_simulated),
+    "fabric_bounds": Table(PAPER, fabric_bounds),
+    "fabric_lags": Table(PAPER, fabric_lags),
+    "fabric_replicated": Table(PAPER, fabric_replicated),
+    "fabric_trained": Table(PAPER, partial(fabric_trained, settings=RACED)),
+    "fabric_trained_alone": Table(PAPER, partial(fabric_trained, settings=RACED_ALONE)),
+    "fabric_predicted": Table(PAPER, fabric_predicted),
+    "fabric_lda": Table(PAPER, fabric_lda),
+}

@@ -1,0 +1,34 @@
+"""Spark application: fetches with one window and another, on the cluster that it is submitted to."""
+
+from __future__ import annotations
+
+import json
+from dataclasses import dataclass
+from typing import Any
+
+from benchmarks.applications import answer, load_bench_jar
+from pyspark.sql import SparkSession
+
+
+@dataclass(frozen=True)
+class Job:
+    """`sizes`: bytes of the blocks; `windows`: bytes of the fixed windows."""
+
+    executors: int
+    sizes: list[int]
+    windows: list[int]
+    repeats: int
+
+
+def measured(spark: SparkSession, job: Job) -> list[dict[str, Any]]:
+    """What FetchBench.scala answers."""
+    context = spark.sparkContext
+    load_bench_jar(context)
+    bench = context._jvm.sparkdl.comm.bench.FetchBench
+    texts = [",".join(map(str, numbers)) for numbers in (job.sizes, job.windows)]
+    found: list[dict[str, Any]] = json.loads(bench.run(context._jsc.sc(), job.executors, *texts, job.repeats))
+    return found
+
+
+if __name__ == "__main__":
+    answer("bench_fetch", Job, measured)

@@ -1,0 +1,116 @@
+"""What it costs to bring a block from one executor to another: this package's fetch beside Spark's plain `fetchBlockSync`, and
+what memory alone takes.
+
+    python python/benchmarks fetch --json
+
+One executor measures, the others serve; local-cluster, loopback, one run. `fetchBlockSync` leaves the block in a buffer of
+its own, `fetch` in memory of the caller's choice, as it arrives. `notice` is the way of blocks of at most 64 KiB: in a
+message (half of the time there and back). With more than one server, `at once` fetches a block from each in parallel, and
+`in turn` one after another; their bytes are those of all servers. `same host` copies a block from memory that another
+executor of the host shares, as ranks of one host do, `memcpy` one from the executor's own. `bf16` and `fp16`, `encode` and
+`decode`, are the conversions of `ps.wire`; bytes are those of the float32 numbers.
+
+    python python/benchmarks fetch --windows 64KiB,256KiB,1MiB --topology star:4 --rate 10,50,200,1000 --json
+
+Blocks from all servers at once, which take about a second, with the window that follows the link (`own`) and with each of
+these fixed ones; without `--topology` over loopback, of `--sizes`.
+
+Verified: after every run, the bytes that came are those that were published; what was encoded is decoded to almost the same.
+"""
+
+from __future__ import annotations
+
+from argparse import ArgumentParser, Namespace
+from collections.abc import Iterator, Sequence
+from pathlib import Path
+from typing import Any
+
+from benchmarks.applications import conf_of, local_cluster, set_rate, submit
+from benchmarks.command import Note
+from benchmarks.fetch.job import Job, measured
+from lab import Lab
+from lab.arguments import link_rates, sizes, topology_of, whole_numbers
+from lab.bench import Row, versions
+from pyspark.sql import SparkSession
+
+from sparkdl_comm import spark_conf
+
+#: The JVM's arrays are no larger.
+MAX_BYTES = 2**31 - 1
+
+
+def rows(options: Namespace, note: Note) -> Iterator[Row]:
+    if options.topology:
+        yield from _on_links(options)
+        return
+    for servers in options.servers:
+        conf = spark_conf(progress=False) | conf_of(options.conf)
+        spark = local_cluster("bench_fetch", servers + 1, 1536, conf)
+        yield from on_this_machine(spark, servers + 1, options.bytes, options.repeats, options.windows)
+        spark.stop()
+
+
+def on_this_machine(
+    spark: SparkSession, executors: int, blocks: list[int], repeats: int, windows: Sequence[int] = ()
+) -> list[Row]:
+    return _rows(measured(spark, Job(executors, blocks, list(windows), repeats)), executors, "loopback", None)
+
+
+def _rows(found: list[dict[str, Any]], executors: int, topology: str, rate_mbit: float | None) -> list[Row]:
+    return [
+        Row(
+            suite="fetch",
+            case=f"{one['servers']} server{'s' if one['servers'] > 1 else ''}",
+            algorithm=one["way"],
+            topology=topology,
+            rate_mbit=rate_mbit,
+            world=executors,
+            bytes=one["bytes"] * one["servers"],
+            # there and back again
+            samples=[seconds / 2 if one["way"] == "notice" else seconds for seconds in one["seconds"]],
+            theory_seconds=rate_mbit and one["bytes"] * one["servers"] * 8 / (rate_mbit * 1e6),
+            verified=one["verified"],
+            versions=versions("pyspark"),
+        )
+        for one in found
+    ]
+
+
+def _on_links(options: Namespace) -> Iterator[Row]:
+    """A row for each rate and window.
+
+    :raises LabError: an application failed.
+    """
+    topology = options.topology
+    with Lab(topology.with_rates(round(options.rate[0] * 1e6))) as lab, lab.spark(memory="512m") as spark:
+        for rate in options.rate:
+            set_rate(lab, rate * 1e6)
+            block = max(256 << 10, round(rate * 1e6 / 8 / (topology.world - 1)))
+            job = Job(topology.world, [block], options.windows, options.repeats)
+            found = submit(spark, Path(__file__).with_name("job.py"), job, options.timeout)
+            yield from _rows(found, topology.world, topology.text, rate)
+
+
+def arguments(parser: ArgumentParser, words: Sequence[str]) -> Namespace:
+    parser.set_defaults(repeats=30)
+    parser.add_argument("--servers", type=whole_numbers(), default="1,3", help="numbers of executors that serve")
+    parser.add_argument(
+        "--sizes",
+        dest="bytes",
+        type=sizes,
+        default="1KiB,64KiB,1MiB,16MiB,64MiB",
+        help="of a block: 16 (MiB), 64KiB, ...",
+    )
+    parser.add_argument("--windows", type=sizes, default=[], help="fixed ones, beside the one that follows the link")
+    parser.add_argument("--topology", type=topology_of, help="measure windows on an emulated network: star:N")
+    parser.add_argument("--rate", type=link_rates, default="200", help="Mbit/s of each link there")
+    parser.add_argument("--timeout", type=float, default=600.0, help="seconds for all runs at a rate")
+    parser.add_argument("--conf", action="append", default=[], metavar="KEY=VALUE", help="of Spark, to try settings")
+    options = parser.parse_args(words)
+    if options.quick:
+        options.servers, options.bytes, options.repeats = [2], sizes("1KiB,1MiB"), 3
+    if max(options.bytes) > MAX_BYTES:
+        parser.error(f"--sizes: a block of {max(options.bytes)} bytes is larger than {MAX_BYTES}")
+    if options.topology and not options.windows:
+        parser.error("--topology: only windows are measured there; give some as --windows")
+    return options

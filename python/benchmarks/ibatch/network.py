@@ -1,0 +1,189 @@
+"""The parameter server with layers in batches, on an emulated network; computing is emulated, or real. Of several rails
+collectives use all, all else the first one.
+
+Theory of an iteration, whatever the batches: links carry each parameter and each gradient once, (N-1)/N of the bytes each
+way, and no pull of a step ends after its first push begins; computing is that of the profile, and not known of networks that
+really compute. So it takes at least
+
+    max(computing + 2 (T_s + T_t[1]), communication + 2 T_s + C_f[L] + C_b[L])
+
+with the start-up T_s that the lab adds, T_t[1] the transfer of the first layer, and C_f[L], C_b[L] forward and backward of
+the last one: the first layer is pulled before anything is computed and pushed after everything is, and the last one is
+computed between the last pull and the first push.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import statistics
+import tempfile
+from argparse import Namespace
+from collections import defaultdict
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+from benchmarks.applications import bench_jar, set_rate, submit
+from benchmarks.case import Case, case_of, number, share_of
+from benchmarks.command import Note
+from benchmarks.ibatch.job import DDP, REAL, WAYS, Job
+from lab import Lab
+from lab.bench import Row, versions
+from lab.rates import RateSchedule
+from lab.spark import SparkCluster
+
+import sparkdl_comm
+from sparkdl_comm.errors import ConfError
+from sparkdl_comm.jvm.planner import predict_iteration_seconds
+from sparkdl_comm.topology import Topology
+
+#: Trains in all ways; see there.
+JOB = Path(__file__).with_name("job.py")
+
+
+def cases(options: Namespace) -> list[Case]:
+    """A case for each network, pull-to-forward ratio and delay. Sets the ways that are tried, if none are asked for.
+
+    :param options: of the benchmark `ps`.
+    :raises ConfError: an option that makes no sense.
+    """
+    models = options.model.split(",")
+    options.batching = options.batching or (list(WAYS) if any(name in REAL for name in models) else [*WAYS, DDP])
+    found = [
+        _case(name, rate, number("--delay", delay) / 1e3, options.topology.world, options)
+        for name in models
+        for rate in options.rate.split(",")
+        for delay in options.delay.split(",")
+    ]
+    if options.schedule and len({case.rate for case in found}) > 1:
+        raise ConfError(
+            f"--schedule {options.schedule}: its rates are shares of one rate, and these cases have several"
+        )
+    if DDP in options.batching and any(case.profile is None for case in found):
+        raise ConfError(f"--batching {DDP}: only networks whose computing is emulated")
+    return found
+
+
+def rows(options: Namespace, note: Note) -> Iterator[Row]:
+    """A row for each case and way, and what it means beside others.
+
+    :raises LabError: an application failed.
+    """
+    topology = options.topology
+    with (
+        tempfile.TemporaryDirectory(prefix="sparkdl-batching-") as folder,
+        Lab(topology.with_rates(round(options.cases[0].rate))) as lab,
+        lab.spark(memory=options.memory) as spark,
+    ):
+        for case in options.cases:
+            set_rate(lab, case.rate)
+            about = ", ".join(f"{name} {value:.3g}" for name, value in case.about.items())
+            note(f"{case.name} at {case.rate / 1e6:.1f} Mbit/s, {case.delay:g} s added to a start-up: {about}")
+            network = case.name
+            if case.profile is not None:
+                network = str(Path(folder, "profile.json"))
+                Path(network).write_text(case.profile.to_json())
+            epochs, warmup = options.repeats, options.warmup
+            scale = case.about.get("scale", 1.0)
+            job = Job(network, scale, options.batching, case.world, options.rows, options.steps, epochs, warmup)
+            with _changing(lab, options.schedule):
+                nics = [lab.layout.node(0).interface(rail) for rail in range(topology.rails)]
+                found = _submit(spark, job, case, options.timeout, nics)
+            yield from _rows(case, found, topology)
+
+
+def _changing(lab: Lab, schedule: str | None) -> contextlib.AbstractContextManager[None]:
+    """Links whose rates change in the middle of steps."""
+    return lab.schedule(RateSchedule.named(schedule, period=1.0)) if schedule else contextlib.nullcontext()
+
+
+def _case(name: str, rate: str, delay: float, world: int, options: Namespace) -> Case:
+    profile = None if name in REAL else share_of(name, options.forward, options.slowdown)
+    return case_of(name, profile, world, rate, delay)
+
+
+def conf_of(nics: list[str]) -> dict[str, str]:
+    """So that collectives use all of a host's NICs, and gloo the first one."""
+    conf = {"spark.executorEnv.GLOO_SOCKET_IFNAME": nics[0]}
+    if len(nics) > 1:
+        conf["spark.sparkdl.comm.rails"] = ",".join(nics)
+    return conf
+
+
+def _submit(spark: SparkCluster, job: Job, case: Case, timeout: float, nics: list[str]) -> list[dict[str, Any]]:
+    conf = conf_of(nics)
+    if case.delay:
+        conf["spark.jars"] = f"{sparkdl_comm.spark_conf()['spark.jars']},{bench_jar()}"
+        conf["spark.executor.extraJavaOptions"] = f"-Dlab.sparkdl.startupSeconds={case.delay}"
+    return submit(spark, JOB, job, timeout, conf)
+
+
+def _rows(case: Case, found: list[dict[str, Any]], topology: Topology) -> Iterator[Row]:
+    seconds = {result["way"]: statistics.median(result["samples"]) for result in found}
+    predicted = {}
+    for kind in (False, True):  # whose transfers of gradients differ
+        predicted |= _predicted([result for result in found if result.get("sparse") is kind])
+    ends: dict[bool, set[str]] = defaultdict(set)
+    for result in found:
+        if result.get("batching"):
+            ends[result["sparse"]].add(result["weights"])
+    for result in found:
+        way, plans = result["way"], result.get("batching", {})
+        tried = next((plan["tried"] for plan in plans.values() if "tried" in plan), {})
+        extra: dict[str, Any] = {
+            "delay": case.delay,
+            **case.about,
+            "batches": {name: len(plan["batches"]) for name, plan in plans.items()},
+            "predicted_seconds": predicted.get(way),
+            "measured_over_predicted": seconds[way] / predicted[way] if way in predicted else None,
+            "kept": {name: plan["kept"] for name, plan in plans.items()},
+            "outcome": {name: plan["outcome"] for name, plan in plans.items()},
+            "tried": {name: each["seconds"] for name, each in tried.items()},
+            "tried_predicted": {name: each["predicted_seconds"] for name, each in tried.items()},
+            "phases": result.get("phases", {}),
+            "overlapped": result.get("overlapped"),
+            "plans": {name: plan["batches"] for name, plan in plans.items() if "profile" in plan},
+            "startup_seconds": {name: plan["profile"]["startup"] for name, plan in plans.items() if "profile" in plan},
+            "transfer_seconds": {
+                name: sum(plan["profile"]["transfer"]) for name, plan in plans.items() if "profile" in plan
+            },
+        }
+        extra |= {
+            f"throughput_over_{other}": seconds[other] / seconds[way]
+            for other in ("whole", "layerwise", "paper", "ring", "bml", DDP)
+            if other in seconds
+        }
+        yield Row(
+            suite="ps",
+            case=case.name,
+            algorithm=way,
+            topology=topology.text,
+            rate_mbit=case.rate / 1e6,
+            world=case.world,
+            bytes=round(result["bytes"]),
+            samples=result["samples"],
+            theory_seconds=case.about.get("bound_seconds"),
+            verified=result["verified"] and (not plans or len(ends[result["sparse"]]) == 1),
+            compute="emulated" if case.profile is not None else "real",
+            versions=versions("torch", "pyspark", "sparkdl_comm"),
+            extra=extra,
+        )
+
+
+def _predicted(found: list[dict[str, Any]]) -> dict[str, float]:
+    """Seconds of an iteration by way, of the batches in use. Those that were cut without a profile are judged by the one that
+    another way measured, of several batches at once if there is one; nobody is, if there is none."""
+    plans = {result["way"]: result["batching"] for result in found if result.get("batching")}
+    complete = [each for each in plans.values() if all("profile" in plan for plan in each.values())]
+    if not complete:
+        return {}
+    measured = max(complete, key=lambda each: sum("gap" in plan["profile"] for plan in each.values()))
+    known = {
+        name: {field: value for field, value in plan["profile"].items() if field != "in_turn"}
+        for name, plan in measured.items()
+    }
+    requests = [
+        {name: {**known[name], **plan.get("profile", {}), "batches": plan["batches"]} for name, plan in each.items()}
+        for each in plans.values()
+    ]
+    return dict(zip(plans, predict_iteration_seconds(requests), strict=True))

@@ -1,0 +1,200 @@
+"""The tables of ibatch.md."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping
+from functools import partial
+
+from benchmarks.tables import PAPER, Data, Line, Table, at_most, beside, of_paper, seconds, with_theory
+from lab.results import Row
+
+#: Speed-up over one node on so many nodes.
+IBATCH_NODES = 30
+#: With iBatch, by default, one batch per layer.
+IBATCH_PAPER = {
+    "googlenet": (29, 26, 25),
+    "inception_v3": (28, 25, 24),
+    "vgg19": (26, 23, 22),
+    "vgg19_22k": (25, 22, 21),
+}
+#: Of VGG19-22K on 72 nodes.
+IBATCH_PAPER_72 = (45, 26, 32)
+
+#: As Autotuner.scala: a smaller share of time is chance, and then the fewest batches stay.
+CHANCE = 0.02
+
+KEPT = ("", "`ibatch` kept", "ours", "verdict")
+SPLIT = ("", "overlapping", "communication", "computation", "iteration")
+#: Numbers of hosts beside one, a file of results for each; and those whose iterations are told by parts.
+NODES = (2, 4, 8, 16)
+SPLIT_NODES = (8, 16)
+#: What ran on each. The paper batches pulls alone, as `paper` does; of pushes its ways are `whole`.
+NODE_WAYS = ("whole", "paper", "layerwise", "ibatch")
+NODE_PAPER = {"paper": 0, "whole": 1}
+
+
+def networks(data: Data) -> Iterator[Line]:
+    for name in ("ibatch-networks", "ibatch-delays", "ibatch-real"):
+        for ours in data.rows(name, algorithm="ibatch"):
+            for other_way in ("whole", "layerwise"):
+                other = data.row(name, algorithm=other_way, case=ours.case, delay=ours.extra["delay"])
+                if other:
+                    about = f"{ours.case}, start-up + {ours.extra['delay'] * 1e3:g} ms: beside `{other_way}`"
+                    gained = f"{other.seconds / ours.seconds:.2f} x: {with_theory(ours)}; {seconds(other)}"
+                    yield about, kept(ours, _layers(data, name, ours)), gained, beside(ours, other)
+
+
+def _layers(data: Data, source: str, ours: Row) -> int | None:
+    """Of a network that was trained with a batch for each layer, too."""
+    batches = [row.extra["batches"]["pull"] for row in data.rows(source, algorithm="layerwise", case=ours.case)]
+    return max(batches, default=None)
+
+
+def rivals(network: str, data: Data) -> Iterator[Line]:
+    """`ibatch` beside its bound, other cuts of `ps`, and all-reduces that overlap backward; then the paper's way."""
+    source = f"ibatch-rivals-{network}"
+    for ours in data.rows(source, algorithm="ibatch"):
+        about = f"a pull {ours.extra['pull_seconds'] / ours.extra['forward_seconds']:.2g} x forward"
+        stays = kept(ours, _layers(data, source, ours))
+        yield f"{about}: tried, and kept", tried(ours), f"{stays}: {seconds(ours)}", _of_plan(stays)
+        yield f"{about}: the bound", f"{ours.theory_seconds:.3g} s", seconds(ours), at_most(ours.ratio or 0.0, 1.10)
+        predicted = ours.extra["predicted_seconds"]
+        off = max(ours.seconds / predicted, predicted / ours.seconds)
+        yield f"{about}: as predicted of what was kept", f"{predicted:.3g} s", seconds(ours), at_most(off, 1.10)
+        for name in ("whole", "layerwise", "paper", "ring", "bml", "ddp"):
+            other = data.row(source, algorithm=name, rate_mbit=ours.rate_mbit)
+            if other:
+                yield f"{about}: beside `{name}`", seconds(other), seconds(ours), beside(ours, other)
+        whole, paper = (data.row(source, algorithm=way, rate_mbit=ours.rate_mbit) for way in ("whole", "paper"))
+        if whole and paper:
+            gain, wanted = whole.seconds / paper.seconds, IBATCH_PAPER[network][0] / IBATCH_PAPER[network][1]
+            yield (
+                f"{about}: `paper` beside `whole`; the paper: {wanted:.2f} x",
+                seconds(whole),
+                f"`paper`, {gain:.2f} x: {seconds(paper)}",
+                f"{of_paper(gain, wanted)}; {beside(paper, whole)}",
+            )
+
+
+def _of_plan(stays: str) -> str:
+    return "the plan stays" if stays.startswith("plan,") else "not decided" if "plan or" in stays else "plan rejected"
+
+
+def startups(data: Data) -> Iterator[Line]:
+    """On the paper's terms, where start-ups follow one another, batches beside one for each layer; `ibatch` beside both."""
+    for ours in data.rows("ibatch-startups"):
+        others = {"paper": ("paper-layerwise",), "ibatch": ("layerwise", "paper-layerwise")}.get(ours.algorithm, ())
+        way = f"`{ours.algorithm}`"
+        if ours.algorithm == "ibatch":
+            way += f" ({kept(ours, _layers(data, 'ibatch-startups', ours))})"
+        for name in others:
+            other = data.row("ibatch-startups", algorithm=name, case=ours.case, delay=ours.extra["delay"])
+            if other:
+                told, verdict, gain = "-", beside(ours, other), other.seconds / ours.seconds
+                if ours.algorithm == "paper":
+                    wanted = IBATCH_PAPER_72[0] / IBATCH_PAPER_72[2]
+                    told, verdict = f"{wanted:.2f} x the throughput", f"{of_paper(gain, wanted)}; {verdict}"
+                about = f"{ours.case}, start-up + {ours.extra['delay'] * 1e3:g} ms: {way} beside `{name}`"
+                yield about, told, f"{gain:.2f} x: {seconds(ours)}; {seconds(other)}", verdict
+
+
+def scaling(data: Data) -> Iterator[Line]:
+    """The paper's figure 5: speed-ups over one node, on links of one rate."""
+    measured = {nodes: data.rows(f"ibatch-nodes-{nodes}") for nodes in NODES}
+    for alone in data.rows("ibatch-nodes-1", algorithm="whole"):
+        for nodes, rows in measured.items():
+            found = sorted(
+                (row for row in rows if row.case == alone.case), key=lambda row: NODE_WAYS.index(row.algorithm)
+            )
+            if found:
+                source = f"ibatch-nodes-{nodes}"
+                paper = IBATCH_PAPER.get(alone.case)
+                told = "; ".join(f"`{way}` {paper[index]}" for way, index in NODE_PAPER.items()) if paper else "-"
+                ours = "; ".join(f"{_way(data, source, row)} {_speedup(row, alone):.1f}" for row in found)
+                shares = "; ".join(f"{_speedup(row, alone) / nodes:.2f}" for row in found)
+                yield f"{alone.case}, {nodes} nodes", f"on {IBATCH_NODES}: {told}", ours, f"{shares} of linear"
+
+
+def _way(data: Data, source: str, row: Row) -> str:
+    stays = f" ({kept(row, _layers(data, source, row))})" if row.algorithm == "ibatch" else ""
+    return f"`{row.algorithm}`{stays}"
+
+
+def _speedup(row: Row, alone: Row) -> float:
+    return row.world * alone.seconds / row.seconds
+
+
+def split(data: Data) -> Iterator[Line]:
+    """The paper's figure 7, in shares of the iteration by `whole`, by timelines."""
+    for nodes in SPLIT_NODES:
+        for whole in data.rows(f"ibatch-nodes-{nodes}", algorithm="whole"):
+            for row in data.rows(f"ibatch-nodes-{nodes}", case=whole.case):
+                phases, overlapped = row.extra["phases"], row.extra["overlapped"]
+                computing = sum(phases[name] for name in ("forward", "backward", "update"))
+                parts = overlapped, row.seconds - computing, computing - overlapped, row.seconds
+                yield (
+                    f"{row.case}, {nodes} nodes, {_way(data, f'ibatch-nodes-{nodes}', row)}",
+                    *(f"{part / whole.seconds:.3f}" for part in parts),
+                )
+
+
+def kept(row: Row, layers: int | None = None) -> str:
+    """What was kept, as in "plan, 7 pulls, 5 pushes", ``parts:24`` or ``layerwise``.
+
+    Newer results record it. Of older ones it follows from how many batches there were, and from the times of what was
+    tried. Where it does not follow, the cell says that it was not recorded.
+
+    :param layers: of the network, if known.
+    """
+    if recorded := row.extra.get("kept"):
+        pull, push = recorded["pull"], recorded["push"]
+        if pull == push:
+            return f"`{pull}`"
+        return f"{pull}, {push.removeprefix('plan, ')}" if push.startswith("plan") else f"{pull}; pushes {push}"
+    batches = row.extra.get("batches")
+    if not batches:
+        return "not recorded"
+    pulls, pushes, tried = batches["pull"], batches["push"], row.extra.get("tried")
+    counts = f"{pulls} {'pull' if pulls == 1 else 'pulls'}, {pushes} {'push' if pushes == 1 else 'pushes'}"
+    if pulls == pushes == 1:
+        return "`whole`"
+    if tried is None:
+        return f"{counts}, whose policy was not recorded"
+    if pulls == pushes == layers and "layerwise" in tried:
+        return "`layerwise`"
+    counts += _one_each(tried)
+    parts = next((name for name in tried if name.startswith("parts:")), None)
+    if parts is None:
+        return f"plan, {counts}"
+    others = min(seconds for name, seconds in tried.items() if name != parts)
+    if tried[parts] < (1 - CHANCE) * others:
+        return f"`{parts}`"
+    return f"plan, {counts}" if others < (1 - CHANCE) * tried[parts] else f"plan or `{parts}`, {counts}"
+
+
+def _one_each(tried: Mapping[str, float]) -> str:
+    """`layerwise` is tried unless the plan is the same."""
+    return ", one per layer" if "ibatch" in tried and "layerwise" not in tried else ""
+
+
+def tried(row: Row) -> str:
+    """What was tried, seconds of an iteration; and what was predicted of each, where that was recorded."""
+    predicted = row.extra.get("tried_predicted", {})
+
+    def one(name: str, seconds: float) -> str:
+        what = f"the plan{_one_each(row.extra['tried'])}:" if name == "ibatch" else f"`{name}`"
+        return f"{what} {seconds:.3g} s" + (f" ({predicted[name]:.3g} s predicted)" if name in predicted else "")
+
+    return "; ".join(one(name, seconds) for name, seconds in row.extra["tried"].items())
+
+
+TABLES = {
+    "ibatch": Table(KEPT, networks),
+    "ibatch_nodes": Table(PAPER, scaling),
+    "ibatch_split": Table(SPLIT, split),
+    "ibatch_startups": Table(PAPER, startups),
+    **{
+        f"ibatch_{network}": Table(("", "bound, or in the same run", "`ibatch`", "verdict"), partial(rivals, network))
+        for network in ("googlenet", "inception_v3", "vgg19")
+    },
+}

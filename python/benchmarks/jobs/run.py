@@ -1,0 +1,224 @@
+"""Seconds of a training iteration on emulated networks, without Spark: the proportions of the BML paper's figures 6 and 7.
+
+    python python/benchmarks jobs --profile lenet5 --rows 128,1024 --systems bml@bcube:3,2 p2p-ps@star:9 ddp@star:9
+
+A system is a strategy, or `ddp`, and the topology it runs on; `ring+exact:0.001@hosts:4x2` is a strategy with compressed
+gradients, for the CommLib paper's table 3. Ranks are processes of their own and call the strategy as the training loop does;
+`ddp` is torch's DistributedDataParallel over gloo with its own settings, which overlaps backward as this package's collectives
+do (the strategy `gloo` does not). What the papers call job completion time, or throughput, is that of many iterations; what
+Spark adds to a job, its start and its end, is not in here.
+
+The profile's network has emulated computing: layers wait as long as they would compute for `--rows` rows at `--teraflops`, and
+every byte is sent. The BML paper's links have 40 Gbit/s (`--paper-rate`); as many times as the lab's are slower, layers
+compute slower, so that computing and sending are in proportion. With `--shrink` D every layer has about 1/D of its parameters
+and of its computing time, which keeps the proportion.
+
+`--loop` takes the three loops of the linear-pipeline paper (L. Wang et al., 2016): `root-overlap` is its Algorithm 1, `root`
+Algorithm 2, `all-reduce` Algorithm 3 (its Table 2 and figure 5), and `decoupled`. Reductions overlap backward in all of them.
+`decoupled+ibatch` has buckets that iBatch's planner cuts, after nine iterations or so: the warm-up runs should have more.
+
+Theory of an iteration: forward, and then backward, or what the hosts' links allow for the all-reduce, whichever is longer;
+with compressed gradients computing alone. With `root-overlap` each of forward and backward, or the time in which one link
+carries all parameters, whichever is longer; with `root` parameters travel after backward, beside nothing. With `decoupled`
+all computing, or all that the links carry, whichever is longer, and the exchange of one bucket, that of the first layers,
+which nothing hides; where buckets are planned, of the first layer alone.
+`parts` are where the time of an iteration goes, the mean of all ranks, for all but `ddp`: see breakdown.py.
+"""
+
+from __future__ import annotations
+
+import itertools
+import json
+import math
+import sys
+import tempfile
+from argparse import ArgumentParser, Namespace
+from collections.abc import Iterator, Sequence
+from dataclasses import asdict
+from pathlib import Path
+from typing import Any
+
+from benchmarks.command import Note
+from benchmarks.workload import RankJob, check
+from lab import Lab
+from lab.arguments import link_rate, numbers, positive, size, whole_numbers
+from lab.bench import Row, allreduce_seconds, broadcast_seconds, versions
+
+from sparkdl_comm.conf import CommConf
+from sparkdl_comm.errors import ConfError
+from sparkdl_comm.sim.profile import Profile, shipped
+from sparkdl_comm.space.layer_buckets import group_into_buckets
+from sparkdl_comm.topology import Topology
+
+DDP = "ddp"
+LOOPS = ("all-reduce", "root", "root-overlap", "decoupled", "decoupled+ibatch")
+
+
+def rows(options: Namespace, note: Note) -> Iterator[Row]:
+    with tempfile.TemporaryDirectory(prefix="sparkdl-jobs-") as folder:
+        yield from _rows(options, Path(folder))
+
+
+def _rows(options: Namespace, folder: Path) -> Iterator[Row]:
+    path = folder / "profile.json"
+    path.write_text(options.profile.to_json())
+    nbytes, bucket = 4 * options.profile.parameters, options.bucket or CommConf.from_mapping({}).collective.bucket
+    loads = [(0.0, exchange) for exchange in options.exchange or ()]
+    loads = loads or list(itertools.product(options.teraflops, options.rows))
+    for number, ((name, loop, topology), (speed, load)) in enumerate(itertools.product(cases(options), loads)):
+        links = allreduce_seconds(len(topology.hosts), nbytes, options.rate) / topology.rails
+        scale = scale_of(options, speed, load, links)
+        strategy, _, compression = name.partition("+")
+        how, _, batching = loop.partition("+")
+        job = RankJob(
+            strategy,
+            how,
+            batching or "fixed",
+            compression or "none",
+            options.bucket,
+            str(path),
+            scale,
+            options.steps,
+            options.warmup,
+            options.repeats,
+            options.timeout,
+        )
+        rendezvous = folder / str(number)
+        rendezvous.mkdir()
+        with Lab(topology) as lab:
+            program = Path(__file__).with_name("ddp_rank.py" if strategy == DDP else "rank.py")
+            command = [sys.executable, str(program), str(rendezvous), json.dumps(asdict(job))]
+            env = {"GLOO_SOCKET_IFNAME": lab.layout.node(0).interface(0)}
+            result = json.loads(lab.run(command, timeout=options.timeout, env=env)[0].stdout)
+        forward, backward = (scale * seconds for seconds in passes(options.profile))
+        first = first_layers(options.profile, 1 if batching else bucket)
+        whole = broadcast_seconds(nbytes, options.rate)
+        theory = {
+            "all-reduce": forward + max(backward, 0.0 if compression else links),
+            "root": forward + max(backward, whole) + whole,
+            "root-overlap": max(forward, whole) + max(backward, whole),
+            "decoupled": max(forward + backward, links) + links * first / nbytes,
+        }
+        yield Row(
+            suite="jobs",
+            case=options.name,
+            algorithm=name,
+            topology=topology.text,
+            rate_mbit=options.rate,
+            world=topology.world,
+            bytes=result["bytes"],
+            samples=result["samples"],
+            theory_seconds=theory[how],
+            verified=result["verified"],
+            compute="emulated",
+            versions=versions("torch", "numpy"),
+            extra={
+                "loop": loop,
+                ("exchange" if options.exchange else "rows"): load,
+                "computing": forward + backward,
+                "parts": result["parts"],
+                **told_of(result.get("details", {})),
+                "teraflops": speed or None,
+                "shrink": options.shrink,
+            },
+        )
+
+
+def told_of(details: dict[str, Any]) -> dict[str, Any]:
+    """Of decoupled loops, how many buckets there are; of planned ones, what was predicted and measured."""
+    buckets = {"buckets": details["decoupled"]["buckets"]} if "decoupled" in details else {}
+    return buckets | ({"decisions": details["auto"]["decisions"]} if "auto" in details else {})
+
+
+def cases(options: Namespace) -> list[tuple[str, str, Topology]]:
+    """The systems, those of this package with each loop."""
+    return [
+        (name, loop, topology)
+        for name, topology in options.systems
+        for loop in (options.loop if name != DDP else ["all-reduce"])
+    ]
+
+
+def scale_of(options: Namespace, teraflops: float, load: float, links: float) -> float:
+    """By which the profile's times are multiplied. `load`: rows, or a figure of `--exchange`. `links`: seconds that they need
+    for an all-reduce."""
+    if options.exchange:
+        return links / load / passes(options.profile)[1]
+    return load / options.profile.rows * options.paper_rate / options.rate / teraflops
+
+
+def passes(profile: Profile) -> tuple[float, float]:
+    """Seconds of forward and of backward."""
+    forward, backward = (math.fsum(getattr(layer, way) for layer in profile.layers) for way in ("forward", "backward"))
+    return forward, backward
+
+
+def first_layers(profile: Profile, bucket: int) -> int:
+    """Bytes of the bucket that backward completes last."""
+    sizes = [4 * layer.parameters for layer in reversed(profile.layers)]
+    last = group_into_buckets(sizes, bucket)[-1]
+    return sum(sizes[last.start : last.stop])
+
+
+def system(text: str, rate_mbit: float, loops: Sequence[str]) -> tuple[str, Topology]:
+    strategy, _, shape = text.partition("@")
+    topology = Topology.parse(shape).with_rates(round(rate_mbit * 1e6))
+    name, _, compression = strategy.partition("+")
+    if name != DDP:
+        for loop in loops:
+            how, _, batching = loop.partition("+")
+            settings = {"collective.loop": how, "collective.batching": batching or "fixed"}
+            check({"strategy": name, "compression": compression or "none", **settings}, topology.world)
+    elif compression:
+        raise ConfError(f"--systems {text}: {DDP} sends whole gradients here")
+    if strategy == DDP and topology.rails > 1:
+        raise ConfError(f"--systems {text}: {DDP} knows one NIC per host, {shape} has {topology.rails}; take star:N")
+    return strategy, topology
+
+
+def arguments(parser: ArgumentParser, words: Sequence[str]) -> Namespace:
+    parser.add_argument("--profile", choices=shipped(), default="lenet5")
+    parser.add_argument(
+        "--rows", type=whole_numbers(), default="128,256,512,1024", help="of a rank in an iteration, the sub-minibatch"
+    )
+    parser.add_argument(
+        "--exchange",
+        type=numbers,
+        help="in place of --rows and --teraflops: by what the links allow, an all-reduce takes so many times as long as"
+        " backward, such as 1,1.5",
+    )
+    parser.add_argument(
+        "--loop",
+        nargs="+",
+        choices=LOOPS,
+        default=LOOPS[:1],
+        help="collective.loop, with +ibatch as collective.batching, one after another; not for ddp",
+    )
+    parser.add_argument(
+        "--bucket", type=size, help="bytes of gradients that travel at once, at least; default: what each system has"
+    )
+    parser.add_argument(
+        "--teraflops", type=numbers, default="4", help="of a host, one after another; the profiles' times are for 1"
+    )
+    parser.add_argument("--shrink", type=positive, default=1, help="for networks that are too large for one machine")
+    parser.add_argument(
+        "--systems",
+        nargs="+",
+        default=["bml@bcube:3,2", "p2p-ps@star:9", "ddp@star:9"],
+        help=f"strategy@topology, strategy+compression@topology or {DDP}@topology, one after another",
+    )
+    parser.add_argument("--rate", type=link_rate, default=200.0, help="Mbit/s of each link, each way")
+    parser.add_argument("--paper-rate", type=float, default=40_000.0, help="Mbit/s that computing is in proportion to")
+    parser.add_argument("--steps", type=positive, default=3, help="iterations of a run")
+    parser.add_argument("--timeout", type=float, default=300.0, help="seconds for all runs of one row")
+    options = parser.parse_args(words)
+    if options.quick:
+        options.rows, options.steps, options.repeats, options.shrink = options.rows[:1], 1, 1, 64
+        options.exchange = options.exchange and options.exchange[:1]
+    share = 1 / options.shrink
+    options.name, options.profile = options.profile, Profile.load(options.profile).scaled(share, share)
+    try:
+        options.systems = [system(text, options.rate, options.loop) for text in options.systems]
+    except ConfError as error:
+        parser.error(str(error))
+    return options

@@ -1,0 +1,94 @@
+"""Whether emulated networks are what they should be: how long they take to make, and how fast their links are.
+
+    python python/benchmarks lab --json
+
+Case `set-up`: seconds until a lab's hosts, switches and links are there. Verified: nothing of it is left afterwards.
+
+Case `links`: every link busy in both directions at once (see lab.check). The samples are those of the links:
+how long each needs for the bytes that one of nominal rate moves in `--seconds`, which is the theory value. Verified: none
+is off by more than 8 %; `slowest` and `fastest` are their rates as shares of the nominal one.
+"""
+
+from __future__ import annotations
+
+import sys
+import time
+from argparse import ArgumentParser, Namespace
+from collections.abc import Iterator, Sequence
+
+from benchmarks.command import Note
+from lab import Lab, state
+from lab.arguments import link_rates, topology_of
+from lab.bench import Row, measure, versions
+from lab.check import check
+
+from sparkdl_comm.topology import Topology
+
+TOPOLOGIES = ("star:9", "bcube:3,2", "hosts:4x2", "fattree:4,oversub=2")
+RATES = "100,200,500"
+
+
+def set_up(topology: Topology) -> tuple[float, bool]:
+    """Seconds to make a lab, and whether all of it was there, and gone afterwards."""
+    lab = Lab(topology)
+    begun = time.perf_counter()
+    with lab:
+        taken = time.perf_counter() - begun
+        access, namespaces = lab.access, set(lab.layout.namespaces)
+        complete = namespaces <= set(access.run("ip", "netns", "list").split())
+    left = {known.name for known in state.every()}
+    if access.holder is None:  # else its user namespace took them with it
+        left |= set(access.run("ip", "netns", "list").split())
+    return taken, complete and not left & {lab.name, *namespaces}
+
+
+def _rows(topology: Topology, seconds: float, warmup: int, repeats: int) -> Iterator[Row]:
+    """The two cases of one topology. Its rails have the same rate."""
+    rate, installed = topology.rates[0], versions("sparkdl_comm")
+    made = measure({"set-up": lambda: set_up(topology)}, warmup=warmup, repeats=repeats)["set-up"]
+    yield Row(
+        suite="lab",
+        case="set-up",
+        algorithm="namespaces",
+        topology=topology.text,
+        rate_mbit=rate / 1e6,
+        world=topology.world,
+        bytes=0,
+        samples=[taken for taken, _ in made],
+        verified=all(gone for _, gone in made),
+        versions=installed,
+    )
+    with Lab(topology) as lab:
+        links = check(lab, seconds)
+    ratios = [link.ratio for link in links]
+    yield Row(
+        suite="lab",
+        case="links",
+        algorithm="check",
+        topology=topology.text,
+        rate_mbit=rate / 1e6,
+        world=topology.world,
+        bytes=round(rate * seconds / 8),
+        samples=[seconds / max(ratio, sys.float_info.min) for ratio in ratios],
+        theory_seconds=seconds,
+        verified=all(link.within() for link in links),
+        versions=installed,
+        extra={"links": len(links), "slowest": min(ratios), "fastest": max(ratios)},
+    )
+
+
+def rows(options: Namespace, note: Note) -> Iterator[Row]:
+    for topology in options.topologies:
+        for rate in options.rates:
+            of_rate = topology.with_rates(round(rate * 1e6))
+            yield from _rows(of_rate, options.seconds, options.warmup, options.repeats)
+
+
+def arguments(parser: ArgumentParser, words: Sequence[str]) -> Namespace:
+    parser.add_argument("--topologies", nargs="+", type=topology_of, default=[*map(topology_of, TOPOLOGIES)])
+    parser.add_argument("--rates", type=link_rates, default=RATES, help="of each link, each way, Mbit/s")
+    parser.add_argument("--seconds", type=float, default=2.0, help="that links are measured for")
+    options = parser.parse_args(words)
+    if options.quick:
+        options.topologies, options.rates, options.seconds, options.repeats = [topology_of("star:3")], [100.0], 0.5, 1
+    return options

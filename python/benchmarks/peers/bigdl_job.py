@@ -1,0 +1,73 @@
+"""A Spark application of the benchmark `peers`: BigDL's DistriOptimizer, with float32 on the wire.
+
+The engine, mklblas or mkldnn, is the Java property bigdl.engineType of driver and executors. An iteration's time is what
+BigDL itself reports as its throughput: of its two Spark jobs, without what the driver does between iterations.
+"""
+
+from __future__ import annotations
+
+import tempfile
+
+import numpy as np
+import torch
+from benchmarks.workload import INPUTS, LEARNING_RATE, Job, nbytes, perceptron, right, rows
+from bigdl.dllib.nn.criterion import MSECriterion
+from bigdl.dllib.nn.layer import Input, Linear, Model, ReLU
+from bigdl.dllib.optim.optimizer import SGD, DistriOptimizer, MaxIteration, TrainSummary
+from bigdl.dllib.utils.common import Sample, create_spark_conf, init_engine
+from pyspark import SparkContext
+
+#: mkldnn's number of the format `nc`: rows by columns.
+_MATRIX = 4
+
+
+def graph(hidden: int) -> Model:
+    """The perceptron as a graph, which both engines can run."""
+    layers = [layer for layer in perceptron(hidden) if isinstance(layer, torch.nn.Linear)]
+    weights = [[layer.weight.detach().numpy(), layer.bias.detach().numpy()] for layer in layers]
+    first, second = Linear(INPUTS, hidden), Linear(hidden, 1)
+    first.set_weights(weights[0])
+    second.set_weights(weights[1])
+    begin = Input()
+    model = Model([begin], [second(ReLU()(first(begin)))])
+    # For mkldnn, which expects images otherwise.
+    model.set_input_formats([_MATRIX])
+    model.set_output_formats([_MATRIX])
+    return model
+
+
+def trained(sc: SparkContext, job: Job, hidden: int) -> dict[str, object]:
+    count = job.rows * job.ranks
+    inputs, targets = rows(count)
+    samples = [Sample.from_ndarray(features, target) for features, target in zip(inputs, targets[:, None], strict=True)]
+    model = graph(hidden)
+    # In one partition: BigDL deals its rows out, and so each host gets equally many.
+    data = sc.parallelize(samples, 1)
+    optimizer = DistriOptimizer(
+        model, data, MSECriterion(), MaxIteration(job.iterations), count, SGD(learningrate=LEARNING_RATE)
+    )
+    optimizer.value.setCompressType("none")
+    with tempfile.TemporaryDirectory(prefix="sparkdl-peers-") as folder:
+        summary = TrainSummary(folder, "peer")
+        optimizer.set_train_summary(summary)
+        done = optimizer.optimize()
+        throughput = np.array(summary.read_scalar("Throughput"))[:, 1]
+    seconds = (count / throughput).reshape(-1, job.steps).mean(axis=1)
+    result = perceptron(hidden)
+    for parameter, array in zip(result.parameters(), done.get_weights(), strict=True):
+        parameter.data.copy_(torch.from_numpy(array))
+    verified = right(result, hidden, count, job.iterations)
+    return {"bytes": nbytes(hidden), "samples": seconds[job.warmup :].tolist(), "verified": verified}
+
+
+def main() -> None:
+    job = Job.here()
+    sc = SparkContext(appName="BigDL", conf=create_spark_conf())
+    sc.setLogLevel("WARN")
+    init_engine()
+    job.write([trained(sc, job, hidden) for hidden in job.models if isinstance(hidden, int)])
+    sc.stop()
+
+
+if __name__ == "__main__":
+    main()

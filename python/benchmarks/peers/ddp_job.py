@@ -1,0 +1,41 @@
+"""A Spark application of the benchmark `peers`: DistributedDataParallel under TorchDistributor, over gloo.
+
+GLOO_SOCKET_IFNAME names the network interface, in the executors' environment.
+"""
+
+from __future__ import annotations
+
+from datetime import timedelta
+from typing import Any
+
+from benchmarks.workload import Job, nbytes, network
+from pyspark.ml.torch.distributor import TorchDistributor
+from pyspark.sql import SparkSession
+
+
+def train(job: Job) -> list[dict[str, Any]]:
+    """One rank. What rank 0 returns arrives at the driver."""
+    import torch
+    import torch.distributed as dist
+    from benchmarks.peers.ddp import trained
+
+    torch.set_num_threads(1)
+    dist.init_process_group("gloo", timeout=timedelta(seconds=job.timeout))
+    results = []
+    for name in job.models:
+        counts = {"steps": job.steps, "warmup": job.warmup, "repeats": job.repeats}
+        samples, verified = trained(network(name), name, job.rows, **counts)
+        results.append({"bytes": nbytes(name), "samples": samples, "verified": verified})
+    dist.destroy_process_group()
+    return results
+
+
+def main() -> None:
+    job = Job.here()
+    spark = SparkSession.builder.appName("torch DDP").getOrCreate()
+    job.write(TorchDistributor(num_processes=job.ranks, local_mode=False, use_gpu=False).run(train, job))
+    spark.stop()
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,52 @@
+"""A Spark application of the benchmark `peers`: this package's own TorchEstimator, by the strategy of the session's conf.
+
+A run is a fit of `steps` iterations, each over all rows; its time per iteration is what the fit reports.
+"""
+
+from __future__ import annotations
+
+import functools
+
+import pandas as pd
+import torch
+from benchmarks.workload import LEARNING_RATE, Job, Model, loss, nbytes, network, right, rows
+from pyspark.sql import SparkSession
+
+from sparkdl_comm import TorchEstimator
+from sparkdl_comm.errors import InputError
+
+
+def trained(spark: SparkSession, job: Job, name: Model) -> dict[str, object]:
+    count = job.rows * job.ranks
+    inputs, targets = rows(count)
+    data = spark.createDataFrame(
+        pd.DataFrame({"features": list(inputs), "label": targets}), "features array<float>, label float"
+    )
+    estimator = TorchEstimator(
+        model=functools.partial(network, name),
+        loss=loss,
+        optimizer=functools.partial(torch.optim.SGD, lr=LEARNING_RATE),
+        batchSize=count,
+        maxIter=job.steps,
+        num_workers=job.ranks,
+    )
+    samples, verified = [], True
+    for run in range(job.warmup + job.repeats):
+        model = estimator.fit(data)
+        if model.summary is None or model.summary["iterations"] != job.steps:
+            raise InputError(f"a fit should have had {job.steps} iterations: {model.summary}")
+        if run >= job.warmup:
+            samples.append(model.summary["seconds_per_iteration"])
+            verified &= right(model.module, name, count, job.steps)
+    return {"bytes": nbytes(name), "samples": samples, "verified": verified}
+
+
+def main() -> None:
+    job = Job.here()
+    spark = SparkSession.builder.appName("sparkdl_comm").getOrCreate()
+    job.write([trained(spark, job, name) for name in job.models])
+    spark.stop()
+
+
+if __name__ == "__main__":
+    main()

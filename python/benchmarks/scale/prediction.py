@@ -1,0 +1,162 @@
+"""What `sparkdl-comm predict` says beside what the lab then measures: one fit's timeline, and other rates, topologies and
+strategies.
+
+In the first place a network is trained by the parameter server with batches by iBatch, and its timeline is all that
+predictions know. Then it is trained in every place by every strategy, all in Spark, with emulated computing (see
+ibatch/job.py). A place's links are so fast that on the first topology a pull takes `ratio` times as long as forward. In
+other places `ibatch` makes other batches, where predictions have those of the timeline.
+"""
+
+from __future__ import annotations
+
+import itertools
+import statistics
+import tempfile
+from argparse import ArgumentParser, Namespace
+from collections import defaultdict
+from collections.abc import Callable, Iterator, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from benchmarks.applications import submit
+from benchmarks.case import case_of, share_of
+from benchmarks.ibatch.job import BUCKET, Job
+from benchmarks.ibatch.network import JOB, conf_of
+from lab import Lab
+from lab.bench import Row, versions
+
+from sparkdl_comm.report.trace_file import read_trace
+from sparkdl_comm.sim.forecast import SERVER, Setting, forecast
+from sparkdl_comm.sim.profile import Profile, shipped
+from sparkdl_comm.sim.server_run import SIMPLE_BATCHINGS
+from sparkdl_comm.sim.traced_timings import TracedTimings, timings_from_spans
+from sparkdl_comm.topology import Topology
+from sparkdl_comm.units import parse_size
+
+#: How the fit is trained whose timeline is used.
+SOURCE = "ibatch"
+#: The parameter server's ways -> batches that are predicted for them.
+BATCHINGS = {SOURCE: "traced", **{way: way for way in SIMPLE_BATCHINGS}}
+
+
+@dataclass(frozen=True)
+class Place:
+    """A topology, its links' rates by ``ratio``, and the strategies that are tried on it."""
+
+    topology: str
+    ratio: float
+    ways: tuple[str, ...]
+
+
+#: The first is where the timeline is from.
+PLACES = (
+    Place("star:4", 1.0, (SOURCE, "whole", "ring", "lp")),
+    Place("star:4", 2.0, (SOURCE, "whole", "ring", "p2p-ps")),
+    Place("star:6", 1.5, (SOURCE, "ring", "tree")),
+    Place("bcube:2,2", 2.0, ("bml", "ring", "p2p-ps")),
+)
+
+
+def add_arguments(parser: ArgumentParser) -> None:
+    parser.add_argument("--predict", action="store_true", help="predictions from a timeline, and what comes of them")
+    parser.add_argument("--network", choices=shipped(), default="googlenet", help="of --predict")
+    parser.add_argument("--forward", type=float, default=0.25, help="of --predict: seconds to which it is scaled")
+    parser.add_argument("--steps", type=int, default=2, help="of --predict: iterations that are timed together")
+
+
+def rows(options: Namespace, note: Callable[[str], None]) -> Iterator[Row]:
+    """A row for each strategy on each place; notes the errors, and how many pairs of strategies are in the right order."""
+    profile = share_of(options.network, options.forward, slowdown=60.0)
+    places = PLACES[:: len(PLACES) - 1] if options.quick else PLACES
+    found: list[Row] = []
+    with tempfile.TemporaryDirectory(prefix="sparkdl-predict-") as folder:
+        network = Path(folder, "profile.json")
+        network.write_text(profile.to_json())
+        timeline = Path(folder, "timeline.json")
+        for place in places:
+            topology = _topology(place, options.network, profile)
+            told = _measured(place, topology, str(network), str(timeline) if place is places[0] else None, options)
+            computed = timings_from_spans(*read_trace(timeline))
+            for result in told:
+                found.append(_row(result, computed, topology, profile, options, place is places[0]))
+                yield found[-1]
+    errors = [abs(row.extra["error"]) for row in found if not row.extra["source"]]
+    right, pairs = ordered(found)
+    note(f"{len(errors)} predictions, error median {statistics.median(errors):.1%}, worst {max(errors):.1%}")
+    note(f"{right} of {pairs} pairs of strategies in the right order")
+
+
+def ordered(found: Sequence[Row]) -> tuple[int, int]:
+    """Of pairs of strategies on one place, whose samples do not overlap: how many are predicted in their order, and how many
+    there are."""
+    places: dict[tuple[str, str, float | None], list[Row]] = defaultdict(list)
+    for row in found:
+        places[row.case, row.topology, row.rate_mbit].append(row)
+    right = pairs = 0
+    for beside in places.values():
+        for one, other in itertools.combinations(sorted(beside, key=lambda row: row.seconds), 2):
+            if max(one.samples) < min(other.samples):
+                pairs += 1
+                right += one.extra["predicted"] < other.extra["predicted"]
+    return right, pairs
+
+
+def _topology(place: Place, network: str, profile: Profile) -> Topology:
+    first = Topology.parse(PLACES[0].topology)
+    rate = case_of(network, profile, first.world, f"auto:{place.ratio}").rate
+    return Topology.parse(place.topology).with_rates(round(rate))
+
+
+def _measured(
+    place: Place, topology: Topology, network: str, timeline: str | None, options: Namespace
+) -> list[dict[str, Any]]:
+    job = Job(
+        network,
+        scale=1.0,
+        ways=list(place.ways),
+        ranks=topology.world,
+        rows=2,
+        steps=options.steps,
+        epochs=options.repeats,
+        warmup=1 if BATCHINGS.keys() & set(place.ways) else 0,
+        timeline=timeline,
+    )
+    with Lab(topology) as lab, lab.spark(memory="512m") as spark:
+        nics = [lab.layout.node(0).interface(rail) for rail in range(topology.rails)]
+        return submit(spark, JOB, job, 600.0, conf_of(nics))
+
+
+def _row(
+    result: dict[str, Any],
+    computed: TracedTimings,
+    topology: Topology,
+    profile: Profile,
+    options: Namespace,
+    at_home: bool,
+) -> Row:
+    way = result["way"]
+    strategy = SERVER if way in BATCHINGS else way
+    setting = Setting(topology, strategy, BATCHINGS.get(way, "traced"), bucket=parse_size(BUCKET))
+    seconds, measured = forecast(computed, setting).seconds, statistics.median(result["samples"])
+    return Row(
+        suite="predict",
+        case=options.network,
+        algorithm=way,
+        topology=Topology.parse(topology.text).text,
+        rate_mbit=topology.rates[0] / 1e6,
+        world=topology.world,
+        bytes=4 * profile.parameters,
+        samples=result["samples"],
+        theory_seconds=None,
+        verified=result["verified"],
+        compute="emulated",
+        versions=versions("torch", "pyspark", "sparkdl_comm"),
+        extra={
+            "predicted": seconds,
+            "error": seconds / measured - 1,
+            "source": at_home and way == SOURCE,
+            "computing": computed.passes,
+            "startup": computed.server.startup,
+        },
+    )

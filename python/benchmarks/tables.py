@@ -1,0 +1,231 @@
+"""Make the tables of the pages from the results beside them.
+
+    python python/benchmarks tables                   # writes them
+    python python/benchmarks tables --check           # exit status 1 if a page is not what its results make
+    python python/benchmarks tables --commands lab    # prints the commands by which the page `lab` has its results measured
+
+In a page a table is between the lines `<!-- table: NAME -->` and `<!-- end -->`; the lines between them are replaced. NAME is
+a key of TABLES in the page's table.py. A table whose results do not exist yet says so.
+"""
+
+from __future__ import annotations
+
+import argparse
+import re
+import statistics
+import sys
+from collections.abc import Callable, Iterable, Sequence
+from dataclasses import dataclass
+from importlib import import_module
+from pathlib import Path
+
+from lab.results import Origin, Row, read
+
+from sparkdl_comm.errors import InputError
+
+PAGES = Path(__file__).parent
+MIB = 1 << 20
+#: Least number of samples of which the middle half is shown; of fewer the whole range is.
+QUARTILES_FROM = 8
+#: Least number of samples for a verdict.
+COMPARED_FROM = 3
+
+#: Columns of many tables.
+PAPER = ("", "paper", "ours", "verdict")
+PEER = ("", "in the same run", "ours", "verdict")
+
+Line = tuple[str, ...]
+_MARKED = re.compile(r"(<!-- table: (\S+) -->\n)(.*?)(<!-- end -->)", re.DOTALL)
+_COMMAND = re.compile(r"^    (python (?:.*\\\n)*.*)$", re.MULTILINE)
+_NONE = "*Not measured at a commit whose samples are kept; the commands below write them.*\n"
+
+
+class Data:
+    """Results for one table. The files that it reads must be of one commit.
+
+    :param folder: of the pages, whose folders have results/NAME.json.
+    """
+
+    def __init__(self, folder: Path = PAGES) -> None:
+        self._folder = folder
+        self.origins: dict[str, Origin] = {}
+
+    def rows(self, name: str, **wanted: object) -> list[Row]:
+        """Return the rows of NAME.json whose fields are as wanted, in their order; none if it is not measured yet.
+
+        :raises InputError: a row is not verified, or the code that was measured is not known: without a commit, or
+            with other code than its commit's.
+        """
+        path = next(self._folder.glob(f"*/results/{name}.json"), None)
+        if path is None:
+            return []
+        results = read(path)
+        if results.origin.commit is None or results.origin.dirty:
+            raise InputError(
+                f"{path}: commit the code, and measure again: its commit is {results.origin.commit}, changed"
+            )
+        self.origins[name] = results.origin
+        if wrong := [f"{row.case} {row.algorithm}" for row in results.rows if not row.verified]:
+            raise InputError(f"{path}: not verified: {', '.join(wrong)}")
+        return [row for row in results.rows if all(_value(row, key) == value for key, value in wanted.items())]
+
+    def row(self, name: str, **wanted: object) -> Row | None:
+        """Return the only such row, or None."""
+        found = self.rows(name, **wanted)
+        if len(found) > 1:
+            raise InputError(f"{name}.json: {len(found)} rows are {wanted}, and one is wanted")
+        return found[0] if found else None
+
+    def source(self) -> str:
+        """Return one line: commit, date, machine.
+
+        :raises InputError: the files used are of several commits, or of several machines.
+        """
+        for kind in ("commit", "cpu", "cores"):
+            told = {getattr(origin, kind) for origin in self.origins.values()}
+            if len(told) > 1:
+                names = ", ".join(f"{name}: {getattr(origin, kind)}" for name, origin in self.origins.items())
+                raise InputError(f"one table is of one {kind}, but {names}: measure those again that are older")
+        first = min(self.origins.values(), key=lambda origin: origin.date)
+        load = max(origin.load for origin in self.origins.values())
+        return (
+            f"Commit {(first.commit or '')[:7]}, {first.date[:10]}, {first.cores} cores of {first.cpu}, Linux {first.kernel}, "
+            f"torch {first.versions.get('torch', '-')}, Spark {first.versions.get('pyspark', '-')}; "
+            f"load before the runs at most {load:.1f}."
+        )
+
+
+@dataclass(frozen=True)
+class Table:
+    """``lines`` makes them of results; of results that do not exist yet it makes none."""
+
+    columns: Line
+    lines: Callable[[Data], Iterable[Line]]
+
+
+def tables(page: str) -> dict[str, Table]:
+    """Return the tables of a page by the name that it knows them by."""
+    found: dict[str, Table] = import_module(f"benchmarks.{page}.table").TABLES
+    return found
+
+
+def made(name: str, page: str, folder: Path = PAGES) -> str:
+    """Return a page with its tables made from results.
+
+    :param name: of the page. ``page``: its text. ``folder``: of the pages.
+    :raises InputError: an unknown table, a marker without its end, results that are not verified or of no commit, or
+        results whose command is not on the page.
+    """
+    if not len(_MARKED.findall(page)) == page.count("<!-- table:") == page.count("<!-- end -->"):
+        raise InputError("each `<!-- table: NAME -->` needs an `<!-- end -->`, both on lines of their own")
+    known = tables(name)
+
+    def table(match: re.Match[str]) -> str:
+        if match[2] not in known:
+            raise InputError(f"table {match[2]!r}: must be one of {', '.join(known)} ({name}/table.py)")
+        return match[1] + _lines(known[match[2]], page, Data(folder)) + match[4]
+
+    return _MARKED.sub(table, page)
+
+
+def _lines(table: Table, page: str, data: Data) -> str:
+    lines = list(table.lines(data))
+    if not lines:
+        return _NONE
+    told = [_options(command) for command in commands(page)]
+    for source, origin in data.origins.items():
+        if _options(origin.command) not in told:
+            raise InputError(f"{source}.json is what `{origin.command}` measured, which the page does not tell")
+    cells = [table.columns, *(("---",) * len(table.columns),), *lines]
+    return "".join(f"| {' | '.join(line)} |\n" for line in cells) + f"\n{data.source()}\n"
+
+
+def commands(page: str) -> list[str]:
+    """Return the commands of a page's indented lines; long ones are broken by a backslash."""
+    return [" ".join(found.replace("\\\n", " ").split()) for found in _COMMAND.findall(page)]
+
+
+def _options(command: str) -> list[str]:
+    """Return a command's options, without folders: results may be older than where programs and files are now."""
+    words = command.split()
+    first = next((index for index, word in enumerate(words) if word.startswith("--")), len(words))
+    return [Path(word).name if "/" in word else word for word in words[first:]]
+
+
+def main(words: Sequence[str]) -> int:
+    parser = argparse.ArgumentParser(
+        prog="python python/benchmarks tables",
+        description=__doc__,
+        formatter_class=argparse.RawDescriptionHelpFormatter,
+    )
+    parser.add_argument("--check", action="store_true", help="change nothing")
+    parser.add_argument("--folder", type=Path, default=PAGES, help="of pages and results")
+    parser.add_argument("--commands", metavar="PAGE", help="print those of a page")
+    options = parser.parse_args(words)
+    if options.commands:
+        page = options.folder / options.commands / "README.md"
+        if not page.is_file():
+            parser.error(f"--commands {options.commands}: there is no {page}")
+        print("\n".join(commands(page.read_text())))
+        return 0
+    status = 0
+    for path in sorted(options.folder.glob("*/README.md")):
+        text, name = path.read_text(), path.parent.name
+        try:
+            wanted = made(name, text, options.folder)
+        except InputError as error:
+            print(f"{name}: {error}", file=sys.stderr)
+            status = 1
+            continue
+        if wanted != text and options.check:
+            print(f"{name}: its tables are not what the results make: run `make tables`", file=sys.stderr)
+            status = 1
+        elif wanted != text:
+            path.write_text(wanted)
+            print(f"{name}: written")
+    return status
+
+
+def _value(row: Row, key: str) -> object:
+    return getattr(row, key) if hasattr(row, key) else row.extra.get(key)
+
+
+def spread(samples: Sequence[float]) -> tuple[float, float]:
+    """Return the lower and the upper quartile, of few samples the least and the largest."""
+    if len(samples) < QUARTILES_FROM:
+        return min(samples), max(samples)
+    lower, _, upper = statistics.quantiles(samples, n=4, method="inclusive")
+    return lower, upper
+
+
+def seconds(row: Row) -> str:
+    """Return the median with what `spread` says: `0.161 s (0.160 to 0.163)`, or in ms."""
+    values = [row.seconds, *spread(row.samples)]
+    unit, factor = ("s", 1.0) if row.seconds >= 0.1 else ("ms", 1e3)
+    middle, lower, upper = (f"{value * factor:.3g}" for value in values)
+    return f"{middle} {unit} ({lower} to {upper})"
+
+
+def with_theory(row: Row) -> str:
+    return seconds(row) if row.ratio is None else f"{seconds(row)}, {row.ratio:.2f} x theory"
+
+
+def beside(ours: Row, other: Row) -> str:
+    """Return a verdict: `faster: 0.51 of its time`. Where the two spreads overlap, or samples are few, no difference is
+    claimed."""
+    if min(len(ours.samples), len(other.samples)) < COMPARED_FROM:
+        return f"too few samples: {ours.seconds / other.seconds:.2f} of its time"
+    (low, high), (other_low, other_high) = spread(ours.samples), spread(other.samples)
+    word = "faster" if high < other_low else "slower" if low > other_high else "no difference shown"
+    return f"{word}: {ours.seconds / other.seconds:.2f} of its time"
+
+
+def of_paper(ours: float, paper: float, figure: str = "the paper's") -> str:
+    """Return a verdict on the paper's figure, where more is better: `the paper's **missed**: 0.75 of it`."""
+    word = "reached" if round(ours / paper, 2) >= 1 else "**missed**"
+    return f"{figure} {word}: {ours / paper:.2f} of it"
+
+
+def at_most(ratio: float, aim: float) -> str:
+    """Return a verdict on an aim."""
+    return f"reached: {ratio:.2f}" if round(ratio, 2) <= aim else f"**missed**: {ratio:.2f}"

@@ -1,0 +1,88 @@
+"""Options that a benchmark refuses before it measures anything."""
+
+from collections.abc import Callable
+
+import pytest
+
+#: Benchmark, options, and what it says.
+REFUSED = [
+    ("collectives", "--topology star:2 --rate 100,200", "--rate: star:2 has 1 rails"),
+    ("collectives", "--topology bcube:2,2 --algorithms mst", "mst: bcube:2,2 fits bml, lp, ring"),
+    ("compression", "--topology bcube:2,2", "one NIC each"),
+    ("compression", "--topology ring:3", "ring:3"),
+    ("compression", "--topology star:3 --algorithms hitopk,best", "--algorithms: best: there are hitopk"),
+    ("compression", "--topology star:3 --density 2", "--density: must be above 0"),
+    ("compression", "--density 0", "--density: must be above 0 and at most 1, not 0"),
+    ("compression", "--density 1.5", "--density: must be"),
+    ("compression", "--density nan", "--density: must be"),
+    ("compression", "--operators exact,best", "--operators: operator 'best': there are mstopk, exact, topk, dgc"),
+    ("compression", "--counts 4M", "--counts: must be whole numbers"),
+    ("compression", "--counts 1024,0", "--counts: must be whole numbers, at least 1"),
+    ("compression", "--distributions flat", "--distributions: flat: there are gaussian, gradient-like"),
+    ("compression/cache", "--topology ring:3", "ring:3"),
+    ("compression/cache", "--copies 0", "0"),
+    ("compression/convergence", "--tasks mnist", "--tasks: mnist: there are lenet5, resnet, transformer"),
+    ("compression/convergence", "--ways dense,best", "--ways: best: there are dense, exact, mstopk, topk"),
+    ("compression/convergence", "--topology ring:3", "ring:3"),
+    ("compression/convergence", "--rates fast", "--rates: must be numbers of Mbit/s"),
+    ("compression/convergence", "--density 2", "--density: must be above 0"),
+    ("compression/convergence", "--seeds 0", "--seeds: 0 is not"),
+    ("compression/pto", "--loopback --gathers gang,mst", "mst: on star:8, gang, bml, lp, ring"),
+    ("compression/pto", "--loopback --gathers gang,no-such", "no-such: on star:8, gang, bml, lp, ring"),
+    ("compression/record", "--topology ring:3", "ring:3"),
+    ("compression/record", "--sides 16,x", "--sides: must be whole numbers"),
+    ("compression/record", "--sides 4,16 --epochs 2,2", "--sides: must be whole numbers, at least 8"),
+    ("compression/record", "--epochs 2,2", "as many numbers as --sides, 3, not 2"),
+    ("compression/record", "--density 2", "--density: must be above 0 and at most 1, not 2"),
+    ("compression/record", "--seeds 0", "--seeds: 0 is not"),
+    ("fabric", "--train --setting C7-N1", "--settings C7-N1: there are C0, C1"),
+    ("fabric", "--train --systems gloo", "gloo: there are fabric, fabric-TAU"),
+    ("fabric", "--train --systems fabric-0", "async:0"),
+    ("fabric", "--train --workers 1", "--workers 1: at least 2"),
+    ("fabric", "--train --rate nan", "--rate nan"),
+    ("fabric", "--lda --systems ddp", "--systems ddp: "),
+    ("fabric", "--lda --train", "one of --scheduler"),
+    ("fabric", "", "one of --scheduler, --simulate, --train and --lda"),
+    ("fabric", "--scheduler 10 --simulate", "one of --scheduler, --simulate, --train and --lda"),
+    ("fabric", "--scheduler 0", "--scheduler: must be whole numbers, at least 1"),
+    ("fabric", "--simulate --settings C7-N1", "--settings C7-N1"),
+    ("fabric", "--simulate --systems gloo", "gloo: there are"),
+    ("fabric", "--simulate --systems fabric-0", "fabric-TAU='async:0'"),
+    ("jobs", "--systems bml@ring:3", "unknown kind 'ring'"),
+    ("jobs", "--systems ddp@bcube:2,2", "one NIC per host"),
+    ("jobs", "--rows 0", "--rows: must be whole numbers, at least 1"),
+    ("jobs", "--exchange 0", "--exchange: must be numbers above 0"),
+    ("jobs", "--loop decoupled --systems auto@star:2", "collective.loop=decoupled: cheapest and auto may choose"),
+    ("jobs", "--profile lenet6", "--profile: invalid choice: 'lenet6' (choose from"),
+    ("jobs", "--systems gloo+topk:0.1@star:2", "strategy gloo"),
+    ("jobs", "--systems ddp+topk:0.1@star:2", "sends whole gradients"),
+    ("lab", "--topologies ring:3", "ring:3"),
+    ("lab", "--rates fast", "fast"),
+    ("peers", "--topology ring:3", "unknown kind 'ring'"),
+    ("peers", "--topology bcube:2,2", "one NIC per host"),
+    ("peers", "--rate inf", "--rate: must be Mbit/s, of at least 1 bit/s, not inf"),
+    ("peers", "--peers gloo,nccl", "--peers: nccl: there are gloo"),
+    ("peers", "--profile lenet6", "--profile: invalid choice: 'lenet6' (choose from"),
+    ("ps", "--topology star:2 --batching whole,sideways", "--batching: sideways: there are whole"),
+    ("ps", "--topology star:2 --model real:vgg --rate auto:1", "give Mbit/s"),
+    ("ps", "--topology star:2 --model vgg99", "profile 'vgg99' is not known"),
+    ("ps", "--topology star:2 --rate fast", "--rate fast"),
+    ("scale/auto", "--ways ring,rnig", "--ways rnig: strategy 'rnig' is unknown"),
+    (
+        "scale/auto",
+        "--ways ring+decuopled",
+        "--ways ring+decuopled: spark.sparkdl.comm.strategy='ring+decuopled': must be",
+    ),
+    (
+        "scale/auto",
+        "--ways ps+hole",
+        "--ways ps+hole: spark.sparkdl.comm.strategy='ps+hole': must be ps, or ps+BATCHING",
+    ),
+    ("scale/auto", "--profiles vgg19,lenet6", "--profiles: lenet6: there are alexnet"),
+    ("nothing", "", "Benchmarks: bigdl, collectives"),
+]
+
+
+@pytest.mark.parametrize(("name", "words", "said"), REFUSED)
+def test_refused(name: str, words: str, said: str, refused: Callable[..., str]) -> None:
+    assert said in refused(name, *words.split())
