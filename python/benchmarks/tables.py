@@ -1,11 +1,12 @@
-"""Make the tables of the pages from the results beside them.
+"""Make the tables and charts of the pages from the results beside them.
 
     python python/benchmarks tables                   # writes them
     python python/benchmarks tables --check           # exit status 1 if a page is not what its results make
     python python/benchmarks tables --commands lab    # prints the commands by which the page `lab` has its results measured
 
-In a page a table is between the lines `<!-- table: NAME -->` and `<!-- end -->`; the lines between them are replaced. NAME is
-a key of TABLES in the page's table.py. A table whose results do not exist yet says so.
+A page is README.md, and appendix.md if there is one. A table is between the lines `<!-- table: NAME -->` and `<!-- end -->`;
+the lines between them are replaced. NAME is a key of TABLES in the page's table.py. A table whose results do not exist yet
+says so. If table.py has a function `chart`, it makes the page's chart.svg.
 """
 
 from __future__ import annotations
@@ -14,13 +15,15 @@ import argparse
 import re
 import statistics
 import sys
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from importlib import import_module
 from pathlib import Path
+from types import ModuleType
 
 from lab.results import Origin, Row, read
 
+from benchmarks import charts
 from sparkdl_comm.errors import InputError
 
 PAGES = Path(__file__).parent
@@ -37,6 +40,7 @@ PEER = ("", "in the same run", "ours", "verdict")
 Line = tuple[str, ...]
 _MARKED = re.compile(r"(<!-- table: (\S+) -->\n)(.*?)(<!-- end -->)", re.DOTALL)
 _COMMAND = re.compile(r"^    (python (?:.*\\\n)*.*)$", re.MULTILINE)
+_APPENDIX = "Each row is of one run. [The appendix](appendix.md) has the commit and the machine of each."
 _NONE = "*Not measured at a commit whose samples are kept; the commands below write them.*\n"
 
 
@@ -97,52 +101,83 @@ class Data:
 
 @dataclass(frozen=True)
 class Table:
-    """``lines`` makes them of results; of results that do not exist yet it makes none."""
+    """``lines`` makes them of results; of results that do not exist yet it makes none.
+
+    ``is_summary``: its lines are of several runs, and stand in other tables of the page too.
+    """
 
     columns: Line
     lines: Callable[[Data], Iterable[Line]]
+    is_summary: bool = False
+
+
+def summary(known: Mapping[str, Table], picks: Sequence[tuple[str, str, str, str]]) -> Table:
+    """Return a table of lines of other tables.
+
+    :param picks: of each line what to put before its first cell, its table, and what its first and second cell begin
+        with.
+    """
+
+    def lines(data: Data) -> Iterator[Line]:
+        for what, name, about, peer in picks:
+            for line in known[name].lines(data):
+                if line[0].startswith(about) and line[1].startswith(peer):
+                    yield what + line[0], *line[1:]
+
+    return Table(("", "paper or peer", "ours", "verdict"), lines, is_summary=True)
+
+
+def _module(page: str) -> ModuleType:
+    return import_module(f"benchmarks.{page}.table")
 
 
 def tables(page: str) -> dict[str, Table]:
     """Return the tables of a page by the name that it knows them by."""
-    found: dict[str, Table] = import_module(f"benchmarks.{page}.table").TABLES
+    found: dict[str, Table] = _module(page).TABLES
     return found
 
 
-def made(name: str, page: str, folder: Path = PAGES) -> str:
-    """Return a page with its tables made from results.
+def made(name: str, text: str, told: Sequence[str], folder: Path = PAGES) -> str:
+    """Return a file of a page with its tables made from results.
 
-    :param name: of the page. ``page``: its text. ``folder``: of the pages.
+    :param name: of the page. ``text``: of the file. ``told``: commands of the page. ``folder``: of the pages.
     :raises InputError: an unknown table, a marker without its end, results that are not verified or of no commit, or
         results whose command is not on the page.
     """
-    if not len(_MARKED.findall(page)) == page.count("<!-- table:") == page.count("<!-- end -->"):
+    if not len(_MARKED.findall(text)) == text.count("<!-- table:") == text.count("<!-- end -->"):
         raise InputError("each `<!-- table: NAME -->` needs an `<!-- end -->`, both on lines of their own")
     known = tables(name)
 
     def table(match: re.Match[str]) -> str:
         if match[2] not in known:
             raise InputError(f"table {match[2]!r}: must be one of {', '.join(known)} ({name}/table.py)")
-        return match[1] + _lines(known[match[2]], page, Data(folder)) + match[4]
+        return match[1] + _lines(known[match[2]], told, Data(folder)) + match[4]
 
-    return _MARKED.sub(table, page)
+    return _MARKED.sub(table, text)
 
 
-def _lines(table: Table, page: str, data: Data) -> str:
+def _lines(table: Table, told: Sequence[str], data: Data) -> str:
     lines = list(table.lines(data))
     if not lines:
         return _NONE
-    told = [_options(command) for command in commands(page)]
+    known = [_options(command) for command in told]
     for source, origin in data.origins.items():
-        if _options(origin.command) not in told:
+        if _options(origin.command) not in known:
             raise InputError(f"{source}.json is what `{origin.command}` measured, which the page does not tell")
     cells = [table.columns, *(("---",) * len(table.columns),), *lines]
-    return "".join(f"| {' | '.join(line)} |\n" for line in cells) + f"\n{data.source()}\n"
+    about = _APPENDIX if table.is_summary else data.source()
+    return "".join(f"| {' | '.join(line)} |\n" for line in cells) + f"\n{about}\n"
 
 
-def commands(page: str) -> list[str]:
+def files(page: Path) -> list[Path]:
+    """Return the files of a page that have text."""
+    return [path for path in (page / "README.md", page / "appendix.md") if path.is_file()]
+
+
+def commands(page: Path) -> list[str]:
     """Return the commands of a page's indented lines; long ones are broken by a backslash."""
-    return [" ".join(found.replace("\\\n", " ").split()) for found in _COMMAND.findall(page)]
+    found = [each for path in files(page) for each in _COMMAND.findall(path.read_text())]
+    return [" ".join(each.replace("\\\n", " ").split()) for each in found]
 
 
 def _options(command: str) -> list[str]:
@@ -163,27 +198,38 @@ def main(words: Sequence[str]) -> int:
     parser.add_argument("--commands", metavar="PAGE", help="print those of a page")
     options = parser.parse_args(words)
     if options.commands:
-        page = options.folder / options.commands / "README.md"
-        if not page.is_file():
-            parser.error(f"--commands {options.commands}: there is no {page}")
-        print("\n".join(commands(page.read_text())))
+        page = options.folder / options.commands
+        if not files(page):
+            parser.error(f"--commands {options.commands}: there is no {page}/README.md")
+        print("\n".join(commands(page)))
         return 0
     status = 0
-    for path in sorted(options.folder.glob("*/README.md")):
-        text, name = path.read_text(), path.parent.name
+    for page in sorted(path.parent for path in options.folder.glob("*/README.md")):
         try:
-            wanted = made(name, text, options.folder)
+            wanted = _wanted(page, options.folder)
         except InputError as error:
-            print(f"{name}: {error}", file=sys.stderr)
+            print(f"{page.name}: {error}", file=sys.stderr)
             status = 1
             continue
-        if wanted != text and options.check:
-            print(f"{name}: its tables are not what the results make: run `make tables`", file=sys.stderr)
-            status = 1
-        elif wanted != text:
-            path.write_text(wanted)
-            print(f"{name}: written")
+        for path, text in wanted.items():
+            if path.is_file() and path.read_text() == text:
+                continue
+            if options.check:
+                print(f"{page.name}/{path.name} is not what the results make: run `make tables`", file=sys.stderr)
+                status = 1
+            else:
+                path.write_text(text)
+                print(f"{page.name}/{path.name}: written")
     return status
+
+
+def _wanted(page: Path, folder: Path) -> dict[Path, str]:
+    """Return what the files of a page must have in them."""
+    told = commands(page)
+    found = {path: made(page.name, path.read_text(), told, folder) for path in files(page)}
+    if hasattr(_module(page.name), "chart"):
+        found[page / "chart.svg"] = charts.svg(_module(page.name).chart(Data(folder)))
+    return found
 
 
 def _value(row: Row, key: str) -> object:
@@ -204,6 +250,11 @@ def seconds(row: Row) -> str:
     unit, factor = ("s", 1.0) if row.seconds >= 0.1 else ("ms", 1e3)
     middle, lower, upper = (f"{value * factor:.3g}" for value in values)
     return f"{middle} {unit} ({lower} to {upper})"
+
+
+def bar(row: Row, series: str = "") -> charts.Bar:
+    """Return the median as a chart's bar, with what `spread` says."""
+    return charts.Bar(series or row.algorithm, row.seconds, *spread(row.samples))
 
 
 def with_theory(row: Row) -> str:

@@ -26,7 +26,12 @@ from sparkdl_comm.errors import InputError
 FORMAT = 1
 _ROOT = Path(__file__).parents[2]
 #: What decides what is measured, as pathspecs of git. Files of results are not part of it: runs write them one after another.
-_CODE = ("sparkdl_comm", "python", "scala", *(f":(exclude)python/benchmarks/*{end}" for end in (".json", ".md")))
+_CODE = (
+    "sparkdl_comm",
+    "python",
+    "scala",
+    *(f":(exclude)python/benchmarks/*{end}" for end in (".json", ".md", ".svg")),
+)
 _PACKAGES = ("sparkdl_comm", "torch", "numpy", "pyspark", "pandas", "pyarrow")
 _GIT_SECONDS = 30
 

@@ -6,7 +6,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from benchmarks import tables
+from benchmarks import charts, tables
 from benchmarks.breakdown import PARTS
 from benchmarks.compression.table import HITOPK_STEPS
 from benchmarks.ibatch.table import kept, tried
@@ -63,7 +63,7 @@ def test_pages_and_data_agree() -> None:
 
 
 def test_every_table_is_on_a_page_and_every_file_in_a_table() -> None:
-    pages = "".join(path.read_text() for path in PAGES.glob("*/README.md"))
+    pages = "".join(path.read_text() for page in PAGES.iterdir() for path in tables.files(page))
     assert [pages.count(f"<!-- table: {name} -->") for name in TABLES] == [1] * len(TABLES)
     used: set[str] = set()
     for table in TABLES.values():
@@ -77,7 +77,7 @@ def test_a_table_is_written_between_its_markers(folder: Path, capsys: pytest.Cap
     arguments = ["--folder", str(folder)]
     assert tables.main(["--check", *arguments]) == 1
     assert (folder / "ps" / "README.md").read_text() == PAGE
-    assert "ps: its tables are not what the results make" in capsys.readouterr().err
+    assert "ps/README.md is not what the results make" in capsys.readouterr().err
     assert tables.main(arguments) == 0
     lines = (folder / "ps" / "README.md").read_text().splitlines()
     assert lines[3:6] == [
@@ -99,11 +99,11 @@ def test_what_is_not_measured_is_said_to_be_so(folder: Path) -> None:
 def test_a_table_is_of_one_commit_and_one_machine(tmp_path: Path, changes: dict[str, str]) -> None:
     save(tmp_path, "lp-2", row("lp", 1.0, case="reduce", theory_seconds=1.0))
     save(tmp_path, "lp-9", row("lp", 1.0, case="reduce", theory_seconds=1.0), **changes)
-    page = f"<!-- table: pipeline -->\n<!-- end -->\n\n    {COMMAND}\n"
+    page = "<!-- table: pipeline -->\n<!-- end -->\n"
     with pytest.raises(
         InputError, match=f"one {next(iter(changes))}, but lp-2: .*lp-9: {next(iter(changes.values()))}"
     ):
-        tables.made("collectives", page, tmp_path)
+        tables.made("collectives", page, [COMMAND], tmp_path)
 
 
 @pytest.mark.parametrize(
@@ -532,6 +532,8 @@ def test_every_table_has_its_lines(tmp_path: Path) -> None:
         save(tmp_path, name, *rows)
     counts = {}
     for name, table in TABLES.items():
+        if table.is_summary:
+            continue
         lines = list(table.lines(Data(tmp_path)))
         assert all(len(line) == len(table.columns) for line in lines)
         counts[name] = len(lines)
@@ -613,6 +615,31 @@ def test_every_table_has_its_lines(tmp_path: Path) -> None:
     }
 
 
+def test_lines_of_other_tables_stand_in_a_summary(folder: Path) -> None:
+    picks = [("one machine, ", "ps", "lenet5", "0.1 s"), ("", "ps", "vgg", ""), ("", "ps", "lenet5", "9 s")]
+    [line] = tables.summary(TABLES, picks).lines(Data(folder))
+    [there] = TABLES["ps"].lines(Data(folder))
+    assert line == ("one machine, " + there[0], *there[1:])
+
+
+def test_a_summary_has_at_most_twelve_lines() -> None:
+    for name, table in TABLES.items():
+        assert not table.is_summary or 0 < len(list(table.lines(Data()))) <= 12, name
+
+
+def test_a_chart_has_a_bar_for_each_value_and_round_ticks() -> None:
+    bars = [charts.Bar("ours", 3.0, 2.0, 4.0), charts.Bar("theirs", 8.0, 8.0, 8.0)]
+    drawn = charts.svg(charts.Chart("Seconds <of> two", "s", [("star:3", bars)]))
+    assert "Seconds &lt;of&gt; two" in drawn
+    assert [f'width="{460 * value / 8:.1f}"' in drawn for value in (3, 8, 4)] == [True, True, False]
+    assert drawn.count('stroke="#222222"') == 1, "one value has a range"
+    assert [charts._ticks(most) for most in (8.0, 0.3, 97.0)] == [
+        [0, 1, 2, 3, 4, 5, 6, 7, 8],
+        [0, 0.05, 0.1, 0.15, 0.2, 0.25, 0.3],
+        [0, 20, 40, 60, 80],
+    ]
+
+
 def test_commands_of_a_page(folder: Path, capsys: pytest.CaptureFixture[str]) -> None:
     (folder / "ps" / "README.md").write_text(PAGE + "\ntext\n\n    python python/benchmarks lab\n")
     assert tables.main(["--folder", str(folder), "--commands", "ps"]) == 0
@@ -623,8 +650,7 @@ def test_commands_of_a_page(folder: Path, capsys: pytest.CaptureFixture[str]) ->
 
 def test_every_command_writes_what_a_table_reads() -> None:
     """Of all pages: each to a file of its own in its page's results, which a table would use."""
-    pages = [path.read_text() for path in PAGES.glob("*/README.md")]
-    told = [command for page in pages for command in tables.commands(page)]
+    told = [command for page in PAGES.iterdir() for command in tables.commands(page)]
     wanted = {Path(command.split(" --json ")[1]).stem for command in told}
     asked: set[str] = set()
 

@@ -1,4 +1,4 @@
-"""python/topics: sampling topics of words, and how well they foretell others."""
+"""Topics of documents: sampling topics of words, and how well they foretell others."""
 
 from __future__ import annotations
 

@@ -8,8 +8,21 @@ from functools import partial
 from statistics import fmean, stdev
 
 from benchmarks.breakdown import PARTS
+from benchmarks.charts import Chart
 from benchmarks.ibatch.table import kept
-from benchmarks.tables import COMPARED_FROM, PEER, Data, Line, Table, beside, of_paper, seconds, with_theory
+from benchmarks.tables import (
+    COMPARED_FROM,
+    PEER,
+    Data,
+    Line,
+    Table,
+    bar,
+    beside,
+    of_paper,
+    seconds,
+    summary,
+    with_theory,
+)
 from lab.results import Row
 
 #: The CommLib paper's table 3: throughput, % of linear scaling, on 16 hosts of 8 GPUs; "dense" stands beside a tree.
@@ -50,6 +63,8 @@ HITOPK_STEPS = {
     "all-gather inside": "gather_inside",
     "adding up": "add",
 }
+#: What the chart has.
+CHART = ("hitopk", "naive-ag", "torus2d")
 #: Share by which a measured time may differ from theory.
 THEORY_MISSED = 0.15
 
@@ -252,6 +267,15 @@ SEVERAL = (
 )
 
 
+def chart(data: Data) -> Chart:
+    """Sums over hosts, by density."""
+    groups = [
+        (f"density {density}", [bar(row) for row in data.rows(f"compress-{density}") if row.algorithm in CHART])
+        for density in ("0.001", "0.01", "0.03", "0.1")
+    ]
+    return Chart("A sum of 25 million gradients on four hosts of two ranks, links of 200 Mbit/s", "s", groups)
+
+
 TABLES = {
     "selection": Table(PEER, partial(selection, results="compress-operators")),
     "selection_gpu": Table(PEER, partial(selection, results="compress-gpu", operators=("mstopk", "dgc"))),
@@ -267,3 +291,20 @@ TABLES = {
         for end, names in measured.items()
     },
 }
+TABLES["compression"] = summary(
+    TABLES,
+    [
+        ("selecting, CPU: ", "selection", "`exact`, gaussian, 4,194,304", ""),
+        ("selecting, GPU: ", "selection_gpu", "`mstopk`, gaussian, 4,194,304", ""),
+        ("`hitopk`, ", "sparse_sums", "25,000,000 elements, density 0.01", "`naive-ag`"),
+        ("`hitopk`, ", "sparse_sums", "25,000,000 elements, density 0.01", "`torus2d`"),
+        ("`hitopk`, ", "sparse_sums_large", "110,000,000", "`torus2d`"),
+        ("accuracy, ", "accuracy_lenet5", "`hitopk-momentum`", ""),
+        ("accuracy, ", "accuracy", "`hitopk-momentum`, resnet", ""),
+        ("accuracy, ", "accuracy", "`hitopk-momentum`, transformer", ""),
+        ("throughput, ", "throughput", "`hitopk+exact:0.001`, vgg19", ""),
+        ("throughput, ", "throughput_transformer", "`hitopk+exact:0.001`, bert_base", ""),
+        ("`ps`, ", "sparse_pushes", "`ibatch-sparse`", "`ring`"),
+        ("LARS, ", "pto", "norms, `pto-gang`, 2 ranks", ""),
+    ],
+)

@@ -6,8 +6,9 @@ import statistics
 from collections.abc import Iterator, Sequence
 from functools import partial
 
+from benchmarks.charts import Chart
 from benchmarks.fabric.simulation.settings import PAPER as SPEEDUPS
-from benchmarks.tables import PAPER, Data, Line, Table, at_most, beside, of_paper, seconds
+from benchmarks.tables import PAPER, Data, Line, Table, at_most, bar, beside, of_paper, seconds, summary
 from lab.results import Row
 
 #: Seconds that the scheduler may take for so many updates.
@@ -129,6 +130,18 @@ def _race(ours: Row, other: Row, paper: float | None) -> Line:
     return about, f"{paper:.3g} x", gained, f"{of_paper(gain, paper)}; {beside(ours, other)}"
 
 
+def chart(data: Data) -> Chart:
+    """Races on emulated hosts."""
+    groups = [
+        (
+            setting,
+            [bar(row) for kind in ("server", "ring", "ddp") for row in data.rows(f"fabric-trained-{setting}-{kind}")],
+        )
+        for setting in sorted(RACED + RACED_ALONE)
+    ]
+    return Chart("Six workers learn digits on emulated hosts: seconds to an accuracy of 0.92", "s", groups)
+
+
 TABLES = {
     "fabric_scheduler": Table(PAPER, fabric_scheduler),
     "fabric_simulated": Table(PAPER, fabric_simulated),
@@ -140,3 +153,20 @@ TABLES = {
     "fabric_predicted": Table(PAPER, fabric_predicted),
     "fabric_lda": Table(PAPER, fabric_lda),
 }
+TABLES["fabric"] = summary(
+    TABLES,
+    [
+        ("", "fabric_trained", "train C1-N1, `fabric` beside `ring`", ""),
+        ("", "fabric_trained", "train C2-N2, `fabric` beside `ring`", ""),
+        ("", "fabric_trained", "train C2-N2, `fabric` beside `async`", ""),
+        ("", "fabric_trained", "train C3-N3, `fabric` beside `ring`", ""),
+        ("", "fabric_trained", "train C3-N3, `fabric` beside `ddp`", ""),
+        ("", "fabric_trained_alone", "train C3-N1, `fabric` beside `ring`", ""),
+        ("virtual time, ", "fabric_simulated", "C2-N2, `fabric-30` beside `ring-2`, computing 0.1", ""),
+        ("virtual time, ", "fabric_simulated", "C2-N2, `fabric-30` beside `async`, computing 0.1", ""),
+        ("scheduler, ", "fabric_scheduler", "1,000 updates, schedule-drawn", ""),
+        ("replica, ", "fabric_replicated", "C1-N1, Div_max 1000", ""),
+        ("", "fabric_lda", "lda C1-N1, `fabric-30` beside `ring`", ""),
+        ("", "fabric_lda", "lda C1-N1, `fabric-30` beside `async`", ""),
+    ],
+)

@@ -5,7 +5,8 @@ from __future__ import annotations
 from collections.abc import Iterator, Mapping
 from functools import partial
 
-from benchmarks.tables import PAPER, Data, Line, Table, at_most, beside, of_paper, seconds, with_theory
+from benchmarks.charts import Chart
+from benchmarks.tables import PAPER, Data, Line, Table, at_most, bar, beside, of_paper, seconds, summary, with_theory
 from lab.results import Row
 
 #: Speed-up over one node on so many nodes.
@@ -23,6 +24,8 @@ IBATCH_PAPER_72 = (45, 26, 32)
 #: As Autotuner.scala: a smaller share of time is chance, and then the fewest batches stay.
 CHANCE = 0.02
 
+#: What the chart has.
+CHART = ("whole", "layerwise", "ibatch", "ring", "ddp")
 KEPT = ("", "`ibatch` kept", "ours", "verdict")
 SPLIT = ("", "overlapping", "communication", "computation", "iteration")
 #: Numbers of hosts beside one, a file of results for each; and those whose iterations are told by parts.
@@ -188,6 +191,25 @@ def tried(row: Row) -> str:
     return "; ".join(one(name, seconds) for name, seconds in row.extra["tried"].items())
 
 
+def chart(data: Data) -> Chart:
+    """What is fastest on eight hosts."""
+    groups = [
+        (f"{network}, pull {ratio:g} x forward", [bar(row) for row in rows])
+        for network in ("googlenet", "inception_v3", "vgg19")
+        for ratio in (1.2, 2)
+        if (
+            rows := [
+                row for row in data.rows(f"ibatch-rivals-{network}") if row.algorithm in CHART and _pull(row) == ratio
+            ]
+        )
+    ]
+    return Chart("Eight hosts, emulated computing: seconds of an iteration", "s", groups)
+
+
+def _pull(row: Row) -> float:
+    return round(row.extra["pull_seconds"] / row.extra["forward_seconds"], 2)
+
+
 TABLES = {
     "ibatch": Table(KEPT, networks),
     "ibatch_nodes": Table(PAPER, scaling),
@@ -198,3 +220,16 @@ TABLES = {
         for network in ("googlenet", "inception_v3", "vgg19")
     },
 }
+TABLES["ibatch_summary"] = summary(
+    TABLES,
+    [
+        *(
+            (f"{network}, ", f"ibatch_{network}", f"a pull 1.2 x forward: {what}", "")
+            for network in ("googlenet", "inception_v3", "vgg19")
+            for what in ("beside `whole`", "beside `ring`", "beside `ddp`")
+        ),
+        ("", "ibatch_startups", "vgg19, start-up + 20 ms: `paper`", ""),
+        ("", "ibatch_startups", "vgg19, start-up + 70 ms: `paper`", ""),
+        ("", "ibatch_nodes", "inception_v3, 16 nodes", ""),
+    ],
+)

@@ -39,7 +39,7 @@ from lab.bench import Row, measure, versions
 from pyspark.sql import DataFrame, SparkSession
 
 from sparkdl_comm import TorchEstimator, TorchModel, spark_conf
-from sparkdl_comm.errors import ConfError
+from sparkdl_comm.errors import SparkdlCommError
 from sparkdl_comm.networks import LeNet5, SmallLeNet, WidePerceptron, parameter_count
 
 #: Network, rows per step over all ranks, and how many times `--steps` a timed fit does.
@@ -185,6 +185,6 @@ def arguments(parser: ArgumentParser, words: Sequence[str]) -> Namespace:
     options.model = options.model or "googlenet,inception_v3,vgg19"
     try:
         options.cases = network.cases(options)
-    except ConfError as error:
+    except SparkdlCommError as error:
         parser.error(str(error))
     return options

@@ -7,6 +7,7 @@ import statistics
 from collections.abc import Iterator, Sequence
 from functools import partial
 
+from benchmarks.charts import Bar, Chart
 from benchmarks.compression.table import TABLE3_PAPER
 from benchmarks.ibatch.table import IBATCH_NODES, IBATCH_PAPER, IBATCH_PAPER_72, SPLIT
 from benchmarks.scale.prediction import ordered
@@ -36,6 +37,8 @@ AUTO_AIMS = (3.0, 10.0)
 #: So many cells the aims are for: where links stay, and where they change.
 AUTO_CELLS = (2 * len(AUTO), len(AUTO))
 AUTO_STEPS = 20
+#: Labels of the chart that are shorter.
+SHORT = {"exchanges": "compressed sums", "loops": "loops"}
 SUITES = {
     "collectives": "collectives",
     "exchanges": "sums of compressed training",
@@ -255,7 +258,53 @@ def _time(row: Row) -> str:
     return f"{row.seconds:.3g} s" if row.seconds >= 0.1 else f"{row.seconds * 1e3:.3g} ms"
 
 
+def scale(data: Data) -> Iterator[Line]:
+    """What the other tables come to."""
+    aims = f"aims: median {AIMS[0]:g} %, worst {AIMS[1]:g} %"
+    for about, cells, median, worst, verdict in scale_errors(data):
+        if about == "all":
+            yield "cells that the lab has measured", aims, f"{cells} cells: median {median}, worst {worst}", verdict
+    for about, *_, verdict in scale_blind(data):
+        if about.startswith("all "):
+            yield "cells that were simulated before they were measured", aims, f"{about[4:]} cells", verdict
+    for about, _, ours, verdict in scale_predict(data):
+        if about.startswith("all "):
+            yield "predictions from a timeline", f"aim: median {PREDICT_AIM:g} %", f"{about[4:]} cells", verdict
+        elif about == "pairs of strategies":
+            yield about, f"aim: {ORDER_AIM:.0%} in the right order", ours, verdict
+    for about, cells, median, worst, verdict in scale_auto_regrets(data):
+        aim = f"aims: median {AUTO_AIMS[0]:g} %, worst {AUTO_AIMS[1]:g} %"
+        aim = aim if about.endswith("stay") else f"aim: decided again within {AUTO_STEPS} steps"
+        yield f"`auto`, {about}: regret", aim, f"{cells} fits: median {median}, worst {worst}", verdict
+    for about, formula, ours, verdict, _ in scale_fig5(data):
+        if about.startswith("`bml`, bcube:32,2"):
+            yield about, f"BML: {formula} T_F", ours, verdict
+    for about, paper, ours, verdict in scale_commlib(data):
+        if about.startswith(("resnet50, `hitopk`", "vgg19, `torus2d`")):
+            yield about, f"CommLib: {paper} of linear scaling", ours, verdict
+    for about, paper, ours, verdict in scale_ibatch(data):
+        if about == "vgg19_22k, 72 nodes":
+            yield f"{about}: speedup by iBatch; default; layer by layer", f"iBatch: {paper}", ours, verdict
+    for about, driver, *_ in scale_size(data):
+        if about == "1,024 ranks":
+            yield f"{about} meet", "-", f"the driver: {driver}", "-"
+
+
+def chart(data: Data) -> Chart:
+    """Errors of the simulator."""
+    groups: list[tuple[str, list[Bar]]] = []
+    for case, about in {**SUITES, "": "all"}.items():
+        rows = [row for row in data.rows("scale-validation") if case in ("", row.case) and not row.extra["fitted"]]
+        errors = [abs(row.extra["error"]) * 100 for row in rows]
+        found = {"median": statistics.median(errors), "worst": max(errors)}
+        groups.append(
+            (f"{SHORT.get(case, about)}, {len(errors)} cells", [Bar(name, x, x, x) for name, x in found.items()])
+        )
+    return Chart("Simulated seconds beside those that the lab has measured: errors", "%", groups)
+
+
 TABLES = {
+    "scale": Table(("", "paper, or aim", "ours", "verdict"), scale, is_summary=True),
     "scale_errors": Table(("", "cells", "median error", "worst", "at most 5 % and 15 %"), scale_errors),
     "scale_cells": Table(("", "measured", "simulated", "error"), scale_cells),
     "scale_blind": Table(("", "simulated before", "measured", "error"), scale_blind),

@@ -4,7 +4,7 @@ The bridge to the JVM, notices to other executors, publishing and thread wake-up
 that is more than everything else. Before training, all ranks run some iterations of a tiny model without any computation: once
 with a single batch, once with one batch per layer.
 
-The result ranks strategies. It is too low for the step time of a small fit (``python/results/scale.md``).
+The result ranks strategies. It is too low for the step time of a small fit (``python/benchmarks/scale/appendix.md``).
 """
 
 from __future__ import annotations
