@@ -5,7 +5,8 @@ from __future__ import annotations
 from collections.abc import Iterator
 from functools import partial
 
-from benchmarks.tables import PAPER, Data, Line, Table, at_most, beside, seconds
+from benchmarks.charts import Chart
+from benchmarks.tables import PAPER, Data, Line, Table, at_most, bar, beside, seconds, summary
 
 #: The BML paper's figures 6 and 7, less time than its parameter server: the least and the most, %.
 JOBS_PAPER = {"lenet5": (18.7, 56.4), "vgg19": (29.2, 52.1)}
@@ -81,6 +82,16 @@ def jobs_real(data: Data) -> Iterator[Line]:
                 yield about, paper, f"{change}: {seconds(bml)}; {seconds(other)}", f"{judged}{beside(bml, other)}"
 
 
+def chart(data: Data) -> Chart:
+    """BML beside a parameter server and DDP."""
+    groups = [
+        (f"{name}, {rows} rows", [bar(row) for row in data.rows(f"jobs-{name}") if row.extra["rows"] == rows])
+        for name in JOBS_PAPER
+        for rows in sorted({row.extra["rows"] for row in data.rows(f"jobs-{name}")})
+    ]
+    return Chart("Nine hosts, emulated computing: seconds of an iteration", "s", groups)
+
+
 TABLES = {
     "jobs": Table(PAPER, partial(jobs, results="jobs")),
     "job_rates": Table(PAPER, partial(jobs, results="jobs-rates")),
@@ -88,3 +99,16 @@ TABLES = {
     "job_loops": Table(("", "bound, or in the same run", "`decoupled`", "verdict"), job_loops),
     "job_batches": Table(("", "bound, or in the same run", "`ibatch`", "verdict"), job_batches),
 }
+TABLES["jobs_summary"] = summary(
+    TABLES,
+    [
+        ("", "jobs", "lenet5, 128 rows", ""),
+        ("", "jobs", "lenet5, 1024 rows", "-18.7"),
+        ("", "jobs", "vgg19, 4 rows", ""),
+        ("", "jobs", "vgg19, 64 rows", "-29.2"),
+        ("", "jobs_real", "real:lenet5", ""),
+        ("decoupled, ", "job_loops", "`ring`, star:5, exchange 1.5", "`"),
+        ("planned buckets, ", "job_batches", "`lp`, star:5, exchange 1.5 x backward", "2 buckets"),
+        ("planned buckets, ", "job_batches", "`lp`, star:5, exchange 1.5 x backward", "12 buckets"),
+    ],
+)

@@ -9,7 +9,8 @@ from __future__ import annotations
 from collections.abc import Iterator
 from statistics import fmean
 
-from benchmarks.tables import MIB, PAPER, Data, Line, Table, at_most, beside, of_paper, seconds
+from benchmarks.charts import Chart
+from benchmarks.tables import MIB, PAPER, Data, Line, Table, at_most, bar, beside, of_paper, seconds
 from lab.results import Row
 
 #: How section 4.2 may number the loops. It says that Alg. 3 takes max(comm, compt), and Alg. 1 and 2 comm + compt; in the
@@ -153,7 +154,34 @@ def by_block(data: Data) -> Iterator[Line]:
             yield about, f"{row.extra['predicted']:.3g} s", seconds(row), verdict
 
 
+def main_lines(data: Data) -> Iterator[Line]:
+    """What the other tables come to."""
+    for about, paper, ours, verdict in training(data):
+        if "as 4.2" in paper:
+            yield about, paper, ours, verdict
+    for about, paper, *_, mean, verdict in by_size(data):
+        if about.endswith("`mst`"):
+            yield f"{about}, mean of four sizes", f"{paper} x", f"{mean} x", verdict
+    for about, first, *_, last, growth in by_ranks(data):
+        if about in ("broadcast: `lp`", "broadcast: `mst`"):
+            yield f"{about}, 4 MiB, from 2 ranks to 9", "-", f"{first} s to {last} s", growth
+    for about, predicted, ours, verdict in by_block(data):
+        if about.startswith("broadcast") and about.endswith("best"):
+            yield f"{about} block", f"predicted: {predicted}", ours, verdict
+
+
+def chart(data: Data) -> Chart:
+    """Iterations by loop."""
+    groups = [
+        (f"{network}, {loop}", [bar(row) for row in data.rows(f"lp-{network}", loop=loop)])
+        for network in PROFILE_PAPER
+        for loop in ("root-overlap", "root", "all-reduce")
+    ]
+    return Chart("Four hosts, emulated computing: seconds of an iteration, by loop", "s", groups)
+
+
 TABLES = {
+    "lp": Table(("", "paper, or prediction", "ours", "verdict"), main_lines, is_summary=True),
     "lp_training": Table(PAPER, training),
     "lp_exchanges": Table(
         ("", "the paper's table 2, as 4.2 describes the loops", "as 3.3 numbers them", "emulated"), exchanges
