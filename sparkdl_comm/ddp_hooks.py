@@ -28,15 +28,15 @@ import torch
 import torch.distributed as dist
 
 from sparkdl_comm.collectives.communicator import Communicator
-from sparkdl_comm.collectives.engine.base import Work
 from sparkdl_comm.collectives.group import CollectiveGroup
 from sparkdl_comm.collectives.rank_group import RankGroup
 from sparkdl_comm.collectives.torch_gang import communicator
+from sparkdl_comm.collectives.work import Work
 from sparkdl_comm.compress.compressed_sum import CompressedSum, NaiveAllGather
 from sparkdl_comm.compress.flat_range import FlatRange
 from sparkdl_comm.compress.hitopk import HiTopK
 from sparkdl_comm.compress.sparsifier import Sparsifier
-from sparkdl_comm.compress.stages import StagedExchange, StageRunner
+from sparkdl_comm.compress.stages import StageRunner
 from sparkdl_comm.conf import DEFAULT_COMPRESSION, PREFIX, CommConf, Compression
 from sparkdl_comm.conf.strategy import CHEAPEST
 from sparkdl_comm.errors import ConfError, InputError
@@ -71,7 +71,7 @@ class DdpSums:
             self._sum = NaiveAllGather(self._sparsifier, _whole_range, self._group, ranks.world)
         self._stages = StageRunner("sparkdl-comm-compression")
 
-    def start(self, index: int, gradients: torch.Tensor, parameters_key: Hashable, is_last: bool) -> StagedExchange:
+    def start(self, index: int, gradients: torch.Tensor, parameters_key: Hashable, is_last: bool) -> Work[None]:
         """Begin to replace ``gradients``, float32 ``[n]``, bucket ``index`` of the step, by their sum over the ranks.
 
         :param parameters_key: identifies the parameters in the bucket.
@@ -130,18 +130,8 @@ def all_reduce_hook(algorithm: str) -> Hook:
 
     def hook(state: Any, bucket: dist.GradBucket) -> torch.futures.Future[torch.Tensor]:
         gradients = bucket.buffer()
-        devices: Any = [gradients.device] if gradients.is_cuda else None
-        result: torch.futures.Future[torch.Tensor] = torch.futures.Future(devices=devices)
-
-        def on_end(job: Work) -> None:
-            if job.error is None:
-                result.set_result(gradients)
-            else:
-                result.set_exception(job.error)  # type: ignore[arg-type]  # what torch's own annotation says is wrong
-
         comm = Communicator.current() if Communicator.is_there() else communicator(state, gradients.device)
-        comm.collectives(algorithm).start("all_reduce", gradients, "mean").then(on_end)
-        return result
+        return _future_of(comm.collectives(algorithm).start("all_reduce", gradients, "mean"), gradients)
 
     hook.__name__ = hook.__qualname__ = algorithm
     return hook
@@ -161,21 +151,27 @@ def sparse_hook(name: str, operator: str | None = None) -> Hook:
         if gradients.dtype is not torch.float32:
             raise InputError(f"hook {name}: takes gradients of torch.float32, not {gradients.dtype}")
         comm = Communicator.current() if Communicator.is_there() else communicator(state, gradients.device)
-        devices: Any = [gradients.device] if gradients.is_cuda else None
-        result: torch.futures.Future[torch.Tensor] = torch.futures.Future(devices=devices)
-
-        def on_end(staged: StagedExchange) -> None:
-            if staged.error is None:
-                result.set_result(gradients.div_(comm.world))
-            else:
-                result.set_exception(staged.error)  # type: ignore[arg-type]  # what torch's own annotation says is wrong
-
         parameters_key = tuple(map(id, bucket.parameters()))
-        comm.once(name, make).start(bucket.index(), gradients, parameters_key, bucket.is_last()).then(on_end)
-        return result
+        work = comm.once(name, make).start(bucket.index(), gradients, parameters_key, bucket.is_last())
+        return _future_of(work, gradients, comm.world)
 
     hook.__name__ = hook.__qualname__ = name
     return hook
+
+
+def _future_of(work: Work[Any], gradients: torch.Tensor, divisor: int = 1) -> torch.futures.Future[torch.Tensor]:
+    """Return torch's future of ``work``. Its value is ``gradients``, divided by ``divisor`` in place."""
+    devices: Any = [gradients.device] if gradients.is_cuda else None
+    future: torch.futures.Future[torch.Tensor] = torch.futures.Future(devices=devices)
+
+    def on_end(work: Work[Any]) -> None:
+        if work.error is None:
+            future.set_result(gradients if divisor == 1 else gradients.div_(divisor))
+        else:
+            future.set_exception(work.error)  # type: ignore[arg-type]  # what torch's own annotation says is wrong
+
+    work.then(on_end)
+    return future
 
 
 def _compression_of(name: str, operator: str | None, conf: CommConf) -> Compression:

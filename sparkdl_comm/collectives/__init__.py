@@ -4,6 +4,6 @@
 runs it in memory. ``cost.py`` predicts its time, and ``select.py`` finds the cheapest algorithm.
 ``engine/`` runs plans. ``group.py`` is a rank's interface: it combines the topology (``discover.py``),
 the costs (``measure.py``) and an engine. A group may have some of the ranks only: ``rank_group.py`` lists them, and
-``sub_topology.py`` gives their topology. ``communicator.py`` is the interface for users' training functions, and
-returns the handles of ``handle.py``. ``torch_gang.py`` makes a gang for functions that CommDistributor did not start.
+``sub_topology.py`` gives their topology. ``communicator.py`` is the interface for users' training functions.
+``torch_gang.py`` makes a gang for functions that CommDistributor did not start. ``work.py`` is an operation in flight.
 """

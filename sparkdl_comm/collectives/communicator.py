@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import datetime
 import functools
 from collections.abc import Callable, Iterable, Iterator
 from contextlib import contextmanager
@@ -13,13 +14,16 @@ import torch.distributed as dist
 from sparkdl_comm.collectives.algorithms import ALGORITHMS
 from sparkdl_comm.collectives.engine.torch_p2p import process_group_of
 from sparkdl_comm.collectives.group import CollectiveGroup, topology_of
-from sparkdl_comm.collectives.handle import EngineWork, Handle, translate_torch_errors
 from sparkdl_comm.collectives.plan import Operation
 from sparkdl_comm.collectives.rank_group import RankGroup
+from sparkdl_comm.collectives.work import Work
 from sparkdl_comm.conf import CommConf
 from sparkdl_comm.conf.strategy import AUTO, CHEAPEST
-from sparkdl_comm.errors import GangError, InputError
+from sparkdl_comm.errors import DeadlineError, GangError, InputError, SparkdlCommError
+from sparkdl_comm.gang.control import VERDICT_SECONDS
+from sparkdl_comm.gang.frames import TIMEOUT_KEY
 from sparkdl_comm.gang.gang import Gang
+from sparkdl_comm.gang.torch_errors import is_peer_late
 
 
 class Closable(Protocol):
@@ -40,7 +44,7 @@ class Communicator:
 
     All ranks must call the same collectives in the same order, with tensors of the same shape and dtype. Tensors are on
     the CPU or on :attr:`device`. Each collective has a blocking method, and an ``…_async`` method that returns a
-    :class:`Handle`.
+    :class:`~sparkdl_comm.collectives.work.Work`.
 
     ``spark.sparkdl.comm.strategy`` may name an algorithm of this package, such as ``bml``, or be ``auto``. Then the
     algorithm runs the collectives on :attr:`device` that it supports, and torch.distributed runs the rest.
@@ -152,11 +156,11 @@ class Communicator:
         """Overwrite ``tensor`` with the sum (``min``, ``max``) over all ranks and return it: the same bits on all ranks."""
         return self.all_reduce_async(tensor, op).wait()
 
-    def all_reduce_async(self, tensor: torch.Tensor, op: str = "sum") -> Handle[torch.Tensor]:
+    def all_reduce_async(self, tensor: torch.Tensor, op: str = "sum") -> Work[torch.Tensor]:
         group = self._group_for("all_reduce", tensor)
         if group is not None and op in _REDUCE_OPS:
-            return self._start("all-reduce", tensor, lambda: EngineWork(group.start("all_reduce", tensor, op)))
-        return self._start(
+            return self._start("all-reduce", lambda: group.start("all_reduce", tensor, op))
+        return self._start_torch(
             "all-reduce", tensor, lambda: dist.all_reduce(tensor, _reduce_op(op), self._torch_group(), async_op=True)
         )
 
@@ -164,14 +168,14 @@ class Communicator:
         """Overwrite ``tensor`` with the tensor of rank ``root`` and return it."""
         return self.broadcast_async(tensor, root).wait()
 
-    def broadcast_async(self, tensor: torch.Tensor, root: int = 0) -> Handle[torch.Tensor]:
+    def broadcast_async(self, tensor: torch.Tensor, root: int = 0) -> Work[torch.Tensor]:
         if not 0 <= root < self.world:
             raise InputError(f"broadcast from root={root}: there are ranks 0 to {self.world - 1}")
         group = self._group_for("broadcast", tensor)
         if group is not None:
-            return self._start("broadcast", tensor, lambda: EngineWork(group.start("broadcast", tensor, root=root)))
+            return self._start("broadcast", lambda: group.start("broadcast", tensor, root=root))
         source = self._ranks.ranks[root]
-        return self._start(
+        return self._start_torch(
             "broadcast", tensor, lambda: dist.broadcast(tensor, source, self._torch_group(), async_op=True)
         )
 
@@ -179,13 +183,13 @@ class Communicator:
         """Return the tensors of all ranks as a new tensor ``[world, *tensor.shape]``."""
         return self.all_gather_async(tensor).wait()
 
-    def all_gather_async(self, tensor: torch.Tensor) -> Handle[torch.Tensor]:
+    def all_gather_async(self, tensor: torch.Tensor) -> Work[torch.Tensor]:
         result = tensor.new_empty((self.world, *tensor.shape))
         group = self._group_for("all_gather", tensor)
         if group is not None:
-            return self._start("all-gather", result, lambda: EngineWork(group.all_gather(tensor, result)))
+            return self._start("all-gather", lambda: group.all_gather(tensor, result))
         rows = [result[rank] for rank in self._torch_order]
-        return self._start(
+        return self._start_torch(
             "all-gather", result, lambda: dist.all_gather(rows, tensor.contiguous(), self._torch_group(), async_op=True)
         )
 
@@ -196,7 +200,7 @@ class Communicator:
         """
         return self.reduce_scatter_async(tensor, op).wait()
 
-    def reduce_scatter_async(self, tensor: torch.Tensor, op: str = "sum") -> Handle[torch.Tensor]:
+    def reduce_scatter_async(self, tensor: torch.Tensor, op: str = "sum") -> Work[torch.Tensor]:
         if tensor.dim() == 0 or tensor.shape[0] != self.world:
             raise InputError(
                 f"reduce_scatter of shape {list(tensor.shape)}: the first dimension must be {self.world}, one row per rank"
@@ -204,9 +208,9 @@ class Communicator:
         result = tensor.new_empty(tensor.shape[1:])
         group = self._group_for("reduce_scatter", tensor)
         if group is not None and op in _REDUCE_OPS:
-            return self._start("reduce-scatter", result, lambda: EngineWork(group.reduce_scatter(tensor, result, op)))
+            return self._start("reduce-scatter", lambda: group.reduce_scatter(tensor, result, op))
         ordered = tensor[self._torch_order] if self._ranks.name else tensor
-        return self._start(
+        return self._start_torch(
             "reduce-scatter",
             result,
             lambda: dist.reduce_scatter_tensor(  # gloo accepts flat tensors only
@@ -218,8 +222,8 @@ class Communicator:
         """Wait until all ranks have called it."""
         self.barrier_async().wait()
 
-    def barrier_async(self) -> Handle[None]:
-        return self._start("barrier", None, lambda: dist.barrier(self._torch_group(), async_op=True))
+    def barrier_async(self) -> Work[None]:
+        return self._start_torch("barrier", None, lambda: dist.barrier(self._torch_group(), async_op=True))
 
     def in_step(self, batches: Iterable[T]) -> Iterator[T]:
         """Yield from ``batches`` as long as *every* rank has another batch, at the cost of a small all-reduce each.
@@ -265,10 +269,68 @@ class Communicator:
             self._process_group = process_group_of(self._ranks.ranks, self._timeout)
         return self._process_group
 
-    def _start(self, name: str, result: T, start: Callable[[], Any]) -> Handle[T]:
-        with translate_torch_errors(name, self._gang, self._timeout):
+    def _start(self, name: str, start: Callable[[], Work[torch.Tensor]]) -> Work[torch.Tensor]:
+        """Start a collective of this package. Its Work waits at most ``spark.sparkdl.comm.timeout``."""
+        with _translate_torch_errors(name, self._gang, self._timeout):
+            return start().map(lambda result: result, timeout=self._timeout)
+
+    def _start_torch(self, name: str, result: T, start: Callable[[], Any]) -> Work[T]:
+        with _translate_torch_errors(name, self._gang, self._timeout):
             work = start()
-        return Handle(name, self._gang, self._timeout, work, result)
+        return _TorchWork(name, self._gang, self._timeout, work, result)
+
+
+class _TorchWork(Work[T]):
+    """Collective that torch.distributed runs, with its ``result``. ``work``: torch's own Work."""
+
+    def __init__(self, name: str, gang: Gang, timeout: float, work: Any, result: T) -> None:
+        super().__init__(name, timeout)
+        self._gang, self._work, self._result = gang, work, result
+
+    @property
+    def is_over(self) -> bool:
+        return bool(self._work.is_completed())
+
+    def wait(self, timeout: float | None = None) -> T:
+        """Wait for the collective and return its result.
+
+        :raises DeadlineError: the other ranks did not take part in time.
+        :raises SparkdlCommError: the gang's failure, if a rank failed meanwhile.
+        """
+        seconds = self._timeout if timeout is None else timeout
+        assert seconds is not None, "the constructor sets a time limit"
+        with _translate_torch_errors(self.name, self._gang, seconds):
+            self._work.wait(datetime.timedelta(seconds=seconds))
+        result: T = self._result
+        return result
+
+    def then(self, callback: Callable[[Work[T]], object]) -> None:
+        def on_end(future: torch.futures.Future[Any]) -> None:
+            try:
+                future.value()
+            except RuntimeError as error:
+                self._error = error
+            callback(self)
+
+        self._work.get_future().add_done_callback(on_end)
+
+
+@contextmanager
+def _translate_torch_errors(name: str, gang: Gang, seconds: float) -> Iterator[None]:
+    """Turn torch's errors into this package's: the gang's failure if there is one, else DeadlineError for a time-out."""
+    try:
+        yield
+    except SparkdlCommError:
+        raise
+    except RuntimeError as exc:
+        gang.check(VERDICT_SECONDS)
+        if not is_peer_late(exc):
+            raise
+        raise DeadlineError(
+            f"rank {gang.rank} waited {seconds:g} s for the others in {name}; set {TIMEOUT_KEY}",
+            rank=gang.rank,
+            phase=name,
+        ) from exc
 
 
 @contextmanager

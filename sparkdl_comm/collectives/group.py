@@ -2,10 +2,11 @@
 
 from __future__ import annotations
 
+import contextlib
 import json
 import logging
 import weakref
-from collections.abc import Callable, Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import replace
 from typing import Any
 
@@ -14,7 +15,7 @@ import torch
 from sparkdl_comm.collectives.algorithms import ALGORITHMS, make_plan
 from sparkdl_comm.collectives.cost import Cost
 from sparkdl_comm.collectives.discover import arrange
-from sparkdl_comm.collectives.engine.base import Engine, PreparedPlan, Work
+from sparkdl_comm.collectives.engine.base import Engine, PreparedPlan
 from sparkdl_comm.collectives.engine.links import Links
 from sparkdl_comm.collectives.engine.sockets import SocketEngine
 from sparkdl_comm.collectives.engine.torch_p2p import TorchEngine, process_group_of
@@ -24,9 +25,11 @@ from sparkdl_comm.collectives.plan import Operation, Plan, StepKind
 from sparkdl_comm.collectives.rank_group import RankGroup
 from sparkdl_comm.collectives.select import list_eligible, make_collective, rank_algorithms
 from sparkdl_comm.collectives.sub_topology import SubTopology, sub_topology
+from sparkdl_comm.collectives.work import Work
 from sparkdl_comm.conf import CommConf
 from sparkdl_comm.conf.strategy import CHEAPEST
 from sparkdl_comm.errors import ConfError, GangError
+from sparkdl_comm.gang.control import VERDICT_SECONDS
 from sparkdl_comm.gang.gang import Gang
 from sparkdl_comm.topology import Topology
 
@@ -55,18 +58,6 @@ def make_engine(
 CPU = torch.device("cpu")
 
 _log = logging.getLogger(__name__)
-
-
-class PostprocessedWork:
-    """Collective under way, with work left to do when it is complete."""
-
-    def __init__(self, work: Work, finish: Callable[[], None]) -> None:
-        self._work, self._finish = work, finish
-
-    def wait(self, timeout: float | None = None) -> None:
-        """Wait for the collective and do the remaining work. ``timeout``: as in :class:`Work`."""
-        self._work.wait(timeout)
-        self._finish()
 
 
 def check_fits(algorithm: str, topology: Topology) -> None:
@@ -142,28 +133,32 @@ class CollectiveGroup:
             self._prepared[key] = self._engine.prepare(self._plan(*key))
         return self._prepared[key]
 
-    def start(self, operation: Operation, tensor: torch.Tensor, op: str = "sum", root: int = 0) -> Work:
+    def start(self, operation: Operation, tensor: torch.Tensor, op: str = "sum", root: int = 0) -> Work[torch.Tensor]:
         """Begin a collective on ``tensor``, in place. :class:`~sparkdl_comm.collectives.plan.Collective` defines the
         result.
 
         :raises InputError: the tensor is not contiguous or not on the group's device, or ``op`` is unknown.
+        :raises SparkdlCommError: the gang's failure if there is one, else why the collective cannot begin.
         """
-        return self._engine.start(self.prepare(operation, tensor.numel(), tensor.dtype, root), tensor, op)
+        with self._raise_gang_failure():
+            work = self._engine.start(self.prepare(operation, tensor.numel(), tensor.dtype, root), tensor, op)
+        return work.map(lambda tensor: tensor, guard=self._raise_gang_failure)
 
-    def all_gather(self, part: torch.Tensor, result: torch.Tensor) -> PostprocessedWork:
+    def all_gather(self, part: torch.Tensor, result: torch.Tensor) -> Work[torch.Tensor]:
         """Begin to gather each rank's ``part`` into ``result``: contiguous, ``[world, *part.shape]``."""
         layout, mine = self._layout_for("all_gather", part), self._ranks.rank
         vector = result.view(-1) if layout.is_in_rank_order else part.new_zeros(layout.size)
         layout.put(vector, mine, part.reshape(-1))
 
-        def finish() -> None:
+        def finish(vector: torch.Tensor) -> torch.Tensor:
             if not layout.is_in_rank_order:
                 for rank, row in enumerate(result):
                     layout.get(vector, rank, row.view(-1))
+            return result
 
-        return PostprocessedWork(self.start("all_gather", vector), finish)
+        return self.start("all_gather", vector).map(finish)
 
-    def reduce_scatter(self, tensor: torch.Tensor, result: torch.Tensor, op: str = "sum") -> PostprocessedWork:
+    def reduce_scatter(self, tensor: torch.Tensor, result: torch.Tensor, op: str = "sum") -> Work[torch.Tensor]:
         """Begin to combine the ranks' ``tensor``, ``[world, *result.shape]``, and put this rank's row into ``result``.
 
         ``result`` must be contiguous.
@@ -172,9 +167,12 @@ class CollectiveGroup:
         vector = tensor.new_zeros(layout.size)
         for rank, row in enumerate(tensor):
             layout.put(vector, rank, row.reshape(-1))
-        return PostprocessedWork(
-            self.start("reduce_scatter", vector, op), lambda: layout.get(vector, mine, result.view(-1))
-        )
+
+        def finish(vector: torch.Tensor) -> torch.Tensor:
+            layout.get(vector, mine, result.view(-1))
+            return result
+
+        return self.start("reduce_scatter", vector, op).map(finish)
 
     def arriving_bytes(self, operation: Operation, count: int, dtype: torch.dtype, root: int = 0) -> tuple[int, int]:
         """Return the bytes that a collective sends to this rank: (bytes to combine with its own, bytes to store as they
@@ -202,6 +200,15 @@ class CollectiveGroup:
     def close(self) -> None:
         """Close the connections. Collectives under way fail."""
         self._engine.close()
+
+    @contextlib.contextmanager
+    def _raise_gang_failure(self) -> Iterator[None]:
+        """Raise the gang's failure, if there is one, in place of the local symptom."""
+        try:
+            yield
+        except GangError:
+            self._ranks.gang.check(VERDICT_SECONDS)
+            raise
 
     def _plan(self, operation: Operation, count: int, itemsize: int, root: int) -> Plan:
         """Return the plan of a collective. ``root`` is numbered within the group."""

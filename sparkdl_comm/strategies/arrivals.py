@@ -4,12 +4,13 @@ from __future__ import annotations
 
 import contextlib
 from collections.abc import Iterator
+from typing import Any
 
+from sparkdl_comm.collectives.work import Work
 from sparkdl_comm.space.flat import FlatModel
 from sparkdl_comm.space.wait_on_use import WaitOnUse, can_wait_on_use
 from sparkdl_comm.strategies.base import Stopwatch
 from sparkdl_comm.strategies.collective import CollectiveStrategy
-from sparkdl_comm.strategies.exchange import PendingExchange
 
 
 class Arrivals:
@@ -25,11 +26,12 @@ class Arrivals:
         self._model, self._watch = model, watch
         uses_hooks = overlap and can_wait_on_use(model.module)
         self._gate = WaitOnUse(model, self._wait_for_layer, self._is_complete) if uses_hooks else None
-        self._in_flight: list[PendingExchange] = []
+        #: First element of each bucket in flight, and its exchange.
+        self._in_flight: list[tuple[int, Work[Any]]] = []
 
-    def add(self, bucket: PendingExchange) -> None:
-        """Add a bucket of parameters that is in flight."""
-        self._in_flight.append(bucket)
+    def add(self, start: int, work: Work[Any]) -> None:
+        """Add the bucket of parameters from element ``start`` on, which ``work`` exchanges."""
+        self._in_flight.append((start, work))
 
     def begin_step(self) -> None:
         """Wait until forward may begin."""
@@ -60,9 +62,9 @@ class Arrivals:
 
     def _wait_until(self, stop: int) -> None:
         """Wait until all parameters before element ``stop`` are here."""
-        for bucket in [bucket for bucket in self._in_flight if bucket.start < stop]:
+        for bucket in [bucket for bucket in self._in_flight if bucket[0] < stop]:
             with self._watch.phase("pull"):
-                bucket.wait()
+                bucket[1].wait()
             self._in_flight.remove(bucket)
 
 

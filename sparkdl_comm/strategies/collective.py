@@ -22,6 +22,7 @@ from sparkdl_comm.collectives.algorithms import ALGORITHMS
 from sparkdl_comm.collectives.discover import parse_configured
 from sparkdl_comm.collectives.group import CollectiveGroup, check_fits
 from sparkdl_comm.collectives.plan import Operation
+from sparkdl_comm.collectives.work import Work
 from sparkdl_comm.compress.compressed_sum import CompressedSum, NaiveAllGather
 from sparkdl_comm.compress.flat_range import FlatRange, RangeFactory
 from sparkdl_comm.compress.low_rank import LowRankSum
@@ -36,7 +37,7 @@ from sparkdl_comm.space.buckets import GradientBuckets
 from sparkdl_comm.space.flat import FlatModel
 from sparkdl_comm.strategies.base import Strategy
 from sparkdl_comm.strategies.compressed_exchange import CompressedExchange
-from sparkdl_comm.strategies.exchange import BucketExchange, CollectiveExchange, PendingExchange
+from sparkdl_comm.strategies.exchange import BucketExchange, CollectiveExchange
 from sparkdl_comm.strategies.replicated_strategy import ReplicatedStrategy
 
 
@@ -94,7 +95,8 @@ class CollectiveStrategy(Strategy):
             self._nccl = default_group("nccl", gang, self.conf.timeout)
         self._group = CollectiveGroup(gang, self.algorithm, self.conf, device)
         self._resources.append(self._group)
-        self._pending: list[PendingExchange] = []
+        #: Exchanges of this step's buckets that have begun, in the order of the buckets.
+        self._pending: list[Work[Any]] = []
         parts = self.parts or model.buckets(self.conf.collective.bucket / model.gradients.element_size())
         self._buckets = GradientBuckets(model, parts, self._send)
         self._resources.append(self._buckets)
@@ -104,7 +106,7 @@ class CollectiveStrategy(Strategy):
 
     def _make_exchange(self, vector: torch.Tensor, operation: Operation) -> BucketExchange:
         """Return the exchange for buckets of ``vector``, the flat gradients or the flat parameters."""
-        return CollectiveExchange(self._gang, self._group, operation, vector, self.watch)
+        return CollectiveExchange(self._group, operation, vector, self.watch)
 
     def backward(self, last: bool) -> contextlib.AbstractContextManager[None]:
         return self._buckets.backward(last)
@@ -113,8 +115,8 @@ class CollectiveStrategy(Strategy):
         with self.watch.phase("push"):
             self._buckets.flush()
             pending, self._pending = self._pending, []
-            for exchange in pending:
-                exchange.wait()
+            for work in pending:
+                work.wait()
 
     def state(self) -> dict[str, Any]:
         return self._exchange.state()
@@ -186,8 +188,8 @@ class CollectiveAllReduce(CollectiveStrategy, ReplicatedStrategy):
         bounds = [entry.start for entry in self._model.entries]
         part_of = functools.cache(lambda start, stop: FlatRange.of(start, stop, bounds))
         compressed = self._compressed_sum(self.compression, part_of)
-        dense = self._gang, self._group, operation, vector, self.watch
-        return CompressedExchange(compressed, self.compression, self.conf, *dense)
+        dense = self._group, operation, vector, self.watch
+        return CompressedExchange(compressed, self.compression, self.conf, self._gang, *dense)
 
     def _compressed_sum(self, compression: Compression, part_of: RangeFactory) -> CompressedSum:
         if compression.rank:

@@ -7,14 +7,16 @@ import time
 from collections.abc import Sequence
 from typing import Any
 
+from sparkdl_comm.collectives.work import Work
 from sparkdl_comm.compress.compressed_sum import CompressedSum
 from sparkdl_comm.compress.flat_range import FlatRange
 from sparkdl_comm.compress.schedule import density_at
 from sparkdl_comm.compress.stages import StageRunner
 from sparkdl_comm.compress.trial import Trial
 from sparkdl_comm.conf import CommConf, Compression
+from sparkdl_comm.gang.gang import Gang
 from sparkdl_comm.strategies.base import StepInfo
-from sparkdl_comm.strategies.exchange import CollectiveExchange, PendingExchange
+from sparkdl_comm.strategies.exchange import CollectiveExchange
 
 #: Lower bound of the learning rate that scales residuals. The rate may be 0 in the first step of a warm-up.
 _LEAST_RATE = 1e-6
@@ -29,9 +31,12 @@ class CompressedExchange(CollectiveExchange):
     optimizers keep momentum of gradients or are not linear in them, so their residuals are kept unscaled.
     """
 
-    def __init__(self, compressed: CompressedSum, compression: Compression, conf: CommConf, *dense: Any) -> None:
+    def __init__(
+        self, compressed: CompressedSum, compression: Compression, conf: CommConf, gang: Gang, *dense: Any
+    ) -> None:
         """``compression``: that of ``conf``, or the strategy's default. ``dense``: the base class's arguments."""
         super().__init__(*dense)
+        self._gang = gang
         self._compressed, self._feedback = compressed, compressed.feedback
         self._compression, self._schedule, self._timeout = compression, conf.compression.schedule, conf.timeout
         self._momentum = conf.compression.momentum
@@ -57,37 +62,29 @@ class CompressedExchange(CollectiveExchange):
             self._density = self._density if self._trial.kind == "sparse" else None
             self._begin_at = time.perf_counter()
 
-    def start(self, start: int, stop: int) -> PendingExchange:
+    def start(self, start: int, stop: int) -> Work[Any]:
         if self._density is None:
             own = self._compressed.own_range(start, stop)
             if not self._feedback.is_clear(own.start):
                 gradient = self._vector[own.start : own.stop]
                 self._feedback.flush_into(own.start, gradient, self._scale, own.find_unused(gradient))
-            return self._with_momentum_update(own, super().start(start, stop))
+            dense = super().start(start, stop)
+            return self._update_velocity_after(own, dense) if self._momentum else dense
         stages = self._compressed.stages(start, self._vector[start:stop], self._density, self._scale)
-        staged = self._stages.start(stages, is_last=(start, stop) == self._last_range)
         self._watch.bytes["push"] += self._compressed.arriving_bytes(start, stop, self._density)
+        return self._stages.start(stages, is_last=(start, stop) == self._last_range)
 
-        def wait() -> None:
-            with self._raise_gang_failure():
-                staged.wait()
-
-        return PendingExchange(start, stop, wait, lambda: staged.is_over)
-
-    def _with_momentum_update(self, own: FlatRange, dense: PendingExchange) -> PendingExchange:
+    def _update_velocity_after(self, own: FlatRange, dense: Work[Any]) -> Work[Any]:
         """Return ``dense`` with a wait that also passes its sum to momentum correction."""
-        if not self._momentum:
-            return dense
         scale = self._scale
 
-        def wait() -> None:
-            dense.wait()
+        def update(_: Any) -> None:
             total = self._vector[own.start : own.stop]
             self._feedback.update_velocity(
                 own.start, total, scale, self._compressed.contributor_count, own.find_unused(total)
             )
 
-        return PendingExchange(dense.start, dense.stop, wait, dense.is_over)
+        return dense.map(update)
 
     def end_step(self, applied: bool) -> None:
         self._feedback.settle(applied)

@@ -104,7 +104,7 @@ class DecoupledAllReduce(OverlappedStrategy):
             group = CollectiveGroup(gang, self.algorithm, self.conf, device, ranks)
             self._resources.append(group)
         self._parameter_exchanges = [
-            CollectiveExchange(gang, group, gathering, memory, self.watch, self._roots) for memory in self._memories
+            CollectiveExchange(group, gathering, memory, self.watch, self._roots) for memory in self._memories
         ]
         self._parameter_exchanges[0].prepare(self._buckets.ranges)
 
@@ -148,7 +148,7 @@ class DecoupledAllReduce(OverlappedStrategy):
         return {"decoupled": {"buckets": len(self._buckets.ranges), "gathered_in_backward": self._ahead_count}}
 
     def _make_exchange(self, vector: torch.Tensor, operation: Operation) -> BucketExchange:
-        return CollectiveExchange(self._gang, self._group, operation, vector, self.watch, self._roots)
+        return CollectiveExchange(self._group, operation, vector, self.watch, self._roots)
 
     @functools.cached_property
     def _roots(self) -> dict[int, int]:
@@ -180,18 +180,18 @@ class DecoupledAllReduce(OverlappedStrategy):
         if (
             self._has_gathered_ahead
             or len(ahead) < max(1, self._ahead_count)
-            or not all(reduced.is_over() for reduced in ahead)
+            or not all(reduced.is_over for reduced in ahead)
         ):
             return
-        for reduced in reversed(ahead):
+        for reduced, (start, stop) in reversed(list(zip(ahead, self._buckets.ranges, strict=False))):
             reduced.wait()
             with self.watch.phase("update"):
-                self._shard.step_range(slice(reduced.start, reduced.stop))
-            self._gather(reduced.start, reduced.stop)
+                self._shard.step_range(slice(start, stop))
+            self._gather(start, stop)
         self._has_gathered_ahead = True
 
     def _gather(self, start: int, stop: int) -> None:
         """Start to gather the next parameters of a bucket on all ranks."""
         for first, last in self._owned_ranges[start]:
             self._memories[-1][first:last] = self._exact[first]
-        self._arrivals.add(self._parameter_exchanges[-1].start(start, stop))
+        self._arrivals.add(start, self._parameter_exchanges[-1].start(start, stop))

@@ -2,32 +2,16 @@
 
 from __future__ import annotations
 
-import contextlib
 from abc import ABC, abstractmethod
-from collections.abc import Callable, Iterator, Mapping, Sequence
-from typing import Any, NamedTuple
+from collections.abc import Mapping, Sequence
+from typing import Any
 
 import torch
 
 from sparkdl_comm.collectives.group import CollectiveGroup
 from sparkdl_comm.collectives.plan import Operation
-from sparkdl_comm.errors import SparkdlCommError
-from sparkdl_comm.gang.control import VERDICT_SECONDS
-from sparkdl_comm.gang.gang import Gang
+from sparkdl_comm.collectives.work import Work
 from sparkdl_comm.strategies.base import StepInfo, Stopwatch
-
-
-class PendingExchange(NamedTuple):
-    """Exchange of the elements ``start`` to ``stop`` that has been started.
-
-    ``wait()`` returns when the elements are final on this rank, or raises the error that prevents it. ``is_over()`` returns
-    True if ``wait()`` would not block.
-    """
-
-    start: int
-    stop: int
-    wait: Callable[[], object]
-    is_over: Callable[[], bool]
 
 
 class BucketExchange(ABC):
@@ -48,7 +32,7 @@ class BucketExchange(ABC):
         for each step:
             begin_step
             start               for each bucket; the caller must not touch its elements until wait returns
-            wait                of each Pending, in any order
+            wait                for each Work that start returned, in any order
             end_step
         state                   between steps, when a checkpoint is written
         close
@@ -59,8 +43,11 @@ class BucketExchange(ABC):
         """Open the connections and make the plans for these ranges. Other ranges may be started too, but begin more slowly."""
 
     @abstractmethod
-    def start(self, start: int, stop: int) -> PendingExchange:
-        """Start the exchange of a range, and count the bytes that this rank will receive for it."""
+    def start(self, start: int, stop: int) -> Work[Any]:
+        """Start the exchange of a range, and count the bytes that this rank will receive for it.
+
+        When a wait for the Work returns, the elements are final on this rank.
+        """
 
     def begin_step(self, info: StepInfo) -> None:  # noqa: B027 - most exchanges do the same in all steps
         """Begin the step that ``info`` describes."""
@@ -93,14 +80,13 @@ class CollectiveExchange(BucketExchange):
 
     def __init__(
         self,
-        gang: Gang,
         group: CollectiveGroup,
         operation: Operation,
         vector: torch.Tensor,
         watch: Stopwatch,
         roots: Mapping[int, int] | None = None,
     ) -> None:
-        self._gang, self._group, self._operation, self._vector, self._watch = gang, group, operation, vector, watch
+        self._group, self._operation, self._vector, self._watch = group, operation, vector, watch
         self._roots = roots or {}
         self._received_bytes: dict[tuple[int, int], dict[str, int]] = {}
 
@@ -108,18 +94,12 @@ class CollectiveExchange(BucketExchange):
         for start, stop in ranges:
             self._group.prepare(self._operation, stop - start, self._vector.dtype, self._roots.get(start, 0))
 
-    def start(self, start: int, stop: int) -> PendingExchange:
+    def start(self, start: int, stop: int) -> Work[Any]:
         root = self._roots.get(start, 0)
-        with self._raise_gang_failure():
-            work = self._group.start(self._operation, self._vector[start:stop], root=root)
+        work = self._group.start(self._operation, self._vector[start:stop], root=root)
         for direction, nbytes in self._count_received(stop - start, root).items():
             self._watch.bytes[direction] += nbytes
-
-        def wait() -> None:
-            with self._raise_gang_failure():
-                work.wait()
-
-        return PendingExchange(start, stop, wait, lambda: work.is_over)
+        return work
 
     def _count_received(self, count: int, root: int) -> dict[str, int]:
         """Return the bytes that this rank will receive: "push" are added to its own, "pull" are final."""
@@ -127,12 +107,3 @@ class CollectiveExchange(BucketExchange):
             combined, complete = self._group.arriving_bytes(self._operation, count, self._vector.dtype, root)
             self._received_bytes[count, root] = {"push": combined, "pull": complete}
         return self._received_bytes[count, root]
-
-    @contextlib.contextmanager
-    def _raise_gang_failure(self) -> Iterator[None]:
-        """Raise the gang's failure, if there is one, in place of the local symptom."""
-        try:
-            yield
-        except SparkdlCommError:
-            self._gang.check(VERDICT_SECONDS)
-            raise

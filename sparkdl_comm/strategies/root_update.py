@@ -51,7 +51,7 @@ class RootUpdate(OverlappedStrategy):
                 self._model.settle_gradients(self._sparse)
             self.optimizer.step()
         for start, stop in reversed(self._buckets.ranges):
-            self._arrivals.add(self._parameter_exchange.start(start, stop))
+            self._arrivals.add(start, self._parameter_exchange.start(start, stop))
 
     def owned(self) -> list[tuple[int, torch.Tensor]]:
         return [(0, self._model.values)] if self._is_root else []

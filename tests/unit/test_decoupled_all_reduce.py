@@ -11,11 +11,11 @@ import pytest
 import torch
 from torch import nn
 
+from sparkdl_comm.collectives.work import Work
 from sparkdl_comm.conf import CommConf
 from sparkdl_comm.errors import ConfError, ModelError
 from sparkdl_comm.optim import LAMB
 from sparkdl_comm.strategies.decoupled_all_reduce import DecoupledAllReduce
-from sparkdl_comm.strategies.exchange import PendingExchange
 from sparkdl_comm.strategies.registry import strategy_class
 from sparkdl_comm.train.loop.callbacks import Callback
 from sparkdl_comm.train.spec import Observation
@@ -201,17 +201,16 @@ def test_forward_waits_for_what_it_uses() -> None:
             super().join(*given)
             add = self._arrivals.add
 
-            def late(bucket: PendingExchange) -> None:
-                bucket.wait()
-                memory = self._memories[-1][bucket.start : bucket.stop]
+            def late(start: int, work: Work[Any]) -> None:
+                memory = work.wait()
                 came = memory.clone()
                 memory.fill_(torch.nan)
 
-                def wait() -> None:
+                def put_back(_: Any) -> None:
                     memory.copy_(came)
-                    done.append(f"wait {bucket.start}")
+                    done.append(f"wait {start}")
 
-                add(PendingExchange(bucket.start, bucket.stop, wait, bucket.is_over))
+                add(start, work.map(put_back))
 
             self._arrivals.add = late  # type: ignore[method-assign]
 

@@ -11,10 +11,11 @@ from torch import nn
 
 from sparkdl_comm.collectives.group import CollectiveGroup
 from sparkdl_comm.collectives.plan import Operation
+from sparkdl_comm.collectives.work import Work
 from sparkdl_comm.conf import CommConf
 from sparkdl_comm.strategies.base import Stopwatch
 from sparkdl_comm.strategies.collective import CollectiveAllReduce
-from sparkdl_comm.strategies.exchange import BucketExchange, CollectiveExchange, PendingExchange
+from sparkdl_comm.strategies.exchange import BucketExchange, CollectiveExchange
 from sparkdl_comm.strategies.root_update import RootUpdate
 from tests.unit.collective_helpers import conf, on_all
 from tests.unit.gang_helpers import SECONDS, gang_of
@@ -25,21 +26,21 @@ def test_buckets_are_waited_for_in_any_order_and_their_bytes_are_counted():
     def work(gang: Any) -> Any:
         group, watch = CollectiveGroup(gang, "ring", conf()), Stopwatch()
         vector = torch.arange(12.0) * (gang.rank + 1)
-        exchange = CollectiveExchange(gang, group, "all_reduce", vector, watch)
+        exchange = CollectiveExchange(group, "all_reduce", vector, watch)
         exchange.prepare([(3, 12)])
         begun = [exchange.start(3, 12), exchange.start(0, 3)]
         for pending in reversed(begun):
             pending.wait()
-            assert pending.is_over()
+            assert pending.is_over
         gang.all_gather(b"", SECONDS)
         group.close()
-        return [pending[:2] for pending in begun], vector.tolist(), watch.bytes, exchange.state()
+        return vector.tolist(), watch.bytes, exchange.state()
 
     with gang_of(3) as gangs:
         results = on_all(gangs, work)
     # Of each third of a bucket, two ranks' come to be added, and two sums come back.
     nbytes = 4 * 2 * (9 + 3) // 3
-    wanted = [(3, 12), (0, 3)], (torch.arange(12.0) * 6).tolist(), {"push": nbytes, "pull": nbytes}, {}
+    wanted = (torch.arange(12.0) * 6).tolist(), {"push": nbytes, "pull": nbytes}, {}
     assert results == [wanted] * 3
 
 
@@ -47,10 +48,10 @@ class Rounded(CollectiveExchange):
     """Gradients travel as multiples of 1/8; what that leaves out is added to those of the next step."""
 
     def __init__(self, vector: torch.Tensor, *more: Any) -> None:
-        super().__init__(*more[:3], vector, more[3])
+        super().__init__(*more[:2], vector, more[2])
         self._left_out = torch.zeros_like(vector)
 
-    def start(self, start: int, stop: int) -> PendingExchange:
+    def start(self, start: int, stop: int) -> Work[Any]:
         part, left_out = self._vector[start:stop], self._left_out[start:stop]
         used = (part != 0) | ~part.signbit()
         wanted = (part + left_out)[used]
@@ -71,7 +72,7 @@ class Feedback:
     def _make_exchange(self: Any, vector: torch.Tensor, operation: Operation) -> BucketExchange:
         if operation == "broadcast":
             return super()._make_exchange(vector, operation)  # type: ignore[misc]
-        return Rounded(vector, self._gang, self._group, operation, self.watch)
+        return Rounded(vector, self._group, operation, self.watch)
 
 
 class AllReduced(Feedback, CollectiveAllReduce):

@@ -14,47 +14,13 @@ The order of the calls, on every rank::
 
 from __future__ import annotations
 
-from collections.abc import Callable
 from typing import Protocol, TypeVar
 
 import torch
 
 from sparkdl_comm.collectives.plan import Plan
+from sparkdl_comm.collectives.work import Work
 from sparkdl_comm.errors import SparkdlCommError
-
-
-class Work(Protocol):
-    """Collective that one rank has started. Do not touch its tensor until the collective has ended."""
-
-    @property
-    def is_over(self) -> bool:
-        """True if the collective has ended here, with or without an error."""
-
-    @property
-    def error(self) -> SparkdlCommError | None:
-        """Reason why the collective failed; None if it succeeded or has not ended."""
-
-    def wait(self, timeout: float | None = None) -> torch.Tensor:
-        """Wait until the collective is complete here and return the tensor.
-
-        :param timeout: seconds; None to wait as long as the engine lets a collective make no progress.
-        :raises DeadlineError: the collective is not complete by then.
-        :raises SparkdlCommError: the collective failed.
-        """
-
-    def then(self, callback: Callable[[Work], object]) -> None:
-        """Call ``callback`` once when the collective has ended, with or without an :attr:`error`.
-
-        The engine's thread calls it, so it must be quick. If the collective has already ended, the calling thread calls
-        it immediately. Only one callback is possible.
-        """
-
-    def cancel(self) -> None:
-        """End the collective with :class:`GangError`, unless it has ended. Waiting threads learn of it immediately.
-
-        Any thread may call it. Peers may have sent a part of the collective already, which cannot be taken back. So the
-        whole engine ends, on this rank and, because its connections close, on the peers.
-        """
 
 
 class PreparedPlan(Protocol):
@@ -79,7 +45,7 @@ class Engine(Protocol[P]):
         :raises SparkdlCommError: a peer cannot be reached.
         """
 
-    def start(self, prepared: P, tensor: torch.Tensor, op: str = "sum") -> Work:
+    def start(self, prepared: P, tensor: torch.Tensor, op: str = "sum") -> Work[torch.Tensor]:
         """Begin a collective on ``tensor``, in place.
 
         :param tensor: contiguous, on :attr:`device`, of any shape, with as many elements as the plan.

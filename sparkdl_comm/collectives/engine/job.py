@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import struct
-import threading
 import zlib
 from collections.abc import Callable, Iterable
 from dataclasses import dataclass
@@ -12,8 +11,7 @@ import torch
 
 from sparkdl_comm.collectives.engine.memory import Memory
 from sparkdl_comm.collectives.plan import Plan, Step, find_dependencies
-from sparkdl_comm.errors import DeadlineError, SparkdlCommError
-from sparkdl_comm.gang.frames import TIMEOUT_KEY
+from sparkdl_comm.collectives.work import Work
 
 #: (peer, rail)
 Channel = tuple[int, int]
@@ -52,28 +50,26 @@ class SocketPlan:
         return {(step.peer, step.rail) for step in self.steps}
 
 
-class Job:
-    """:class:`~sparkdl_comm.collectives.engine.base.Work` of the socket engine.
+class Job(Work[torch.Tensor]):
+    """Collective that the socket engine runs.
 
     ``number``: number of the collective, the same on all ranks. ``op``: as in :class:`Memory`. ``cancel``: function
     that :meth:`cancel` calls.
     """
 
+    phase = "collective"
+
     def __init__(
         self, number: int, prepared: SocketPlan, tensor: torch.Tensor, op: str, cancel: Callable[[Job], None]
     ) -> None:
+        plan = prepared.plan
+        super().__init__(f"{plan} of {tensor.dtype}, {op} (collective number {number})")
         self.number = number
         self.prepared = prepared
         self.memory = Memory(tensor, prepared.scratch, op)
-        self.error: SparkdlCommError | None = None
-        plan = prepared.plan
-        self.name = f"{plan} of {tensor.dtype}, {op} (collective number {number})"
         self._identity = zlib.crc32(f"{plan} root {plan.collective.root} {tensor.dtype} {op}".encode())
         self._waits = list(prepared.waits)
         self._steps_left = len(prepared.steps)
-        self._done = threading.Event()
-        self._lock = threading.Lock()
-        self._callback: Callable[[Job], object] | None = None
         self._tensor, self._cancel = tensor, cancel
 
     def is_ready(self, index: int) -> bool:
@@ -98,35 +94,15 @@ class Job:
     def is_complete(self) -> bool:
         return self._steps_left == 0
 
-    def end(self, error: SparkdlCommError | None = None) -> None:
-        """End the collective and wake the threads that wait for it."""
-        if error is None:
-            self.memory.finish(self.prepared.plan.collective.world)
-        with self._lock:
-            self.error = error
-            self._done.set()
-        if self._callback is not None:
-            self._callback(self)
-
-    @property
-    def is_over(self) -> bool:
-        return self._done.is_set()
-
-    def then(self, callback: Callable[[Job], object]) -> None:
-        with self._lock:
-            if not self._done.is_set():
-                self._callback = callback
-                return
-        callback(self)
-
-    def wait(self, timeout: float | None = None) -> torch.Tensor:
-        if not self._done.wait(timeout):
-            raise DeadlineError(
-                f"{self.name} is not complete after {timeout:g} s; set {TIMEOUT_KEY}", phase="collective"
-            )
-        if self.error is not None:
-            raise self.error
-        return self._tensor
+    def finish(self) -> None:
+        """End the collective, all of whose steps are complete."""
+        self.memory.finish(self.prepared.plan.collective.world)
+        self.set_result(self._tensor)
 
     def cancel(self) -> None:
+        """End the collective with :class:`GangError`, unless it has ended. Waiting threads learn of it immediately.
+
+        Peers may have sent a part of the collective already, which cannot be taken back. So the whole engine ends, on this
+        rank and, because its connections close, on the peers.
+        """
         self._cancel(self)

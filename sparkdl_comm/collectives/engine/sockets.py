@@ -151,7 +151,7 @@ class SocketEngine:
 
     def _begin(self, job: Job) -> None:
         if self._error is not None:
-            job.end(self._error)
+            job.set_error(self._error)
             return
         if not self._jobs:
             self._last_progress = self._clock()
@@ -240,7 +240,7 @@ class SocketEngine:
     def _end_if_complete(self, job: Job) -> None:
         if job.is_complete and job in self._jobs:
             self._jobs.remove(job)
-            job.end()
+            job.finish()
 
     def _check_deadline(self) -> None:
         if not self._jobs or self._clock() < self._last_progress + self._timeout:
@@ -277,7 +277,7 @@ class SocketEngine:
                 return
             self._error = error
         for job in self._jobs:
-            job.end(error)
+            job.set_error(error)
         self._jobs.clear()
         for connection in self._connections.values():
             if self._registered.pop(connection, 0):

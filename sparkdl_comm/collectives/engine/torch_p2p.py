@@ -18,6 +18,7 @@ import torch.distributed as dist
 
 from sparkdl_comm.collectives.plan import Plan, Step, StepKind
 from sparkdl_comm.collectives.transfers import order_transfers
+from sparkdl_comm.collectives.work import Work
 from sparkdl_comm.errors import InputError, SparkdlCommError
 
 _COMBINE_FUNCTIONS: dict[str, Callable[..., Any]] = {
@@ -51,31 +52,6 @@ class TorchPlan:
         return cls(plan, tuple(map(tuple, filter(None, rounds))), plan.program(rank).scratch)
 
 
-class EnqueuedWork:
-    """:class:`~sparkdl_comm.collectives.engine.base.Work` of this engine: a collective that was handed to the backend.
-
-    It is complete or, with NCCL, will be complete before any later work in the CUDA stream.
-    """
-
-    error: SparkdlCommError | None = None
-    is_over = True
-
-    def __init__(self, tensor: torch.Tensor) -> None:
-        self._tensor = tensor
-
-    def wait(self, timeout: float | None = None) -> torch.Tensor:
-        """Wait for the collective and return the tensor. The process group's time limit applies instead of ``timeout``."""
-        if self._tensor.is_cuda:
-            torch.cuda.current_stream(self._tensor.device).synchronize()
-        return self._tensor
-
-    def then(self, callback: Callable[[EnqueuedWork], object]) -> None:
-        callback(self)
-
-    def cancel(self) -> None:
-        """Do nothing: the collective has ended."""
-
-
 class TorchEngine:
     """:class:`~sparkdl_comm.collectives.engine.base.Engine` of one rank over torch.distributed.
 
@@ -94,9 +70,11 @@ class TorchEngine:
     def prepare(self, plan: Plan) -> TorchPlan:
         return TorchPlan.of(plan, self.rank)
 
-    def start(self, prepared: TorchPlan, tensor: torch.Tensor, op: str = "sum") -> EnqueuedWork:
-        """Run a collective on ``tensor``, like :meth:`Engine.start`, but hand all of it to the backend before
-        returning.
+    def start(self, prepared: TorchPlan, tensor: torch.Tensor, op: str = "sum") -> Work[torch.Tensor]:
+        """Run a collective on ``tensor``, like :meth:`Engine.start`, but hand all of it to the backend before returning.
+
+        The result has ended. With NCCL it will be complete before any later work in the CUDA stream. A wait for it has the
+        process group's time limit instead of its own.
 
         :raises RuntimeError: torch's error for a peer that is lost or late.
         """
@@ -112,7 +90,9 @@ class TorchEngine:
             self._run_round(steps, parts, _COMBINE_FUNCTIONS[op])
         if op == "mean":
             tensor.div_(prepared.plan.collective.world)
-        return EnqueuedWork(tensor)
+        work: Work[torch.Tensor] = Work(str(prepared.plan))
+        work.set_result(tensor)
+        return work.map(_synchronize)
 
     def abort(self, error: SparkdlCommError) -> None:
         """Do nothing: the default group's connections break with the gang, or its timeout ends the wait."""
@@ -163,3 +143,10 @@ def process_group_of(ranks: Sequence[int], timeout: float) -> dist.ProcessGroup 
     group = dist.new_group(sorted(ranks), timeout=seconds, use_local_synchronization=True)
     assert isinstance(group, dist.ProcessGroup)  # as this rank is in it
     return group
+
+
+def _synchronize(tensor: torch.Tensor) -> torch.Tensor:
+    """Return the tensor once the work in its CUDA stream is complete."""
+    if tensor.is_cuda:
+        torch.cuda.current_stream(tensor.device).synchronize()
+    return tensor
