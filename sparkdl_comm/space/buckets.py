@@ -6,25 +6,23 @@ import contextlib
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, field
 
-from torch import nn
-
 from sparkdl_comm.errors import ModelError
-from sparkdl_comm.space.flat import FlatModel, on_accumulated
+from sparkdl_comm.space.flat import FlatModel
 
 
 @dataclass(eq=False)
 class _Bucket:
     """Elements ``start`` to ``stop`` of the flat vector.
 
-    :param owners: parameters in the bucket.
-    :param missing: parameters whose gradients backward has not made yet.
+    :param owners: numbers of the parameters in the bucket.
+    :param missing: those whose gradients backward has not made yet.
     :param has_repeats: backward makes the gradient of an owner several times, so the bucket is complete only at its end.
     """
 
     start: int
     stop: int
-    owners: list[nn.Parameter]
-    missing: set[nn.Parameter] = field(default_factory=set)
+    owners: list[int]
+    missing: set[int] = field(default_factory=set)
     has_repeats: bool = False
 
 
@@ -40,20 +38,19 @@ class GradientBuckets:
     """
 
     def __init__(self, model: FlatModel, parts: Sequence[tuple[int, int]], send: Callable[[int, int], None]) -> None:
-        """Register the hooks. ``model`` is bound.
+        """Create the buckets. ``model`` is bound.
 
         :param parts: (first element, end) of each bucket. They end where parameters end, and cover the whole vector.
         """
-        self._send = send
+        self._model, self._send = model, send
         self._buckets: list[_Bucket] = []
         self._sent = 0
-        self._last_backward = self._seen_backward = False
-        bucket_of: dict[nn.Parameter, _Bucket] = {}
+        self._seen_backward = False
+        self._bucket_of: dict[int, _Bucket] = {}
         for start, stop in parts:
-            owners = [model.parameters[piece.number] for piece in model.cut(start, stop - start)]
+            owners = [piece.number for piece in model.cut(start, stop - start)]
             self._buckets.append(_Bucket(start, stop, owners))
-            bucket_of |= dict.fromkeys(owners, self._buckets[-1])
-        self._collectors = [on_accumulated(owner, self._collector(bucket)) for owner, bucket in bucket_of.items()]
+            self._bucket_of |= dict.fromkeys(owners, self._buckets[-1])
         self._begin()
 
     @property
@@ -66,18 +63,12 @@ class GradientBuckets:
         """Observe a backward pass, as a context. Only in the ``last`` pass of a step is a gradient complete when it is
         made.
         """
-        self._last_backward = last
-        try:
+        if not last:
             yield
-        finally:
-            self._last_backward = False
-        self._seen_backward |= last
-
-    def close(self) -> None:
-        """Remove the hooks."""
-        # Python cannot collect the cycle of parameter, collector and what `send` refers to: it passes through torch's code.
-        for collector in self._collectors:
-            collector.remove()
+            return
+        with self._model.listen(self._on_gradient):
+            yield
+        self._seen_backward = True
 
     def flush(self) -> None:
         """Send the remaining buckets: all gradients are complete, perhaps zero. The next backward pass belongs to
@@ -92,21 +83,17 @@ class GradientBuckets:
         for bucket in self._buckets:
             bucket.missing = set(bucket.owners)
 
-    def _collector(self, bucket: _Bucket) -> Callable[[nn.Parameter], None]:
-        def collect(parameter: nn.Parameter) -> None:
-            if not self._last_backward:
-                return
-            if parameter not in bucket.missing:
-                self._on_repeated_gradient(bucket)
-            bucket.missing.discard(parameter)
-            while self._seen_backward and self._sent < len(self._buckets):
-                first = self._buckets[self._sent]
-                if first.missing or first.has_repeats:
-                    break
-                self._sent += 1
-                self._send(first.start, first.stop)
-
-        return collect
+    def _on_gradient(self, number: int) -> None:
+        bucket = self._bucket_of[number]
+        if number not in bucket.missing:
+            self._on_repeated_gradient(bucket)
+        bucket.missing.discard(number)
+        while self._seen_backward and self._sent < len(self._buckets):
+            first = self._buckets[self._sent]
+            if first.missing or first.has_repeats:
+                break
+            self._sent += 1
+            self._send(first.start, first.stop)
 
     def _on_repeated_gradient(self, bucket: _Bucket) -> None:
         bucket.has_repeats = True

@@ -8,8 +8,9 @@ is -0.0 only if all its terms are. So code that sums gradients must start from a
 
 from __future__ import annotations
 
+import contextlib
 import hashlib
-from collections.abc import Callable, Collection
+from collections.abc import Callable, Collection, Iterator
 
 import torch
 from torch import nn
@@ -46,8 +47,8 @@ class FlatModel(ParameterSpace):
         self._trained_ids = {id(parameter) for parameter in found.values()}
         self.values = torch.empty(0)
         self.gradients = torch.empty(0)
-        #: Called in the backward pass with the number of each parameter (in :attr:`parameters`) whose gradient was made.
-        self.on_gradient: Callable[[int], None] | None = None
+        #: Functions of :meth:`listen`, in the order in which they are called.
+        self._listeners: list[Callable[[int], None]] = []
         #: Numbers of the parameters with sparse gradients: rows that a step does not use stay unchanged.
         self.sparse = self._find_sparse_embeddings()
         #: Numbers of the parameters for which this rank's last step made no gradient.
@@ -80,7 +81,25 @@ class FlatModel(ParameterSpace):
             with torch.no_grad():
                 view.copy_(parameter)
             parameter.data = view
-            self._collectors.append(on_accumulated(parameter, self._collector(number, gradient)))
+            # torch refuses a hook for a parameter that is frozen just now.
+            requires_grad = parameter.requires_grad
+            parameter.requires_grad_(True)
+            collector = self._collector(number, gradient)
+            self._collectors.append(parameter.register_post_accumulate_grad_hook(collector))  # type: ignore[no-untyped-call]
+            parameter.requires_grad_(requires_grad)
+
+    @contextlib.contextmanager
+    def listen(self, on_gradient: Callable[[int], None]) -> Iterator[None]:
+        """Call ``on_gradient`` during a backward pass, as a context, whenever a gradient is ready in :attr:`gradients`.
+
+        Its argument is the number of the parameter in :attr:`parameters`. Re-entrant checkpointing may make a gradient in
+        several rounds. Call it after :meth:`bind`.
+        """
+        self._listeners.append(on_gradient)
+        try:
+            yield
+        finally:
+            self._listeners.remove(on_gradient)
 
     def move(self, values: torch.Tensor) -> None:
         """Use ``values`` as the parameters from now on: a vector of the same form and device. Call it after
@@ -247,19 +266,10 @@ class FlatModel(ParameterSpace):
             elif gradient.data_ptr() != target.data_ptr():
                 torch.add(gradient, _ZERO, out=target)  # -0.0 becomes 0.0
                 parameter.grad = target
-            if self.on_gradient is not None:
-                self.on_gradient(number)
+            for on_gradient in self._listeners:
+                on_gradient(number)
 
         return collect
-
-
-def on_accumulated(parameter: nn.Parameter, hook: Callable[[nn.Parameter], None]) -> RemovableHandle:
-    """Call ``hook`` when backward has made the parameter's gradient, even if the parameter is frozen just now."""
-    requires_grad = parameter.requires_grad
-    parameter.requires_grad_(True)
-    handle: RemovableHandle = parameter.register_post_accumulate_grad_hook(hook)  # type: ignore[no-untyped-call]
-    parameter.requires_grad_(requires_grad)
-    return handle
 
 
 def _trainable(module: nn.Module) -> dict[str, nn.Parameter]:

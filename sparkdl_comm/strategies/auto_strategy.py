@@ -244,7 +244,7 @@ class AutoStrategy(Strategy):
             self._optional_switcher.abort()
 
     def close(self) -> None:
-        for resource in (self._timer, self._optional_switcher, self._group):
+        for resource in (self._optional_switcher, self._group):
             if resource is not None:
                 resource.close()
         if self._nccl is not None:

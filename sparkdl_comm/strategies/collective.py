@@ -53,7 +53,7 @@ class CollectiveStrategy(Strategy):
 
     def __init__(self, conf: CommConf) -> None:
         super().__init__(conf)
-        self._resources: list[CollectiveGroup | BucketExchange | GradientBuckets] = []
+        self._resources: list[CollectiveGroup | BucketExchange] = []
 
     @classmethod
     def full_name(cls, conf: CommConf) -> str:
@@ -99,7 +99,6 @@ class CollectiveStrategy(Strategy):
         self._pending: list[Work[Any]] = []
         parts = self.parts or model.buckets(self.conf.collective.bucket / model.gradients.element_size())
         self._buckets = GradientBuckets(model, parts, self._send)
-        self._resources.append(self._buckets)
         self._exchange = self._make_exchange(model.gradients, operation)
         self._resources.append(self._exchange)
         self._exchange.prepare(self._buckets.ranges)

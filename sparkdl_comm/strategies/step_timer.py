@@ -7,10 +7,7 @@ import time
 from collections.abc import Callable, Iterator
 from statistics import fmean
 
-import torch
-from torch.utils.hooks import RemovableHandle
-
-from sparkdl_comm.space.flat import FlatModel, on_accumulated
+from sparkdl_comm.space.flat import FlatModel
 from sparkdl_comm.strategies.candidates import StepTimings
 
 
@@ -28,12 +25,7 @@ class StepTimer:
         wait_seconds: Callable[[], float] = lambda: 0.0,
     ) -> None:
         """``wait_seconds``: returns the seconds that the rank has waited for parameters so far; they are not compute time."""
-        self._clock, self._wait_seconds = clock, wait_seconds
-        self._arrivals = [0.0] * len(model.parameters)
-        self._backward_at = 0.0
-        self._hooks: list[RemovableHandle] = []
-        for number, parameter in enumerate(model.parameters):
-            self._hooks.append(on_accumulated(parameter, self._make_hook(number)))
+        self._model, self._clock, self._wait_seconds = model, clock, wait_seconds
         self.restart(0)
 
     def restart(self, skipped_steps: int) -> None:
@@ -45,14 +37,15 @@ class StepTimer:
     def begin(self) -> None:
         self._begin_at, self._waited_before = self._clock(), self._wait_seconds()
         self._forward = self._backward = self._updating = 0.0
-        self._arrivals = [0.0] * len(self._arrivals)
+        self._arrivals = [0.0] * len(self._model.parameters)
 
     @contextlib.contextmanager
     def backward(self) -> Iterator[None]:
         self._backward_at = self._clock()
         self._forward = self._backward_at - self._begin_at - (self._wait_seconds() - self._waited_before)
         try:
-            yield
+            with self._model.listen(self._on_gradient):
+                yield
         finally:
             self._backward = self._clock() - self._backward_at
 
@@ -79,14 +72,5 @@ class StepTimer:
         arrivals = zip(*(each.arrivals for each in self._timings), strict=True)
         return StepTimings(forward, backward, update, tuple(map(fmean, arrivals)))
 
-    def close(self) -> None:
-        """Remove the hooks from the model."""
-        for hook in self._hooks:
-            hook.remove()
-        self._hooks.clear()
-
-    def _make_hook(self, number: int) -> Callable[[torch.nn.Parameter], None]:
-        def on_gradient(parameter: torch.nn.Parameter) -> None:
-            self._arrivals[number] = self._clock() - self._backward_at
-
-        return on_gradient
+    def _on_gradient(self, number: int) -> None:
+        self._arrivals[number] = self._clock() - self._backward_at

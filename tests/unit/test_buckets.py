@@ -99,7 +99,6 @@ def test_what_is_closed_goes_with_whoever_sends():
     sender = Sender()
     gone = weakref.ref(sender)
     backward(sender.model, sender.buckets, last=True)
-    sender.buckets.close()
     sender.model.release()
     del sender
     gc.collect()

@@ -22,6 +22,12 @@ class Clock:
         self.now += seconds
 
 
+def bound(module: nn.Module) -> FlatModel:
+    model = FlatModel(module)
+    model.bind(torch.empty(model.count), torch.zeros(model.count))
+    return model
+
+
 class Slow(torch.autograd.Function):
     """Passes gradients on, and lets time go by."""
 
@@ -38,7 +44,7 @@ class Slow(torch.autograd.Function):
 
 def test_a_wait_for_parameters_is_no_computing() -> None:
     clock, module, waited = Clock(), nn.Linear(2, 1), Clock()
-    timer = StepTimer(FlatModel(module), clock, waited)
+    timer = StepTimer(bound(module), clock, waited)
     for _ in range(2):
         timer.begin()
         clock.after(2.0)
@@ -49,12 +55,11 @@ def test_a_wait_for_parameters_is_no_computing() -> None:
         timer.end()
     assert timer.average_timings().forward == 0.5
     assert timer.seconds == [2.0, 2.0]
-    timer.close()
 
 
 def test_the_mean_of_the_steps_that_are_measured() -> None:
     clock, module = Clock(), nn.Sequential(nn.Linear(2, 3), nn.Linear(3, 1))
-    timer = StepTimer(FlatModel(module), clock)
+    timer = StepTimer(bound(module), clock)
     timer.restart(1)
     for number, (forward, middle) in enumerate([(9.0, 9.0), (1.0, 2.0), (3.0, 4.0)]):
         timer.begin()
@@ -73,12 +78,11 @@ def test_the_mean_of_the_steps_that_are_measured() -> None:
     assert found.arrivals == pytest.approx((3.0, 3.0, 0.0, 0.0)), (
         "weight and bias of the first layer come after the wait"
     )
-    timer.close()
 
 
 def test_a_rank_without_rows_has_a_step_all_the_same() -> None:
     clock = Clock()
-    timer = StepTimer(FlatModel(nn.Linear(2, 1)), clock)
+    timer = StepTimer(bound(nn.Linear(2, 1)), clock)
     timer.begin()
     clock.after(1.0)
     timer.end()
@@ -88,7 +92,7 @@ def test_a_rank_without_rows_has_a_step_all_the_same() -> None:
 
 def test_the_times_of_a_pass_that_raises_are_kept() -> None:
     clock = Clock()
-    timer = StepTimer(FlatModel(nn.Linear(2, 1)), clock)
+    timer = StepTimer(bound(nn.Linear(2, 1)), clock)
     timer.begin()
     for context, seconds in ((timer.backward(), 3.0), (timer.update(), 2.0)):
         with suppress(ValueError), context:
@@ -97,4 +101,3 @@ def test_the_times_of_a_pass_that_raises_are_kept() -> None:
     timer.end()
     found = timer.average_timings()
     assert (found.backward, found.update) == (3.0, 2.0)
-    timer.close()

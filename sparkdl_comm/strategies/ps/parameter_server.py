@@ -139,11 +139,8 @@ class ParameterServer(Strategy):
         self._push_countdown = Countdown(self._push_buckets, self._model.layer_of_each)
         if self._profiler is not None:
             self._profiler.backward.begin()
-        self._model.on_gradient = self._on_gradient
-        try:
+        with self._model.listen(self._on_gradient):
             yield
-        finally:
-            self._model.on_gradient = None
         self._bucket_trace.add_pass_span("backward batch", len(self._push_buckets))
         if self._profiler is not None:
             self._profiler.backward.end()
