@@ -21,9 +21,9 @@ from sparkdl_comm.conf import CommConf
 from sparkdl_comm.conf.strategy import AUTO, CHEAPEST
 from sparkdl_comm.errors import DeadlineError, GangError, InputError, SparkdlCommError
 from sparkdl_comm.gang.control import VERDICT_SECONDS
+from sparkdl_comm.gang.failure import is_peer_late
 from sparkdl_comm.gang.frames import TIMEOUT_KEY
 from sparkdl_comm.gang.gang import Gang
-from sparkdl_comm.gang.torch_errors import is_peer_late
 
 
 class Closable(Protocol):

@@ -8,23 +8,20 @@ import logging
 import weakref
 from collections.abc import Iterator, Sequence
 from dataclasses import replace
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import torch
 
 from sparkdl_comm.collectives.algorithms import ALGORITHMS, make_plan
 from sparkdl_comm.collectives.cost import Cost
-from sparkdl_comm.collectives.discover import arrange
+from sparkdl_comm.collectives.discover import SubTopology, arrange, sub_topology
 from sparkdl_comm.collectives.engine.base import Engine, PreparedPlan
 from sparkdl_comm.collectives.engine.links import Links
 from sparkdl_comm.collectives.engine.sockets import SocketEngine
-from sparkdl_comm.collectives.engine.torch_p2p import TorchEngine, process_group_of
 from sparkdl_comm.collectives.measure import get_or_measure_cost, remeasure_cost
-from sparkdl_comm.collectives.part_layout import PartLayout
 from sparkdl_comm.collectives.plan import Operation, Plan, StepKind
 from sparkdl_comm.collectives.rank_group import RankGroup
 from sparkdl_comm.collectives.select import list_eligible, make_collective, rank_algorithms
-from sparkdl_comm.collectives.sub_topology import SubTopology, sub_topology
 from sparkdl_comm.collectives.work import Work
 from sparkdl_comm.conf import CommConf
 from sparkdl_comm.conf.strategy import CHEAPEST
@@ -32,6 +29,9 @@ from sparkdl_comm.errors import ConfError, GangError
 from sparkdl_comm.gang.control import VERDICT_SECONDS
 from sparkdl_comm.gang.gang import Gang
 from sparkdl_comm.topology import Topology
+
+if TYPE_CHECKING:
+    from sparkdl_comm.collectives.part_layout import PartLayout
 
 
 def make_engine(
@@ -46,6 +46,8 @@ def make_engine(
     """
     place = order.index(gang.rank)
     if device.type != "cpu":
+        from sparkdl_comm.collectives.engine.torch_p2p import TorchEngine, process_group_of
+
         return TorchEngine(place, order, device, process_group_of(order, timeout))
     engine = SocketEngine(place, Links(gang, name, order, rails, timeout), timeout)
     # Weak reference: the gang may outlive the engine, which holds memory and plans.
@@ -220,6 +222,7 @@ class CollectiveGroup:
         """Return the layout of a vector with one part of this size for each rank."""
         key = operation, part.numel(), part.element_size()
         if key not in self._layouts:
+            from sparkdl_comm.collectives.part_layout import PartLayout
 
             def make(count: int) -> Plan:
                 return self._plan(operation, count, part.element_size(), 0)

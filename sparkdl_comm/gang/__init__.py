@@ -3,10 +3,9 @@
 - ``gang.py`` is a rank's interface to all of it. ``members.py`` describes the other ranks.
 - ``listen.py`` chooses NIC and port. ``acceptor.py`` admits peers that prove the gang's secret by ``handshake.py``,
   with ``credentials.py`` on the connecting side. ``frames.py`` defines the messages on these connections.
-- ``control.py`` decides which failure was first; ``failure.py`` is its serialized form. ``posted_work.py`` is the work
-  queue of the control thread and of the collectives' engine.
-- ``store.py`` is a torch.distributed store on ``key_value_store.py`` at rank 0, with ``store_messages.py`` as the wire
-  format. ``exchange.py`` and ``process_group.py`` use it.
-- ``tensors.py`` and ``values.py`` serialize without pickle. ``torch_errors.py`` classifies torch's errors.
-  ``user_traceback.py`` shortens tracebacks. ``fork.py`` closes connections in forked children.
+- ``control.py`` decides which failure was first; ``failure.py`` classifies and serializes failures. ``posted_work.py``
+  is the work queue of the control thread and of the collectives' engine.
+- ``store.py`` is a torch.distributed store on ``key_value_store.py`` at rank 0. ``exchange.py`` and
+  ``process_group.py`` use it.
+- ``tensors.py`` and ``values.py`` serialize without pickle.
 """

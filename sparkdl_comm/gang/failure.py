@@ -1,15 +1,24 @@
 """Failure report of a rank, small enough to send over the gang's connections and inside the text of a Spark task's
 exception.
 
-Spark passes on nothing but the exception's text.
+Spark passes on nothing but the exception's text. Errors of gloo are plain RuntimeErrors that differ only in their text.
+This module is the only one that looks at this text. A traceback is reduced to the frames of the user's own code.
 """
 
 from __future__ import annotations
 
 import json
+import os
 import re
+import sys
+import sysconfig
+from collections.abc import Iterator
 from dataclasses import asdict, dataclass
+from pathlib import Path
+from traceback import FrameSummary, StackSummary, TracebackException
 from typing import Any
+
+from torch.distributed import DistNetworkError
 
 from sparkdl_comm.errors import (
     ERRORS_BY_NAME,
@@ -20,8 +29,83 @@ from sparkdl_comm.errors import (
     RankLostError,
     SparkdlCommError,
 )
-from sparkdl_comm.gang.torch_errors import is_peer_failure
-from sparkdl_comm.gang.user_traceback import user_traceback
+
+_LATE = re.compile(r"timed out|operation timeout", re.IGNORECASE)
+# Messages of the backends and the kernel about a peer that disconnected.
+_GONE = re.compile(
+    r"connection (closed|reset|refused)|closed by peer|broken pipe|socket (is )?closed|pair closure"
+    r"|nccl communicator was aborted|ncclRemoteError|remote process exited",
+    re.IGNORECASE,
+)
+
+
+def is_peer_late(exc: BaseException) -> bool:
+    """Return whether an operation timed out waiting for another rank."""
+    return isinstance(exc, RuntimeError) and bool(_LATE.search(str(exc)))
+
+
+def is_peer_failure(exc: BaseException) -> bool:
+    """Return whether another rank is late, or has disconnected."""
+    if isinstance(exc, DistNetworkError):
+        return True
+    return is_peer_late(exc) or (isinstance(exc, RuntimeError) and bool(_GONE.search(str(exc))))
+
+
+#: Packages whose frames lie between the training loop and the user's code.
+_LIBRARIES = ("sparkdl_comm", "torch", "pyspark", "py4j", "cloudpickle")
+_INSTALLED = ("site-packages", "dist-packages")
+
+
+def user_traceback(error: BaseException) -> str:
+    """Return the text of the traceback, including causes and contexts.
+
+    It keeps the frames of the user's code, and the last frame if it is of another library. An exception without frames
+    of the user's code keeps only its last line. If there is no such frame in the whole chain, the text is complete: the
+    fault is elsewhere.
+    """
+    whole = TracebackException.from_exception(error)
+    if any(_is_user_code(frame) for each in _chain(whole) for frame in each.stack):
+        for each in _chain(whole):
+            users = [frame for frame in each.stack if _is_user_code(frame)]
+            ends = [
+                frame for frame in each.stack[-1:] if users and not _is_user_code(frame) and not _is_own_code(frame)
+            ]
+            each.stack = StackSummary.from_list(users + ends)
+    return "".join(whole.format())
+
+
+def _chain(error: TracebackException) -> Iterator[TracebackException]:
+    """Yield the exception, its causes and its contexts."""
+    seen: list[TracebackException | None] = [error]
+    while seen:
+        each = seen.pop()
+        if each is not None:
+            yield each
+            seen += [each.__cause__, each.__context__]
+
+
+def _is_own_code(frame: FrameSummary) -> bool:
+    return _is_within(frame.filename, str(Path(__file__).parents[1]))
+
+
+def _is_user_code(frame: FrameSummary) -> bool:
+    """Return whether a frame belongs neither to Python, nor to this package, nor to torch or Spark."""
+    path = frame.filename
+    if path.startswith("<frozen "):
+        return False
+    if _is_within(path, sysconfig.get_path("stdlib")):
+        return any(name in path.split(os.sep) for name in _INSTALLED) and not _is_library_code(path)
+    return not _is_library_code(path)
+
+
+def _is_library_code(path: str) -> bool:
+    homes = (getattr(sys.modules.get(name), "__file__", None) for name in _LIBRARIES)
+    return any(home is not None and _is_within(path, os.path.dirname(home)) for home in homes)
+
+
+def _is_within(path: str, folder: str) -> bool:
+    return path.startswith(folder + os.sep)
+
 
 #: Upper bound of ``Failure.to_json()``, in bytes.
 MAX_JSON = 64 * 1024

@@ -12,13 +12,15 @@ connections between ranks (the store, peers of a collective) use the same listen
 
 from __future__ import annotations
 
+import os
 import socket
 import time
+import weakref
 from collections.abc import Callable, Sequence
 from typing import Any
 
 from sparkdl_comm.errors import DeadlineError, GangError, InputError, RankLostError
-from sparkdl_comm.gang import fork, frames, listen
+from sparkdl_comm.gang import frames, listen
 from sparkdl_comm.gang.acceptor import MAX_HELLO, Acceptor
 from sparkdl_comm.gang.control import VERDICT_SECONDS, ControlPlane
 from sparkdl_comm.gang.credentials import Credentials
@@ -104,7 +106,7 @@ class Gang:
         gang._control = ControlPlane(rank, world, list(acceptors.values()), clock)
         gang._store = StoreService(rank, world, serve=gang.serve, dial=gang.dial, check=gang.check, clock=clock)
         gang._control.on_failure(gang._store.fail)
-        fork.close_in_children(gang)
+        _close_in_children(gang)
         port = {ip: acceptor.address[1] for ip, acceptor in acceptors.items()}
         own_rails = tuple(Rail(ip, listen.network_of(ip), port[ip]) for ip in addresses)
         me = Member(rank, gang.host, listen.nics_to_advertise(gang.host), port[gang.host], own_rails, payload or {})
@@ -317,3 +319,22 @@ class Gang:
             raise error
         if self.rank == 0:
             control.send_go()
+
+
+#: Gangs of this process whose connections a forked child closes, such as a DataLoader's worker. A child that outlives a
+#: killed rank would keep its connections open, and no peer would see an EOF.
+_gangs: weakref.WeakSet[Gang] = weakref.WeakSet()
+
+
+def _close_in_children(gang: Gang) -> None:
+    """Make forked children close all sockets of the gang, as long as it lives."""
+    if not _gangs:
+        os.register_at_fork(after_in_child=_close_all)
+    _gangs.add(gang)
+
+
+def _close_all() -> None:
+    for gang in list(_gangs):
+        for sock in gang.sockets():
+            sock.close()  # never shutdown(): that would end the parent's connection too
+    _gangs.clear()

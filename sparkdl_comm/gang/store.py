@@ -1,15 +1,18 @@
 """torch.distributed store over the gang's authenticated connections, in place of torch's open TCPStore.
 
-Rank 0 holds the keys and values; ``store_messages.py`` defines requests and replies. A blocking request waits in rank
-0's thread of its connection. A client uses an idle connection or opens a new one per request, so a blocking ``get``
-blocks neither other threads nor the control plane. When the gang fails, all waits end with its failure.
+Rank 0 holds the keys and values. A request or a reply is a JSON frame with the sizes of the values, then the values'
+bytes. A blocking request waits in rank 0's thread of its connection. A client uses an idle connection or opens a new one
+per request, so a blocking ``get`` blocks neither other threads nor the control plane. When the gang fails, all waits end
+with its failure.
 """
 
 from __future__ import annotations
 
+import functools
 import socket
 import threading
-from collections.abc import Callable, Sequence
+import zlib
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from datetime import timedelta
 from typing import Any, TypeAlias
 
@@ -19,9 +22,72 @@ from sparkdl_comm.errors import DeadlineError, GangError, InputError, ProtocolEr
 from sparkdl_comm.gang.acceptor import HANDSHAKE_SECONDS
 from sparkdl_comm.gang.control import VERDICT_SECONDS
 from sparkdl_comm.gang.failure import Failure
-from sparkdl_comm.gang.frames import Clock, hang_up
-from sparkdl_comm.gang.key_value_store import MAX_WAIT, KeyValueStore, Request
-from sparkdl_comm.gang.store_messages import recv, send
+from sparkdl_comm.gang.frames import Clock, encode_frame, hang_up, recv_frame, recv_into, send_all
+from sparkdl_comm.gang.key_value_store import MAX_TOTAL, MAX_VALUE, MAX_WAIT, KeyValueStore, Request
+from sparkdl_comm.gang.tensors import STALL_SECONDS, pieces
+
+#: Most bytes of a message's JSON: keys and sizes.
+MAX_HEADER = 4 << 20
+#: Most bytes that are combined into one send: the frame and small values.
+_SMALL = 1 << 16
+
+
+def send(sock: socket.socket, message: Request, clock: Clock) -> None:
+    """Send a request or a reply.
+
+    :raises InputError: a value is larger than the receiver accepts.
+    """
+    values = message.get("values", [])
+    if any(len(value) > MAX_VALUE for value in values):
+        raise InputError(f"a store value of {max(map(len, values))} bytes: at most {MAX_VALUE}")
+    sizes = {"values": [len(value) for value in values], "crc32": functools.reduce(_add_crc, values, 0)}
+    head = encode_frame({**message, **sizes}, MAX_HEADER)
+    for part in _coalesce([head, *values]):
+        for piece in pieces(memoryview(part)):
+            send_all(sock, piece, clock() + STALL_SECONDS, clock)
+
+
+def _coalesce(parts: Iterable[bytes]) -> Iterator[bytes]:
+    """Return the parts in order, with small parts combined. It saves sends: each of a thousand ranks may get a thousand
+    values.
+    """
+    pending: list[bytes] = []
+    size = 0
+    for part in parts:
+        if pending and size + len(part) > _SMALL:
+            yield b"".join(pending)
+            pending, size = [], 0
+        pending.append(part)
+        size += len(part)
+    yield b"".join(pending)
+
+
+def recv(sock: socket.socket, seconds: float, clock: Clock) -> Request:
+    """Receive a request or a reply.
+
+    :raises GangError: the sizes are invalid, or more than the store may hold; no memory was allocated for them.
+    :raises ProtocolError: the values are damaged.
+    """
+    message = recv_frame(sock, MAX_HEADER, clock() + seconds, clock)
+    sizes = message.get("values", [])
+    if not isinstance(sizes, list) or not all(type(size) is int and 0 <= size <= MAX_VALUE for size in sizes):
+        raise GangError(f"peer announced store values of {sizes!r:.80} bytes: at most {MAX_VALUE} each")
+    if sum(sizes) > MAX_TOTAL:
+        raise GangError(f"peer announced store values of {sum(sizes)} bytes: at most {MAX_TOTAL} in total")
+    message["values"] = []
+    for size in sizes:
+        value = bytearray(size)
+        for piece in pieces(memoryview(value)):
+            recv_into(sock, piece, clock() + STALL_SECONDS, clock)
+        message["values"].append(bytes(value))
+    if message.pop("crc32", 0) != functools.reduce(_add_crc, message["values"], 0):
+        raise ProtocolError("peer sent store values with a wrong checksum")
+    return message
+
+
+def _add_crc(crc: int, value: bytes) -> int:
+    return zlib.crc32(value, crc)
+
 
 #: Seconds that a client waits longer than the limit in its request, for the reply to arrive. The control plane watches
 #: whether rank 0 is alive.

@@ -21,8 +21,9 @@ from sparkdl_comm.gang.failure import Failure
 from sparkdl_comm.gang.frames import Clock, encode_frame, recv_frame, send_frame
 from sparkdl_comm.gang.handshake import Address
 from sparkdl_comm.gang.tensors import MAX_HEADER, STALL_SECONDS, describe, pieces, raw
-from sparkdl_comm.job.driver_listener import KIND
 
+#: The ``kind`` in the hello of this connection.
+KIND = "driver"
 MAX_PROGRESS = 64 << 10
 HEARTBEAT_SECONDS = 1.0
 

@@ -31,6 +31,7 @@ from sparkdl_comm.gang.frames import TIMEOUT_KEY, Clock, hang_up, recv_frame, se
 from sparkdl_comm.gang.handshake import Address
 from sparkdl_comm.gang.tensors import MAX_HEADER, STALL_SECONDS, allocate, pieces, raw
 from sparkdl_comm.job import rendezvous
+from sparkdl_comm.job.driver_client import KIND
 
 #: Interval at which to call `check`, in seconds.
 CHECK_SECONDS = 1.0
@@ -38,8 +39,6 @@ _DAY_SECONDS = 86400.0
 #: Extra silence that the driver allows rank 0, beyond the timeout of the other ranks, in seconds. They can report the
 #: reason.
 _EXTRA_SILENCE_SECONDS = 10.0
-#: The ``kind`` in the hello of rank 0's connection.
-KIND = "driver"
 
 _log = logging.getLogger(__name__)
 

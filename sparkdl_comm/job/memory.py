@@ -6,18 +6,16 @@ from __future__ import annotations
 
 import logging
 import re
-import resource
 from typing import Any
 
 from pyspark.sql import SparkSession
 
 from sparkdl_comm.errors import RankLostError, SparkdlCommError
 from sparkdl_comm.job.session import application_conf, is_classic
+from sparkdl_comm.job.task import ADDRESS_SPACE_KEY, OVERHEAD_KEY
 
 _log = logging.getLogger(__name__)
 
-_LIMIT = "spark.executor.pyspark.memory"
-_OVERHEAD = "spark.executor.memoryOverhead"
 _DAEMON = "spark.python.daemon.module"
 #: Message of YARN or Kubernetes about a container that was killed for its memory, by them or by the kernel. It does not
 #: match a standalone worker's "Command exited with code 137". That worker has no containers, so anybody may have killed
@@ -26,36 +24,19 @@ _KILLED = re.compile(
     r"exceeding (?:physical|virtual) memory limits|exit (?:code|status)(?: is|:)? ?(?:137|-104)\b|OOMKilled",
     re.IGNORECASE,
 )
-#: Message of an allocation that failed.
-_REFUSED = re.compile(
-    r"MemoryError|(?:can't|cannot|not|unable to) (?:enough memory|allocate)|can't start new thread", re.I
-)
 
 
 def warn_about_limit(spark: SparkSession) -> None:
     """Warn if Spark limits the address space of the executors' Python."""
-    limit = application_conf(spark).get(_LIMIT)
+    limit = application_conf(spark).get(ADDRESS_SPACE_KEY)
     if limit:
         _log.warning(
             "%s=%s limits the address space that a Python worker maps, not the memory it uses. PyTorch maps many times"
             " what it uses. Unset it, and set %s to what Python needs",
-            _LIMIT,
+            ADDRESS_SPACE_KEY,
             limit,
-            _OVERHEAD,
+            OVERHEAD_KEY,
         )
-
-
-def explain_limit(error: str, message: str) -> str:
-    """Return the ``message`` of an ``error`` in this process. If Spark's limit of the address space caused it, add
-    that.
-    """
-    limit = resource.getrlimit(resource.RLIMIT_AS)[0]
-    if limit == resource.RLIM_INFINITY or not _REFUSED.search(f"{error}: {message}"):
-        return message
-    return (
-        f"{message}\nThis worker may map {limit / 2**20:.0f} MiB of address space: {_LIMIT} limits it. Unset it, and set"
-        f" {_OVERHEAD} to what Python needs"
-    )
 
 
 def was_killed(text: str) -> bool:
@@ -125,8 +106,8 @@ def advise(spark: SparkSession) -> str:
     """Return advice on settings for executors that are killed for their memory."""
     conf = application_conf(spark)
     text = (
-        f"PyTorch and the rows are outside of the JVM's heap: increase {_OVERHEAD} (now"
-        f" {conf.get(_OVERHEAD, 'not set: a tenth of spark.executor.memory, at least 384 MiB')})"
+        f"PyTorch and the rows are outside of the JVM's heap: increase {OVERHEAD_KEY} (now"
+        f" {conf.get(OVERHEAD_KEY, 'not set: a tenth of spark.executor.memory, at least 384 MiB')})"
     )
     if _DAEMON in conf:
         text += f", and unset {_DAEMON}={conf[_DAEMON]}: YARN counts the memory that its workers share once per worker"

@@ -8,7 +8,7 @@ import hashlib
 import time
 from collections.abc import Iterator
 from contextlib import ExitStack
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import pyarrow as pa
 import torch
@@ -24,17 +24,17 @@ from sparkdl_comm.job.task import ROWS_GONE_PREFIX, RankFn, RankTask, RowsGoneEr
 from sparkdl_comm.optim.optimizer import OptimizerMaker
 from sparkdl_comm.space import module_state
 from sparkdl_comm.space.flat import FlatModel
-from sparkdl_comm.space.replicas import broadcast_initial_state
-from sparkdl_comm.space.sync_batch_norm import synchronize
+from sparkdl_comm.space.untrained_state import broadcast_initial_state
 from sparkdl_comm.strategies.base import Strategy
 from sparkdl_comm.strategies.registry import strategy_class
-from sparkdl_comm.train.checkpoint.restore import Restorer, describe
-from sparkdl_comm.train.checkpoint.saver import Saver
 from sparkdl_comm.train.loop import rng
-from sparkdl_comm.train.loop.asynchronous_loop import loop_for
 from sparkdl_comm.train.loop.progress import Progress
 from sparkdl_comm.train.loop.training_loop import TrainingLoop
 from sparkdl_comm.train.spec import TrainSpec
+
+if TYPE_CHECKING:
+    from sparkdl_comm.train.checkpoint.restore import Restorer
+    from sparkdl_comm.train.checkpoint.saver import Saver
 
 #: Seconds that rank 0 waits for the other ranks at the end.
 _LEAVE_SECONDS = 30.0
@@ -132,9 +132,16 @@ class Rank:
         strategy.join(gang, model, OptimizerMaker(model, spec.optimization))
         stack.callback(model.release)
         rng.seed(spec.seed, self._rank)
-        device = self._task.device()
-        has_collective_modules = synchronize(model.module, device, gang, spec.conf.timeout, stack)
-        make_loop = loop_for(strategy)
+        has_collective_modules = any(isinstance(layer, torch.nn.SyncBatchNorm) for layer in model.module.modules())
+        if has_collective_modules:
+            from sparkdl_comm.space.sync_batch_norm import synchronize
+
+            synchronize(model.module, self._task.device(), gang, spec.conf.timeout, stack)
+        make_loop: type[TrainingLoop] = TrainingLoop
+        if not strategy.is_synchronous:
+            from sparkdl_comm.train.loop.asynchronous_loop import AsynchronousLoop
+
+            make_loop = AsynchronousLoop
         loop = make_loop(
             spec, gang, rows.training, sampler, model, strategy, self._progress, rows.validation, has_collective_modules
         )
@@ -182,6 +189,8 @@ class Rank:
         spec = self._spec
         if spec.checkpoints is None:
             return None
+        from sparkdl_comm.train.checkpoint.restore import Restorer, describe
+
         rows = [member.payload["data"]["sha256"] for member in gang.members]
         run = describe(spec.checkpoints.run, spec, model, rows)
         restorer = Restorer(spec.checkpoints, run, gang, spec.conf.timeout)
@@ -196,6 +205,8 @@ class Rank:
         spec = self._spec
         if spec.checkpoints is None or restorer is None:
             return None
+        from sparkdl_comm.train.checkpoint.saver import Saver
+
         if restorer.step:
             restorer.load_state(loop)
         saver = Saver(spec.checkpoints, restorer.run, gang, spec.conf.timeout, restorer.step)

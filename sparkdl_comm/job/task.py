@@ -8,6 +8,8 @@ from __future__ import annotations
 
 import dataclasses
 import json
+import re
+import resource
 import socket
 import time
 from collections.abc import Callable, Iterator
@@ -25,9 +27,14 @@ from sparkdl_comm.gang.gang import Gang
 from sparkdl_comm.gang.handshake import Address
 from sparkdl_comm.job import rendezvous
 from sparkdl_comm.job.driver_client import DriverClient
-from sparkdl_comm.job.gpu import task_gpu
-from sparkdl_comm.job.memory import explain_limit
 from sparkdl_comm.job.output import OutputCapture
+
+#: Spark's limit of the address space of a Python worker, and its allowance for memory outside of the JVM's heap.
+ADDRESS_SPACE_KEY, OVERHEAD_KEY = "spark.executor.pyspark.memory", "spark.executor.memoryOverhead"
+#: Message of an allocation that failed.
+_REFUSED = re.compile(
+    r"MemoryError|(?:can't|cannot|not|unable to) (?:enough memory|allocate)|can't start new thread", re.I
+)
 
 #: Schema of the one row that the function of a rank's task returns.
 RANK_SCHEMA = "rank int, report string"
@@ -98,6 +105,8 @@ class RankTask:
         """Return the device of this rank: the CPU, or the task's GPU (see :func:`sparkdl_comm.job.gpu.task_gpu`)."""
         if self._spec.device == "cpu":
             return torch.device("cpu")
+        from sparkdl_comm.job.gpu import task_gpu
+
         return task_gpu(self._context.resources(), self.index_on_host())
 
     def index_on_host(self) -> int:
@@ -216,3 +225,16 @@ class RankTask:
         self._output.close()
         if self.gang is not None:
             self.gang.close()
+
+
+def explain_limit(error: str, message: str) -> str:
+    """Return the ``message`` of an ``error`` in this process. If Spark's limit of the address space caused it, add
+    that.
+    """
+    limit = resource.getrlimit(resource.RLIMIT_AS)[0]
+    if limit == resource.RLIM_INFINITY or not _REFUSED.search(f"{error}: {message}"):
+        return message
+    return (
+        f"{message}\nThis worker may map {limit / 2**20:.0f} MiB of address space: {ADDRESS_SPACE_KEY} limits it. Unset it,"
+        f" and set {OVERHEAD_KEY} to what Python needs"
+    )

@@ -5,7 +5,7 @@ one rail. Link rates are those of a :class:`~sparkdl_comm.collectives.cost.Cost`
 Messages between ranks of one host use no NIC: a rank sends and receives them at the cost's local rate.
 
 A rank sends one message at a time over a rail, in the order of its programs, like the engine of the collectives
-(``collectives/engine/rail.py``). A network may have several such lanes per rank and rail. Each message begins with a
+(``collectives/engine/connection.py``). A network may have several such lanes per rank and rail. Each message begins with a
 start-up, the cost's alpha, in which the rank sends nothing else there. It arrives a latency after its last byte has
 passed the last link. Messages of several ranks into one NIC, or over one trunk, share it. The switch queues bytes that
 arrive faster than a link forwards them. So a rank has finished sending when its own NIC has, except for what exceeds

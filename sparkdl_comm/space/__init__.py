@@ -5,6 +5,6 @@
 - ``buckets.py`` sends each bucket of the gradient when backward has completed it. ``layer_buckets.py`` groups layers
   into buckets and counts what is outstanding. ``wait_on_use.py`` makes forward wait for parameters that have not
   arrived yet.
-- ``module_state.py``, ``untrained_state.py``, ``replicas.py`` and ``sync_batch_norm.py`` handle buffers, frozen
+- ``module_state.py``, ``untrained_state.py`` and ``sync_batch_norm.py`` handle buffers, frozen
   parameters and extra state.
 """

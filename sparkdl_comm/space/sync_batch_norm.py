@@ -24,10 +24,10 @@ import torch.distributed as dist
 from torch import nn
 
 from sparkdl_comm.errors import DeadlineError, GangError, ModelError
+from sparkdl_comm.gang.failure import is_peer_late
 from sparkdl_comm.gang.frames import TIMEOUT_KEY
 from sparkdl_comm.gang.gang import Gang
 from sparkdl_comm.gang.process_group import BACKENDS, bind_to_nic
-from sparkdl_comm.gang.torch_errors import is_peer_late
 
 
 def synchronize(module: nn.Module, device: torch.device, gang: Gang, timeout: float, stack: ExitStack) -> bool:

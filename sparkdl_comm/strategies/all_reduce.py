@@ -7,9 +7,9 @@ from collections.abc import Callable
 import torch.distributed as dist
 
 from sparkdl_comm.errors import ConfError, DeadlineError
+from sparkdl_comm.gang.failure import is_peer_late
 from sparkdl_comm.gang.gang import Gang
 from sparkdl_comm.gang.process_group import default_group
-from sparkdl_comm.gang.torch_errors import is_peer_late
 from sparkdl_comm.optim.optimizer import OptimizerMaker
 from sparkdl_comm.space.flat import FlatModel
 from sparkdl_comm.strategies.replicated_strategy import ReplicatedStrategy

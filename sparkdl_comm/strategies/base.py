@@ -10,13 +10,12 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 
 import torch
 
-from sparkdl_comm.strategies.trace import Trace
-
 if TYPE_CHECKING:
     from sparkdl_comm.conf import CommConf
     from sparkdl_comm.gang.gang import Gang
     from sparkdl_comm.optim.optimizer import OptimizerMaker
     from sparkdl_comm.space.flat import FlatModel
+    from sparkdl_comm.strategies.trace import Trace
 
 PHASES = ("pull", "forward", "backward", "push", "aggregate", "update")
 
@@ -138,6 +137,9 @@ class Strategy(ABC):
     #: The next or the current step. The training loop sets it before :meth:`begin_step`.
     step_info = StepInfo()
 
+    #: Trace of the last iterations; None if ``spark.sparkdl.comm.timeline`` is 0.
+    trace: Trace | None = None
+
     #: The user's optimizer over the values that this rank updates. Set by :meth:`join`.
     optimizer: torch.optim.Optimizer
 
@@ -150,8 +152,10 @@ class Strategy(ABC):
 
     def __init__(self, conf: CommConf) -> None:
         self.conf = conf
-        #: Trace of the last iterations; None if ``spark.sparkdl.comm.timeline`` is 0.
-        self.trace = Trace(conf.timeline) if conf.timeline else None
+        if conf.timeline:
+            from sparkdl_comm.strategies.trace import Trace
+
+            self.trace = Trace(conf.timeline)
         self.watch = Stopwatch(self.trace)
 
     def advertise(self, attempt_id: str, rank: int) -> dict[str, Any]:

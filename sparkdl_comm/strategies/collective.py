@@ -13,7 +13,7 @@ from __future__ import annotations
 import contextlib
 import functools
 from collections.abc import Sequence
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import torch
 import torch.distributed as dist
@@ -23,10 +23,6 @@ from sparkdl_comm.collectives.discover import parse_configured
 from sparkdl_comm.collectives.group import CollectiveGroup, check_fits
 from sparkdl_comm.collectives.plan import Operation
 from sparkdl_comm.collectives.work import Work
-from sparkdl_comm.compress.compressed_sum import CompressedSum, NaiveAllGather
-from sparkdl_comm.compress.flat_range import FlatRange, RangeFactory
-from sparkdl_comm.compress.low_rank import LowRankSum
-from sparkdl_comm.compress.sparsifier import Sparsifier
 from sparkdl_comm.conf import PREFIX, CommConf, Compression
 from sparkdl_comm.conf.strategy import CHEAPEST, loop_name
 from sparkdl_comm.errors import ConfError, ModelError
@@ -36,9 +32,13 @@ from sparkdl_comm.optim.optimizer import OptimizerMaker
 from sparkdl_comm.space.buckets import GradientBuckets
 from sparkdl_comm.space.flat import FlatModel
 from sparkdl_comm.strategies.base import Strategy
-from sparkdl_comm.strategies.compressed_exchange import CompressedExchange
 from sparkdl_comm.strategies.exchange import BucketExchange, CollectiveExchange
 from sparkdl_comm.strategies.replicated_strategy import ReplicatedStrategy
+
+if TYPE_CHECKING:
+    from sparkdl_comm.compress.compressed_sum import CompressedSum
+    from sparkdl_comm.compress.flat_range import RangeFactory
+    from sparkdl_comm.compress.sparsifier import Sparsifier
 
 
 class CollectiveStrategy(Strategy):
@@ -184,6 +184,9 @@ class CollectiveAllReduce(CollectiveStrategy, ReplicatedStrategy):
     def _make_exchange(self, vector: torch.Tensor, operation: Operation) -> BucketExchange:
         if operation == "broadcast" or self.compression is None:
             return super()._make_exchange(vector, operation)
+        from sparkdl_comm.compress.flat_range import FlatRange
+        from sparkdl_comm.strategies.compressed_exchange import CompressedExchange
+
         bounds = [entry.start for entry in self._model.entries]
         part_of = functools.cache(lambda start, stop: FlatRange.of(start, stop, bounds))
         compressed = self._compressed_sum(self.compression, part_of)
@@ -191,11 +194,16 @@ class CollectiveAllReduce(CollectiveStrategy, ReplicatedStrategy):
         return CompressedExchange(compressed, self.compression, self.conf, self._gang, *dense)
 
     def _compressed_sum(self, compression: Compression, part_of: RangeFactory) -> CompressedSum:
+        from sparkdl_comm.compress.compressed_sum import NaiveAllGather
+        from sparkdl_comm.compress.low_rank import LowRankSum
+
         if compression.rank:
             shapes = {entry.start: entry.shape for entry in self._model.entries}
             return LowRankSum(compression.rank, shapes, part_of, self._group, self._gang.world)
         return NaiveAllGather(self._sparsifier(compression), part_of, self._group, self._gang.world)
 
     def _sparsifier(self, compression: Compression) -> Sparsifier:
+        from sparkdl_comm.compress.sparsifier import Sparsifier
+
         span = contextlib.nullcontext if self.trace is None else functools.partial(self.trace.span, "compress")
         return Sparsifier.of(compression, self.conf.compression, self._gang.rank, span)

@@ -26,12 +26,14 @@ from sparkdl_comm.optim.optimization import Optimization
 from sparkdl_comm.optim.optimizer import OptimizerMaker
 from sparkdl_comm.space.flat import FlatModel
 from sparkdl_comm.space.sync_batch_norm import synchronize
+from sparkdl_comm.strategies.asynchronous_strategy import AsynchronousStrategy
 from sparkdl_comm.strategies.registry import strategy_class
 from sparkdl_comm.train.checkpoint.restore import Restorer, describe
 from sparkdl_comm.train.checkpoint.saver import Saver
 from sparkdl_comm.train.loop import rng
-from sparkdl_comm.train.loop.asynchronous_loop import loop_for
+from sparkdl_comm.train.loop.asynchronous_loop import AsynchronousLoop
 from sparkdl_comm.train.loop.progress import Progress
+from sparkdl_comm.train.loop.training_loop import TrainingLoop
 from sparkdl_comm.train.spec import Checkpoints, Observation, TrainSpec
 from tests.unit.gang_helpers import context, file_exchange, join
 from tests.unit.ranks import Rows
@@ -113,7 +115,8 @@ def fit(case: Case, gang: Gang) -> Fitted:
         rows = case.parts[gang.rank].cache
         seen = case.validation[gang.rank].cache if case.validation else None
         progress = Progress()
-        loop = loop_for(strategy)(spec, gang, rows, sampler, model, strategy, progress, seen, has_collectives)
+        make_loop = AsynchronousLoop if isinstance(strategy, AsynchronousStrategy) else TrainingLoop
+        loop = make_loop(spec, gang, rows, sampler, model, strategy, progress, seen, has_collectives)
         begun = 0
         if spec.checkpoints is not None and restorer is not None:
             begun = restorer.step

@@ -4,7 +4,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from sparkdl_comm.collectives.sub_topology import sub_topology
+from sparkdl_comm.collectives.discover import sub_topology
 from sparkdl_comm.errors import ConfError
 from sparkdl_comm.topology import Topology
 

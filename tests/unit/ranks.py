@@ -21,9 +21,10 @@ from sparkdl_comm.optim.optimizer import OptimizerMaker
 from sparkdl_comm.optim.parallel import GangRanks, SingleRank
 from sparkdl_comm.optim.shard import Shard
 from sparkdl_comm.space.flat import FlatModel
-from sparkdl_comm.space.replicas import broadcast_initial_state
+from sparkdl_comm.space.untrained_state import broadcast_initial_state
+from sparkdl_comm.strategies.asynchronous_strategy import AsynchronousStrategy
 from sparkdl_comm.strategies.base import Strategy
-from sparkdl_comm.train.loop.asynchronous_loop import loop_for
+from sparkdl_comm.train.loop.asynchronous_loop import AsynchronousLoop
 from sparkdl_comm.train.loop.progress import Progress
 from sparkdl_comm.train.loop.training_loop import TrainingLoop
 from sparkdl_comm.train.spec import Observation, TrainSpec
@@ -169,7 +170,8 @@ def train(
             arrive(spec, gang, models[gang.rank])
             joined.join(gang, models[gang.rank], OptimizerMaker(models[gang.rank], spec.optimization))
             own, *seen = (_cache(each[gang.rank]) for each in (parts, validation) if each)
-            loop = loop_for(joined)(spec, gang, own, sampler, models[gang.rank], joined, Progress(), *seen)
+            make_loop = AsynchronousLoop if isinstance(joined, AsynchronousStrategy) else TrainingLoop
+            loop = make_loop(spec, gang, own, sampler, models[gang.rank], joined, Progress(), *seen)
             loops[gang.rank] = loop
             prepare(loop)
             loop.run(lambda progress: None)

@@ -16,7 +16,7 @@ from sparkdl_comm.data.cache import Batch, RowCache, RowReader
 from sparkdl_comm.data.partitions import BatchSampler
 from sparkdl_comm.errors import ModelError
 from sparkdl_comm.train.loop.augmentation import Augmentation
-from sparkdl_comm.train.loop.step_rows import StepRows
+from sparkdl_comm.train.loop.row_assignment import StepRows
 
 from .ranks import train
 from .test_row_files import PLAIN, batch, disk

@@ -26,8 +26,7 @@ from sparkdl_comm.errors import (
     RankLostError,
     SparkdlCommError,
 )
-from sparkdl_comm.gang.failure import MARKER, MAX_JSON, Failure, is_secondary
-from sparkdl_comm.gang.user_traceback import user_traceback
+from sparkdl_comm.gang.failure import MARKER, MAX_JSON, Failure, is_secondary, user_traceback
 
 
 def repickled(error):

@@ -9,9 +9,10 @@ from typing import Any
 import pytest
 
 from sparkdl_comm.errors import DeadlineError, RankLostError
-from sparkdl_comm.job import memory
+from sparkdl_comm.job import task
 from sparkdl_comm.job.launch import _diagnose
-from sparkdl_comm.job.memory import MemoryKillCounter, explain_limit, killed_executors, warn_about_limit, was_killed
+from sparkdl_comm.job.memory import MemoryKillCounter, killed_executors, warn_about_limit, was_killed
+from sparkdl_comm.job.task import explain_limit
 
 YARN = (
     "Container killed by YARN for exceeding physical memory limits. 1.6 GB of 1.4 GB physical memory used. Consider boosting"
@@ -139,5 +140,5 @@ def test_an_allocation_that_such_a_limit_refuses(
     monkeypatch: pytest.MonkeyPatch, error: str, message: str, is_refused: bool
 ) -> None:
     assert explain_limit(error, message) == message  # this process has none
-    monkeypatch.setattr(memory.resource, "getrlimit", lambda which: (2 << 30, 2 << 30))
+    monkeypatch.setattr(task.resource, "getrlimit", lambda which: (2 << 30, 2 << 30))
     assert ("2048 MiB of address space: spark.executor.pyspark.memory" in explain_limit(error, message)) == is_refused

@@ -10,7 +10,7 @@ from typing import Any
 import torch
 import torch.distributed as dist
 
-from sparkdl_comm.gang.torch_errors import is_peer_failure, is_peer_late
+from sparkdl_comm.gang.failure import is_peer_failure, is_peer_late
 
 
 def _rank(rank: int, store: str, answers: Any, given_up: Any) -> None:
@@ -54,4 +54,4 @@ def test_the_models_own_errors_are_neither() -> None:
 def test_the_text_is_looked_at_in_one_place() -> None:
     package = Path(__file__).parents[2] / "sparkdl_comm"
     found = {path.name for path in package.rglob("*.py") if re.search(r'"[^"\n]*timed out[^"\n]*"', path.read_text())}
-    assert found == {"torch_errors.py"}
+    assert found == {"failure.py"}

@@ -13,8 +13,7 @@ from collections.abc import Iterator, Mapping
 from importlib import import_module
 from typing import cast
 
-from sparkdl_comm.collectives.algorithms.base import Algorithm
-from sparkdl_comm.collectives.plan import Collective, Plan
+from sparkdl_comm.collectives.plan import Algorithm, Collective, Plan
 from sparkdl_comm.errors import ConfError
 
 __all__ = ["ALGORITHMS", "Algorithm", "make_plan"]

@@ -28,16 +28,17 @@ from __future__ import annotations
 import math
 from collections.abc import Callable, Iterator
 
-from sparkdl_comm.collectives.algorithms.base import Algorithm, needs_one_rail
 from sparkdl_comm.collectives.algorithms.mst import halvings
 from sparkdl_comm.collectives.plan import (
     OPERATIONS,
+    Algorithm,
     Collective,
     Plan,
     Program,
     Step,
     StepKind,
     drop_empty_steps,
+    needs_one_rail,
     part_start,
     pipeline_rounds,
 )

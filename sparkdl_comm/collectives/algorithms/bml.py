@@ -26,9 +26,17 @@ from itertools import combinations
 import numpy as np
 from numpy.typing import NDArray
 
-from sparkdl_comm.collectives.algorithms.base import SCATTERED, Algorithm
 from sparkdl_comm.collectives.algorithms.levels import Exchange, Level, make_levels
-from sparkdl_comm.collectives.plan import Collective, Plan, Program, Step, drop_empty_steps, pipeline_rounds
+from sparkdl_comm.collectives.plan import (
+    SCATTERED,
+    Algorithm,
+    Collective,
+    Plan,
+    Program,
+    Step,
+    drop_empty_steps,
+    pipeline_rounds,
+)
 from sparkdl_comm.topology import Topology
 
 #: Shares are multiples of 1 / _GRAIN. So ranks agree on them even if their floating point differs in the last bit.

@@ -13,9 +13,8 @@ The BML paper compares BML with it on a Fat-Tree (Fig. 5, see ``bml.py``).
 
 from __future__ import annotations
 
-from sparkdl_comm.collectives.algorithms.base import SCATTERED, Algorithm
 from sparkdl_comm.collectives.algorithms.levels import Exchange, make_levels
-from sparkdl_comm.collectives.plan import Collective, Plan, Program, drop_empty_steps
+from sparkdl_comm.collectives.plan import SCATTERED, Algorithm, Collective, Plan, Program, drop_empty_steps
 from sparkdl_comm.topology import Topology
 
 

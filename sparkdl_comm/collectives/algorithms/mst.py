@@ -16,8 +16,16 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 
-from sparkdl_comm.collectives.algorithms.base import Algorithm, needs_one_rail
-from sparkdl_comm.collectives.plan import Collective, Plan, Program, Step, StepKind, drop_empty_steps
+from sparkdl_comm.collectives.plan import (
+    Algorithm,
+    Collective,
+    Plan,
+    Program,
+    Step,
+    StepKind,
+    drop_empty_steps,
+    needs_one_rail,
+)
 
 
 def halvings(place: int, world: int) -> Iterator[tuple[int, int, int, int]]:

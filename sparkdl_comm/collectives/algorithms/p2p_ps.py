@@ -19,9 +19,10 @@ import itertools
 import math
 from collections.abc import Callable, Iterator
 
-from sparkdl_comm.collectives.algorithms.base import SCATTERED, Algorithm
 from sparkdl_comm.collectives.algorithms.levels import Level, make_levels
 from sparkdl_comm.collectives.plan import (
+    SCATTERED,
+    Algorithm,
     Collective,
     Plan,
     Program,

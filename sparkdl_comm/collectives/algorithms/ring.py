@@ -14,9 +14,8 @@ share a switch, so only one rail of a host sends at a time.
 
 from __future__ import annotations
 
-from sparkdl_comm.collectives.algorithms.base import SCATTERED, Algorithm
 from sparkdl_comm.collectives.algorithms.groups import Ring
-from sparkdl_comm.collectives.plan import Collective, Plan, Program, drop_empty_steps
+from sparkdl_comm.collectives.plan import SCATTERED, Algorithm, Collective, Plan, Program, drop_empty_steps
 
 
 def plan(collective: Collective) -> Plan:

@@ -19,9 +19,8 @@ from __future__ import annotations
 
 import math
 
-from sparkdl_comm.collectives.algorithms.base import SCATTERED, Algorithm
 from sparkdl_comm.collectives.algorithms.groups import Ring
-from sparkdl_comm.collectives.plan import Collective, Plan, Program, drop_empty_steps
+from sparkdl_comm.collectives.plan import SCATTERED, Algorithm, Collective, Plan, Program, drop_empty_steps
 from sparkdl_comm.topology import Topology
 
 

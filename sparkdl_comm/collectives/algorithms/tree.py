@@ -38,8 +38,16 @@ from collections.abc import Iterator, Sequence
 from itertools import pairwise
 from typing import NamedTuple
 
-from sparkdl_comm.collectives.algorithms.base import Algorithm, needs_one_rail
-from sparkdl_comm.collectives.plan import Collective, Plan, Program, Step, StepKind, part_start
+from sparkdl_comm.collectives.plan import (
+    Algorithm,
+    Collective,
+    Plan,
+    Program,
+    Step,
+    StepKind,
+    needs_one_rail,
+    part_start,
+)
 from sparkdl_comm.topology import Topology
 
 #: Number of preceding receives that a send may overtake. With 0, a rank would wait for the last byte of one message before

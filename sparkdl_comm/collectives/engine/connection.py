@@ -1,6 +1,6 @@
-"""Connection of the socket engine, with its queues of messages to send and to receive.
+"""Connections of the socket engine, with their queues of messages, and the rails that they share.
 
-Not thread-safe: only the engine's thread uses it.
+Not thread-safe: only the engine's thread uses them.
 """
 
 from __future__ import annotations
@@ -8,11 +8,51 @@ from __future__ import annotations
 import socket
 from collections import deque
 from collections.abc import Iterable
+from operator import attrgetter
 
 from sparkdl_comm.collectives.engine.job import HEADER, Channel, Job
 from sparkdl_comm.collectives.plan import StepKind
 from sparkdl_comm.errors import GangError
 from sparkdl_comm.gang.frames import count_unacknowledged_bytes
+
+#: Seconds without progress after which the next message is sent. Longer than the round trip of a packet through full
+#: queues.
+PATIENCE_SECONDS = 0.1
+
+
+class Rail:
+    """Connections of one rank over one rail. One message at a time leaves a NIC, in the order of the rank's program.
+
+    If all messages were sent at once, they would share the NIC, and each would take as long as all of them. The receiver
+    of the first one would continue late, and several senders would meet at one receiver's port. Plans are made for the
+    order of the program, and the cost model assumes it.
+
+    A peer that does not take its message, because it has not come that far, does not hold up others. When it has taken
+    nothing for a while, the next message is sent, too.
+    """
+
+    def __init__(self) -> None:
+        self.connections: list[Connection] = []
+        #: Connections that may send now, or when the kernel takes more bytes. :meth:`pick_connection` updates them.
+        self.candidates: list[Connection] = []
+        #: True if more ready connections wait behind the last one of :attr:`candidates`, whose send buffer is full.
+        self.is_held_up = False
+
+    def pick_connection(self, now: float) -> Connection | None:
+        """Update :attr:`candidates`, and return the connection to send over now; None if there is none."""
+        ready = sorted((c for c in self.connections if c.wants_to_send), key=attrgetter("send_order"))
+        self.candidates = []
+        for connection in ready:
+            self.candidates.append(connection)
+            last = len(self.candidates) == len(ready)
+            if not connection.is_full:
+                self.is_held_up = False
+                return connection
+            if last or not connection.is_stalled(now, PATIENCE_SECONDS):
+                break
+        self.is_held_up = len(self.candidates) < len(ready)
+        return None
+
 
 #: Bytes to receive before they are combined: few enough to stay in the cache, enough to make system calls cheap.
 _CHUNK_BYTES = 256 * 1024

@@ -7,9 +7,6 @@ from typing import Any
 
 import torch
 
-from sparkdl_comm.compress.flat_range import FlatRange
-from sparkdl_comm.compress.schedule import density_at
-from sparkdl_comm.compress.sparsifier import Sparsifier
 from sparkdl_comm.conf import PREFIX
 from sparkdl_comm.conf.groups import CompressionConf
 from sparkdl_comm.errors import ConfError
@@ -84,6 +81,9 @@ class SparsePushes(WholePushes):
     """
 
     def __init__(self, conf: CompressionConf, rank: int, model: FlatModel, gradients: torch.Tensor) -> None:
+        from sparkdl_comm.compress.flat_range import FlatRange
+        from sparkdl_comm.compress.sparsifier import Sparsifier
+
         assert conf.method is not None
         self._compression, self._schedule, self._gradients = conf.method, conf.schedule, gradients
         self._sparsifier = Sparsifier.of(conf.method, conf, rank)
@@ -111,6 +111,8 @@ class SparsePushes(WholePushes):
                 )
 
     def begin_step(self, info: StepInfo) -> None:
+        from sparkdl_comm.compress.schedule import density_at
+
         density = density_at(self._schedule, self._compression.density, info.step, info.epoch)
         self._density = None if info.dense else density
         self._scale = info.loss_scale

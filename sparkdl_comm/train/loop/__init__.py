@@ -1,10 +1,9 @@
 """Steps and epochs of one rank.
 
 ``training_loop.py`` runs the steps, and ``progress.py`` counts them. ``asynchronous_loop.py`` is the loop for
-strategies without common steps. ``row_assignment.py`` assigns rows to ranks, and
-``row_exchange.py`` fetches rows from other ranks. ``step_rows.py`` reads the rows of a step ahead, and
-``augmentation.py`` changes them. ``objective.py`` computes the loss, and ``class_mean.py`` the mean of losses over
-classes.
+strategies without common steps. ``row_assignment.py`` assigns rows to ranks and reads the rows of a step ahead.
+``row_exchange.py`` fetches rows from other ranks, and ``augmentation.py`` changes them. ``objective.py`` computes the
+loss, and ``class_mean.py`` the mean of losses over classes.
 
 ``observer.py`` runs the end of an epoch: evaluation with ``metrics.py`` on validation rows,
 early stopping, and the users' ``callbacks.py``. ``parameter_guard.py`` detects callbacks that change parameters.

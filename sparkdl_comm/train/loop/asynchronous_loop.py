@@ -29,16 +29,10 @@ from sparkdl_comm.gang.gang import Gang
 from sparkdl_comm.optim.optimization import Optimization
 from sparkdl_comm.space.flat import FlatModel
 from sparkdl_comm.strategies.asynchronous_strategy import AsynchronousStrategy
-from sparkdl_comm.strategies.base import Strategy
 from sparkdl_comm.train.loop.class_mean import Shares
 from sparkdl_comm.train.loop.progress import Progress
 from sparkdl_comm.train.loop.training_loop import ProgressReporter, TrainingLoop
 from sparkdl_comm.train.spec import TrainSpec
-
-
-def loop_for(strategy: Strategy) -> type[TrainingLoop]:
-    """Return the class of the loop that trains with ``strategy``."""
-    return AsynchronousLoop if isinstance(strategy, AsynchronousStrategy) else TrainingLoop
 
 
 def check_settings(conf: CommConf, optimization: Optimization) -> None:

@@ -2,7 +2,7 @@
 
 At the end of an epoch, in this order. Steps 2 to 5 run only if the settings need them:
 
-1. Buffers and frozen parameters become equal on all ranks (see :mod:`sparkdl_comm.space.replicas`).
+1. Buffers and frozen parameters become equal on all ranks (see :mod:`sparkdl_comm.space.untrained_state`).
 2. The parameters of the next step are fetched, so that the module is complete.
 3. Validation runs, and the ranks add up the epoch's loss.
 4. The scheduler steps, then early stopping decides, by the monitored value.
@@ -15,7 +15,7 @@ from __future__ import annotations
 
 import copy
 import math
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import torch
 
@@ -24,15 +24,16 @@ from sparkdl_comm.errors import CallbackError, ConfError
 from sparkdl_comm.gang.exchange import gather_json
 from sparkdl_comm.gang.gang import Gang
 from sparkdl_comm.optim.schedule import VALIDATION_ADVICE, Schedule
-from sparkdl_comm.space import replicas
 from sparkdl_comm.space.flat import FlatModel
-from sparkdl_comm.space.untrained_state import UntrainedState, digests
+from sparkdl_comm.space.untrained_state import UntrainedState, average_state, digests
 from sparkdl_comm.strategies.base import Strategy
 from sparkdl_comm.train.loop.callbacks import Callbacks, TrainingState
-from sparkdl_comm.train.loop.metrics import Metrics
 from sparkdl_comm.train.loop.objective import Objective, target_of
 from sparkdl_comm.train.loop.parameter_guard import ParameterGuard
 from sparkdl_comm.train.spec import Stopping, TrainSpec
+
+if TYPE_CHECKING:
+    from sparkdl_comm.train.loop.metrics import Metrics
 
 
 class EarlyStopping:
@@ -171,6 +172,8 @@ class Observer:
         self.stopping = EarlyStopping(observed.stopping, model, untrained)
         self._evaluation = None
         if validation is not None:
+            from sparkdl_comm.train.loop.metrics import Metrics
+
             metrics = Metrics(observed.metrics, objective.device)
             batch = -(-spec.batch_size // spec.world)
             self._evaluation = Evaluation(validation, batch, objective, metrics)
@@ -200,7 +203,7 @@ class Observer:
         :raises CallbackError: a callback raises.
         :raises ConfError: the history has no column for the monitored value.
         """
-        replicas.average(self._untrained, rows, self._gang, self._timeout)
+        average_state(self._untrained, rows, self._gang, self._timeout)
         if not (self._evaluation or self.stopping.is_active or self.callbacks or self._schedule.needs_value):
             self._schedule.after_epoch()
             return False

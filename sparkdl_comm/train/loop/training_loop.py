@@ -8,7 +8,7 @@ import time
 from collections.abc import Callable, Iterable
 from contextlib import closing
 from dataclasses import asdict
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import torch
 
@@ -22,15 +22,16 @@ from sparkdl_comm.space.untrained_state import UntrainedState
 from sparkdl_comm.strategies.base import StepInfo, Strategy
 from sparkdl_comm.strategies.gradients import GradientRule
 from sparkdl_comm.train.loop import rng
-from sparkdl_comm.train.loop.augmentation import Augmentation
 from sparkdl_comm.train.loop.class_mean import ClassMean, Shares
 from sparkdl_comm.train.loop.objective import Objective, move_to_device
 from sparkdl_comm.train.loop.observer import Observer
 from sparkdl_comm.train.loop.output_shape import shape_in_eval, shape_of
 from sparkdl_comm.train.loop.progress import Progress
-from sparkdl_comm.train.loop.row_assignment import RowAssignment
-from sparkdl_comm.train.loop.step_rows import StepRows
+from sparkdl_comm.train.loop.row_assignment import RowAssignment, StepRows
 from sparkdl_comm.train.spec import TrainSpec
+
+if TYPE_CHECKING:
+    from sparkdl_comm.train.loop.augmentation import Augmentation
 
 ProgressReporter = Callable[[dict[str, Any]], None]
 
@@ -50,6 +51,8 @@ class TrainingLoop:
 
     #: True for strategies whose steps are common to all ranks.
     is_synchronous = True
+
+    _augment: Augmentation | None = None
 
     def __init__(
         self,
@@ -98,7 +101,10 @@ class TrainingLoop:
             self._device,
             has_collectives,
         )
-        self._augment = spec.augment and Augmentation(spec.augment, spec.seed, gang.rank, self._device)
+        if spec.augment is not None:
+            from sparkdl_comm.train.loop.augmentation import Augmentation
+
+            self._augment = Augmentation(spec.augment, spec.seed, gang.rank, self._device)
         self._objective = Objective(
             mean or loss, optimization.precision, self._device, spec.rows.inputs, self._on_first_output
         )
