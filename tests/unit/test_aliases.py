@@ -11,7 +11,7 @@ from sparkdl_comm.ml.components import check_model
 from sparkdl_comm.space.flat import FlatModel
 
 from .ranks import train
-from .test_used_parameters import ALL, PARTS, assert_same, table
+from .test_used_parameters import ALL, PARTS, assert_same, of, table
 
 
 class Pair(nn.Module):
@@ -90,9 +90,9 @@ def test_what_does_not_come_apart(change: Any) -> None:
 
 @ALL
 @pytest.mark.parametrize("change", [side_by_side, tied])
-def test_it_trains_as_in_one_process(strategy: Any, conf: Any, change: Any) -> None:
+def test_it_trains_as_in_one_process(way: Any, change: Any) -> None:
     data = table()
-    loops = train(lambda: made(change), data.cut(*PARTS), strategy=strategy, conf=conf)
+    loops = train(lambda: made(change), data.cut(*PARTS), **of(way))
     torch.manual_seed(5)
     alone = made(change)
     optimizer = torch.optim.SGD(alone.parameters(), lr=0.1)

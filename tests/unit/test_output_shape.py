@@ -19,7 +19,7 @@ from sparkdl_comm.train.loop.training_loop import TrainingLoop
 
 from .loop_helpers import PARTS, Net, table
 from .ranks import train
-from .test_used_parameters import ALL
+from .test_used_parameters import ALL, of
 
 
 class Auxiliary(Net):
@@ -47,12 +47,11 @@ def of_first(output: Any, target: torch.Tensor) -> torch.Tensor:
 
 
 @ALL
-def test_the_output_in_eval_mode(strategy: Any, conf: Any) -> None:
+def test_the_output_in_eval_mode(way: Any) -> None:
     loops = train(
         Auxiliary,
         table().cut(*PARTS),
-        strategy=strategy,
-        conf=conf,
+        **of(way),
         loss=of_first,
         epochs=1,
         finish=TrainingLoop.record_eval_output_shape,

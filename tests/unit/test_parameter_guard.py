@@ -12,7 +12,7 @@ from sparkdl_comm.errors import CallbackError
 from sparkdl_comm.train.spec import Observation
 
 from .ranks import Gathered, train
-from .test_used_parameters import ALL, PARTS, assert_same, table
+from .test_used_parameters import ALL, PARTS, assert_same, of, table
 
 STEPS, LIMIT = 7, 0.2
 
@@ -70,9 +70,9 @@ def clipped_alone(data: Any, clip: Any) -> nn.Module:
     return module
 
 
-def fit(strategy: Any, conf: Any, *callbacks: Callback) -> Any:
+def fit(way: Any, *callbacks: Callback) -> Any:
     return train(
-        Net, table().cut(*PARTS), strategy=strategy, conf=conf, epochs=STEPS,
+        Net, table().cut(*PARTS), **of(way), epochs=STEPS,
         optimizer=lambda params: torch.optim.SGD(params, lr=0.1, momentum=0.9), observation=Observation(callbacks=callbacks),
     )  # fmt: skip
 
@@ -80,21 +80,21 @@ def fit(strategy: Any, conf: Any, *callbacks: Callback) -> Any:
 @ALL
 @pytest.mark.parametrize("hook", ["on_step_end", "on_epoch_end"])
 @pytest.mark.parametrize("clip", [by_data, in_place, by_new_data, by_numpy])
-def test_clipped_weights(strategy: Any, conf: Any, hook: str, clip: Any) -> None:
+def test_clipped_weights(way: Any, hook: str, clip: Any) -> None:
     """An epoch is one step."""
     callbacks = Bystander(), Clip(clip, hook)
-    if strategy.can_take_changes:
-        assert_same(fit(strategy, conf, *callbacks), clipped_alone(table(), clip))
+    if of(way)["strategy"].can_take_changes:
+        assert_same(fit(way, *callbacks), clipped_alone(table(), clip))
         return
     problem = rf"callback Clip\.{hook} on rank . at step 1 changes trained parameters, such as"
     if clip is by_numpy:
         problem = rf"callback Clip\.{hook} raised ValueError on rank . at step 1: assignment destination is read-only"
     with pytest.raises(CallbackError, match=problem):
-        fit(strategy, conf, *callbacks)
+        fit(way, *callbacks)
 
 
 @ALL
-def test_what_is_changed_back_or_changed_at_the_end(strategy: Any, conf: Any) -> None:
+def test_what_is_changed_back_or_changed_at_the_end(way: Any) -> None:
     """As a callback does that validates averaged weights, and ends with them."""
 
     class Swaps(Callback):
@@ -109,7 +109,7 @@ def test_what_is_changed_back_or_changed_at_the_end(strategy: Any, conf: Any) ->
 
     expected = clipped_alone(table(), lambda module: None)
     by_data(expected)
-    loops = fit(strategy, conf, Swaps())
+    loops = fit(way, Swaps())
     assert_same(loops, expected)
     for loop in loops:
         assert torch.equal(nn.utils.parameters_to_vector(loop.model.module.parameters()), loop.model.values)
@@ -124,7 +124,7 @@ def test_a_change_on_one_rank_only(hook: str) -> None:
     with pytest.raises(
         CallbackError, match=f"after {hook} of callbacks Alone at step 1 some ranks have other parameters"
     ):
-        fit(Gathered, {}, Alone())
+        fit(Gathered, Alone())
 
 
 def test_a_parameter_of_another_shape() -> None:
@@ -135,4 +135,4 @@ def test_a_parameter_of_another_shape() -> None:
     with pytest.raises(
         CallbackError, match=r"Cuts.on_step_end .* changes the shape or type of the trained parameter 0\.w"
     ):
-        fit(Gathered, {}, Cuts())
+        fit(Gathered, Cuts())

@@ -12,7 +12,7 @@ from sparkdl_comm.errors import ModelError
 from sparkdl_comm.train.spec import Observation
 
 from .ranks import Gathered, train
-from .test_used_parameters import ALL, PARTS, alone, assert_same, table
+from .test_used_parameters import ALL, PARTS, alone, assert_same, of, table
 
 EPOCHS = 7
 #: Whether the body is trained, epoch by epoch.
@@ -103,11 +103,11 @@ OPTIMIZERS = pytest.mark.parametrize(
 @ALL
 @OPTIMIZERS
 @pytest.mark.parametrize("by", ["callback", "model"])
-def test_a_trainable_layer_that_is_frozen_for_some_epochs(strategy: Any, conf: Any, optimizer: Any, by: str) -> None:
+def test_a_trainable_layer_that_is_frozen_for_some_epochs(way: Any, optimizer: Any, by: str) -> None:
     data, itself = table(), by == "model"
     observation = Observation() if itself else Observation(callbacks=(Schedule(),))
     loops = train(
-        lambda: Net(itself), data.cut(*PARTS), strategy=strategy, conf=conf, epochs=EPOCHS, optimizer=optimizer,
+        lambda: Net(itself), data.cut(*PARTS), **of(way), epochs=EPOCHS, optimizer=optimizer,
         observation=observation,
     )  # fmt: skip
     assert_same(loops, alone(lambda: Net(True), data, optimizer))
@@ -123,16 +123,14 @@ def test_a_trainable_layer_that_is_frozen_for_some_epochs(strategy: Any, conf: A
     ],
     ids=["callback", "model", "grows"],
 )
-def test_what_no_optimizer_has_is_refused_at_once(
-    strategy: Any, conf: Any, make: Any, observation: Any, name: str
-) -> None:
+def test_what_no_optimizer_has_is_refused_at_once(way: Any, make: Any, observation: Any, name: str) -> None:
     def prepare(loop: Any) -> None:
         loops[loop._rank] = loop
 
     loops: dict[int, Any] = {}
     with pytest.raises(ModelError, match=rf"parameter {name} requires a gradient now, .* freeze it in a callback's"):
         train(
-            make, table().cut(*PARTS), strategy=strategy, conf=conf, epochs=EPOCHS, observation=observation,
+            make, table().cut(*PARTS), **of(way), epochs=EPOCHS, observation=observation,
             prepare=prepare,
         )  # fmt: skip
     first = {"body.weight": 2 if make is UnfreezesItself else 1, "more.weight": 0}[name]
@@ -141,9 +139,9 @@ def test_what_no_optimizer_has_is_refused_at_once(
 
 
 @ALL
-def test_a_parameter_that_becomes_a_buffer_is_refused_at_once(strategy: Any, conf: Any) -> None:
+def test_a_parameter_that_becomes_a_buffer_is_refused_at_once(way: Any) -> None:
     with pytest.raises(ModelError, match="body.weight is no longer a parameter of the model, .* freeze it"):
-        train(Fixes, table().cut(*PARTS), strategy=strategy, conf=conf, epochs=EPOCHS)
+        train(Fixes, table().cut(*PARTS), **of(way), epochs=EPOCHS)
 
 
 def test_a_resumed_fit_is_frozen_where_it_was() -> None:

@@ -14,7 +14,7 @@ from sparkdl_comm.train.spec import Observation, Stopping
 
 from .ranks import Gathered, Rows, train
 from .test_resume import Fit
-from .test_used_parameters import ALL, PARTS, table
+from .test_used_parameters import ALL, PARTS, of, table
 
 EPOCHS = 7
 
@@ -88,25 +88,25 @@ def assert_same(loops: Any, expected: nn.Module, ranks: tuple[int, ...] = (0, 1,
 
 @ALL
 @pytest.mark.parametrize("loss", [nn.MSELoss(), Warming()], ids=["plain", "warming"])
-def test_a_resumed_fit(tmp_path: Path, strategy: Any, conf: Any, loss: Any) -> None:
+def test_a_resumed_fit(tmp_path: Path, way: Any, loss: Any) -> None:
     data = table()
     settings: dict[str, Any] = {
         "make": Momentum, "parts": data.cut(*PARTS), "validation": data.cut(*PARTS), "loss": loss, "batch": 10**6,
-        "optimizer": optimizer, "lr_scheduler": None, "conf": conf,
+        "optimizer": optimizer, "lr_scheduler": None, **of(way),
         "observation": Observation(stopping=Stopping(patience=100, restore=False)),
     }  # fmt: skip
-    Fit(tmp_path, strategy, epochs=3, **settings)
-    rest = Fit(tmp_path, strategy, epochs=EPOCHS, resume=True, **settings)
+    Fit(tmp_path, epochs=3, **settings)
+    rest = Fit(tmp_path, epochs=EPOCHS, resume=True, **settings)
     assert rest.restorers[0].step == 2
     assert_same(rest.loops, alone(Momentum, data, EPOCHS, loss))
 
 
 @ALL
-def test_the_best_model(strategy: Any, conf: Any) -> None:
+def test_the_best_model(way: Any) -> None:
     """The first epoch is the one that is asked for."""
     data = table()
     loops = train(
-        Momentum, data.cut(*PARTS), strategy=strategy, conf=conf, epochs=4, optimizer=optimizer,
+        Momentum, data.cut(*PARTS), **of(way), epochs=4, optimizer=optimizer,
         observation=Observation(stopping=Stopping(patience=100, monitor="loss", mode="max")),
     )  # fmt: skip
     losses = [row["loss"] for row in loops[0].progress.history]
@@ -144,11 +144,9 @@ class Drawn(nn.Module):
 
 
 @ALL
-def test_ranks_begin_with_what_rank_0_drew(strategy: Any, conf: Any) -> None:
+def test_ranks_begin_with_what_rank_0_drew(way: Any) -> None:
     data, random = table(), np.random.default_rng(2)
-    loops = train(
-        lambda: Drawn(random), data.cut(*PARTS), strategy=strategy, conf=conf, epochs=EPOCHS, optimizer=optimizer
-    )
+    loops = train(lambda: Drawn(random), data.cut(*PARTS), **of(way), epochs=EPOCHS, optimizer=optimizer)
     expected = alone(lambda: Drawn(np.random.default_rng(2)), data, EPOCHS, nn.MSELoss())
     assert_same(loops, expected)
     assert {loop.model.module.factor for loop in loops} == {expected.factor}

@@ -33,12 +33,14 @@ ALL = pytest.mark.parametrize(
 
 
 def fit(way: Any, make: Any, data: Rows, **more: Any) -> Any:
-    """Train by a way, every parameter in a bucket of its own, or by a strategy of the tests."""
+    return train(make, data.cut(*PARTS), **{"epochs": EPOCHS, **more, **of(way)})
+
+
+def of(way: Any) -> dict[str, Any]:
+    """What ``train`` takes for a way, every parameter in a bucket of its own, or for a strategy of the tests."""
     if isinstance(way, Way):
-        more.update(strategy=way.strategy, settings={**way.settings, "collective.bucket": "4B"})
-    else:
-        more.update(strategy=way)
-    return train(make, data.cut(*PARTS), **{"epochs": EPOCHS, **more})
+        return {"strategy": way.strategy, "settings": {**way.settings, "collective.bucket": "4B"}}
+    return {"strategy": way}
 
 
 class Sometimes(nn.Module):
