@@ -1,26 +1,29 @@
-"""API of the MLfabric paper (section 4, table 1): registration of a rank with a role, and what each role can do."""
+"""API of the MLfabric paper (section 4, table 1): a rank registers with a role, an object with its operations."""
 
 from __future__ import annotations
 
 import zlib
 from collections.abc import Mapping
-from typing import Any
+from typing import TYPE_CHECKING, Any, TypeVar
 
 import numpy as np
 from numpy.typing import NDArray
 
 from sparkdl_comm.errors import ConfError, GangError, InputError
-from sparkdl_comm.fabric.daemon import Daemon
-from sparkdl_comm.fabric.directory import SCHEDULER
-from sparkdl_comm.fabric.endpoints import Endpoints
-from sparkdl_comm.fabric.node_process import NodeProcess
-from sparkdl_comm.fabric.node_role import NodeRole
-from sparkdl_comm.fabric.params import FabricParams, SchedulerOptions
+from sparkdl_comm.fabric.control import SCHEDULER
+from sparkdl_comm.fabric.daemon import Daemon, Endpoints
+from sparkdl_comm.fabric.params import FabricOptions, FabricParams
+from sparkdl_comm.fabric.process import NodeProcess
 from sparkdl_comm.fabric.protocol import Register
-from sparkdl_comm.fabric.server import RequestCallback, ServerRole, UpdateCallback
-from sparkdl_comm.fabric.service import SchedulerService
-from sparkdl_comm.fabric.worker import PushHandle, WorkerRole
+from sparkdl_comm.fabric.roles import NodeRole
+from sparkdl_comm.fabric.server import Server
+from sparkdl_comm.fabric.worker import Worker
 from sparkdl_comm.gang.gang import Gang
+
+if TYPE_CHECKING:
+    from sparkdl_comm.fabric.service import SchedulerService
+
+RoleType = TypeVar("RoleType", bound=NodeRole)
 
 
 class Fabric:
@@ -30,15 +33,13 @@ class Fabric:
     fabric. As a context manager it closes itself, and aborts if an exception ends the context.
     """
 
-    def __init__(
-        self, gang: Gang, options: SchedulerOptions, ports: tuple[int, int] = (0, 0), tolerates_loss: bool = True
-    ) -> None:
-        """``ports``: as in ``spark.sparkdl.comm.ports``, for node processes of this rank.
-
-        ``tolerates_loss``: if False, a lost rank fails the gang; a lost node process does not.
-        """
-        self._gang, self._options, self._ports, self._tolerates_loss = gang, options, ports, tolerates_loss
-        self._endpoints = Endpoints.of(gang, options.timeout)
+    def __init__(self, gang: Gang, options: FabricOptions) -> None:
+        self._gang, self._options = gang, options
+        scheduler, own = gang.members[0], gang.members[gang.rank]
+        rails = [(rail.address, rail.port) for rail in own.rails]
+        self._endpoints = Endpoints(
+            gang.credentials, (scheduler.host, scheduler.port), gang.bind_ip, own.host, rails, options.timeout
+        )
         #: Node processes that this rank has started.
         self.processes: list[NodeProcess] = []
         self._daemon: Daemon | None = None
@@ -61,9 +62,7 @@ class Fabric:
         :raises DeadlineError: not all ranks registered in time.
         :raises GangError: the registrations are inconsistent, as with different ``params`` or two servers of one shard.
         """
-        node_role = WorkerRole(self._options.timeout)
-        daemon = self._join(params, node_role, "worker", aggregators, process_states)
-        return Worker(daemon, node_role)
+        return self._join(params, Worker(self._options.timeout), "worker", aggregators, process_states)
 
     def register_as_server(self, params: FabricParams, model: NDArray[np.float32], shard: int = 0) -> Server:
         """Register as a rank that owns the model, float32 ``[n]``, changed in place; or shard number ``shard`` of it.
@@ -88,16 +87,16 @@ class Fabric:
             raise ConfError("sync=bsp has no use for a replica: every worker has the model of the last iteration")
         return self._serve("replica", params, model, shard)
 
-    def register_as_scheduler(self, params: FabricParams) -> StandaloneScheduler:
-        """Register rank 0 as nothing but the scheduler. Waits and raises as :meth:`register_as_worker`.
+    def register_as_scheduler(self, params: FabricParams) -> NodeRole:
+        """Register rank 0 as nothing but the scheduler. Its ``await_end`` waits for the end of the job.
+
+        Waits and raises as :meth:`register_as_worker`.
 
         :raises InputError: this is not rank 0.
         """
         if self._gang.rank != 0:
             raise InputError(f"rank {self._gang.rank} cannot be the scheduler: only rank 0 can")
-        node_role = NodeRole()
-        self._join(params, node_role, SCHEDULER)
-        return StandaloneScheduler(node_role)
+        return self._join(params, NodeRole(), SCHEDULER)
 
     def find_process(self, role: str) -> NodeProcess | None:
         """Return the first running process of this role that this rank has started, or None."""
@@ -135,141 +134,64 @@ class Fabric:
         self.close()
 
     def _serve(self, role: str, params: FabricParams, model: NDArray[np.float32], shard: int) -> Server:
-        node_role = ServerRole(model, params.momentum, params.delay_bound, params.version)
-        self._join(params, node_role, role, elements=len(model), crc=zlib.crc32(model.data), shard=shard)
-        return Server(node_role)
+        server = Server(model, params.momentum, params.delay_bound, params.version)
+        return self._join(params, server, role, elements=len(model), crc=zlib.crc32(model.data), shard=shard)
 
     def _join(
         self,
         params: FabricParams,
-        node_role: NodeRole,
+        node_role: RoleType,
         role: str,
         aggregators: int = 0,
         process_states: Mapping[str, NDArray[np.float32]] | None = None,
         **fields: Any,
-    ) -> Daemon:
+    ) -> RoleType:
         gang, endpoints = self._gang, self._endpoints
         if self._daemon is not None:
             raise GangError(f"rank {gang.rank} has registered already, as {self._daemon.register.role}")
         if gang.rank == 0:
-            self.service = SchedulerService(gang, params.to_rules(), self._options, self._tolerates_loss)
+            from sparkdl_comm.fabric.service import SchedulerService  # the other ranks need no scheduler
+
+            self.service = SchedulerService(gang, params.to_rules(), self._options)
         gang.all_gather(b"", self._options.timeout)  # rank 0 accepts registrations from now on
         for _ in range(aggregators):
-            self.processes.append(NodeProcess(endpoints, params, self._ports, "aggregator"))
+            self.processes.append(NodeProcess(endpoints, params, self._options.ports, "aggregator"))
         for process_role, state in (process_states or {}).items():
-            self.processes.append(NodeProcess(endpoints, params, self._ports, process_role, state))
+            self.processes.append(NodeProcess(endpoints, params, self._options.ports, process_role, state))
         num_helpers = len(self.processes)
         register = Register(role, gang.rank, endpoints.host, endpoints.rails, params.to_json(), num_helpers, **fields)
         self._daemon = Daemon(endpoints, gang.serve, node_role, register)
         self._daemon.await_registrations()
-        return self._daemon
+        return node_role
 
     def _sockets(self) -> list[Any]:
         own_sockets = [] if self._daemon is None else self._daemon.sockets()
         return [*own_sockets, *([] if self.service is None else self.service.sockets())]
 
 
-class Worker:
-    """Rank that computes updates. ``elements``: length of the whole model."""
-
-    def __init__(self, daemon: Daemon, node_role: WorkerRole) -> None:
-        """Do not call directly."""
-        self._daemon, self._node_role = daemon, node_role
-        self.elements = node_role.elements
-
-    def push(self, server: int, update: NDArray[np.float32], update_norm: float | None = None) -> PushHandle:
-        """Copy an update and hand it over. It is sent when the scheduler orders so.
-
-        :param server: the rank that registered the model; any of the servers if the model is sharded.
-        :param update: float32 ``[n]``, of the whole model, computed from the model that the last :meth:`get` returned.
-        :param update_norm: L2 norm of the update; None computes it.
-        :raises InputError: wrong shape or dtype.
-        :raises GangError: the job has ended.
-        """
-        push, ready = self._node_role.add_update(server, update, update_norm)
-        self._daemon.report(ready)
-        return push
-
-    def get(self, server: int, model: NDArray[np.float32]) -> int:
-        """Copy the model into ``model``, float32 ``[n]``, and return its version, the number of updates that it
-        contains.
-
-        Waits until the scheduler lets the worker continue: with ``bsp`` and ``ssp``, until other workers have caught
-        up.
-
-        :param server: as for :meth:`push`.
-        :raises InputError: wrong shape or dtype.
-        :raises GangError: the job has ended.
-        :raises DeadlineError: the model does not arrive within ``spark.sparkdl.comm.timeout``.
-        """
-        self._daemon.report(self._node_role.request_model(server, model))
-        return self._node_role.await_model(model)
-
-    def all_reduce(self, update: NDArray[np.float32]) -> NDArray[np.float32]:
-        """Overwrite ``update`` with the sum over all workers, and return it. All remaining workers call this in the
-        same order.
-
-        Each call draws a worker at random as the root. The tree that sums at this root is planned for the available
-        bandwidth.
-
-        :param update: float32 ``[n]``, of the same length at all workers.
-        :raises InputError: wrong dtype or shape.
-        :raises DeadlineError: the sum is not complete within ``spark.sparkdl.comm.timeout``.
-        :raises GangError: the job has ended. Different lengths, or a norm that is not finite, end it.
-        """
-        reduction = self._node_role.add_vector(update)
-        self._daemon.report(reduction)
-        self._node_role.await_sum(reduction.number)
-        return update
+def register_as_worker(params: FabricParams, aggregators: int = 1) -> Worker:
+    """Register this rank of CommDistributor; see :meth:`Fabric.register_as_worker`."""
+    return _current_fabric().register_as_worker(params, aggregators)
 
 
-class Server:
-    """Rank that owns the model or its replica."""
-
-    def __init__(self, node_role: ServerRole) -> None:
-        """Do not call directly."""
-        self._node_role = node_role
-
-    def register_update_callback(self, callback: UpdateCallback) -> None:
-        """Replace SGD with momentum by ``callback(model, update, count)``. Call this before :meth:`serve`.
-
-        The callback applies the sum of ``count`` updates to ``model`` in place; both are float32 ``[n]``.
-        """
-        self._node_role.register_update_callback(callback)
-
-    def register_request_callback(self, callback: RequestCallback) -> None:
-        """Send ``callback(model)``, float32 ``[n]``, to workers in place of the model. Call this before :meth:`serve`."""
-        self._node_role.register_request_callback(callback)
-
-    def serve(self, timeout: float | None = None) -> None:
-        """Apply updates and send the model until all workers have left.
-
-        :raises DeadlineError: the workers have not left within ``timeout`` seconds.
-        :raises GangError: the job cannot continue.
-        """
-        self._node_role.serve(timeout)
-
-    def snapshot(self) -> tuple[NDArray[np.float32], int]:
-        """Return a copy of the model, float32 ``[n]``, and its version, the number of updates that it contains."""
-        return self._node_role.snapshot()
-
-    @property
-    def version(self) -> int:
-        """Number of updates that the model contains."""
-        return self._node_role.version
-
-    @property
-    def largest_delay(self) -> int:
-        """Largest delay of an update applied here.
-
-        A delay counts the updates applied since the version that the update was computed from, itself included.
-        """
-        return self._node_role.largest_delay
+def register_as_server(params: FabricParams, model: NDArray[np.float32], shard: int = 0) -> Server:
+    """Register this rank of CommDistributor; see :meth:`Fabric.register_as_server`."""
+    return _current_fabric().register_as_server(params, model, shard)
 
 
-class StandaloneScheduler:
-    """Rank 0 without any role but the scheduler."""
+def register_as_replica(server: int, params: FabricParams, model: NDArray[np.float32], shard: int = 0) -> Server:
+    """Register this rank of CommDistributor; see :meth:`Fabric.register_as_replica`."""
+    return _current_fabric().register_as_replica(server, params, model, shard)
 
-    def __init__(self, node_role: NodeRole) -> None:
-        """Do not call directly."""
-        self.await_end = node_role.await_end
+
+def register_as_scheduler(params: FabricParams) -> NodeRole:
+    """Register this rank of CommDistributor; see :meth:`Fabric.register_as_scheduler`."""
+    return _current_fabric().register_as_scheduler(params)
+
+
+def _current_fabric() -> Fabric:
+    from sparkdl_comm.collectives.communicator import Communicator  # strategy fabric needs no collectives
+
+    return Communicator.current().once(
+        "fabric", lambda ranks, conf, _: Fabric(ranks.gang, FabricOptions.of(conf)), is_awaited=True
+    )

@@ -23,9 +23,11 @@ reserved rate. While the job's own transfers rest, traffic of other programs is 
 from __future__ import annotations
 
 import math
-from collections.abc import Sequence
+from collections.abc import Mapping
 from dataclasses import dataclass, field
 from typing import NamedTuple
+
+from sparkdl_comm.fabric.protocol import Rates
 
 #: Pacing factor over the reserved rate. A link that became ten times as fast is found in one report.
 PROBE_FACTOR = 10.0
@@ -59,37 +61,12 @@ _CHANGED_SHARE = 0.05
 _LEAST_SHARE = 0.001
 
 
-class Sample(NamedTuple):
-    """Progress of one transfer since the last report.
-
-    - ``target``: receiving host.
-    - ``seconds``: time the sample covers.
-    - ``sent_bytes``: bytes sent in that time.
-    - ``blocked_share``: share of the time in which the network blocked the transfer.
-    - ``total_bytes``: bytes since the transfer began.
-    - ``age_seconds``: seconds from the sample's end to the report.
-    """
-
-    target: int
-    seconds: float
-    sent_bytes: int
-    blocked_share: float
-    total_bytes: int
-    age_seconds: float
-
-    @property
-    def is_evidence(self) -> bool:
-        return self.total_bytes >= _EVIDENCE_BYTES and (
-            self.sent_bytes >= _EVIDENCE_BYTES or self.seconds >= _EVIDENCE_SECONDS
-        )
-
-
 class _Use(NamedTuple):
     """Transfer's use of a link between two moments.
 
     - ``rate``: bytes per second.
     - ``hosts``: sending and receiving host.
-    - ``is_evidence``: see :class:`Sample`.
+    - ``is_evidence``: the transfer is large enough, and this part of it long enough, for its rate to count.
     """
 
     begin: float
@@ -223,43 +200,36 @@ class BandwidthEstimator:
                 self._reported[host] = found
         return self._reported
 
-    def observe(self, host: int, seconds: float, up: int, down: int, samples: Sequence[Sample], now: float) -> None:
-        """Take a report of a daemon on ``host``.
-
-        :param seconds: time the report covers.
-        :param up: bytes that left the host's NICs in that time; ``down``: bytes that arrived.
-        :param samples: progress of the host's outgoing transfers.
-        """
+    def observe(self, host: int, rates: Rates, targets: Mapping[int, int], now: float) -> None:
+        """Take a report of a daemon on ``host``. ``targets``: receiving host of each known transfer."""
+        for link in (self._up[host], self._down[host]):
+            if 0 < rates.speed < link.nominal:
+                link.nominal, link.bandwidth = rates.speed, min(rates.speed, link.bandwidth)
         for link in (*self._up, *self._down):
             link.restore(now)
-        over_links = [sample for sample in samples if sample.target != host]
-        for sample in over_links:
-            end = now - sample.age_seconds
-            use = _Use(
-                end - sample.seconds, end, sample.sent_bytes / sample.seconds, (host, sample.target), sample.is_evidence
-            )
-            links = self._up[host], self._down[sample.target]
+        for flow in rates.flows:
+            target = targets.get(flow.transfer, host)
+            if target == host:
+                continue
+            end = now - flow.ago
+            is_long = flow.sent >= _EVIDENCE_BYTES or flow.seconds >= _EVIDENCE_SECONDS
+            is_evidence = flow.total >= _EVIDENCE_BYTES and is_long
+            use = _Use(end - flow.seconds, end, flow.sent / flow.seconds, (host, target), is_evidence)
+            links = self._up[host], self._down[target]
             for link in links:
                 link.record_use(use, now)
-            if sample.is_evidence:
+            if is_evidence:
                 estimate = links[0].bandwidth, links[1].bandwidth
-                self._cases.append(_Case(links, estimate, use, sample.blocked_share >= _BLOCKED_SHARE))
+                self._cases.append(_Case(links, estimate, use, flow.held >= _BLOCKED_SHARE))
                 for link in links:
                     if (shown := link.measure_sustained_rate(use)) > link.bandwidth:
                         link.set_bandwidth(shown, use.end)
-        for link, passed in ((self._up[host], up), (self._down[host], down)):
-            link.record_traffic(passed / seconds, now)
+        for link, passed in ((self._up[host], rates.up), (self._down[host], rates.down)):
+            link.record_traffic(passed / rates.seconds, now)
         known = [case for case in self._cases if now - case.use.end >= _REPORT_SECONDS]
         self._cases = [case for case in self._cases if now - case.use.end < _REPORT_SECONDS]
         for case in known:
             self._judge(case)
-
-    def limit(self, host: int, speed: float) -> None:
-        """Lower the host's nominal and estimated bandwidth to ``speed``, bytes per second from the operating system.
-        0 means unknown."""
-        for link in (self._up[host], self._down[host]):
-            if 0 < speed < link.nominal:
-                link.nominal, link.bandwidth = speed, min(speed, link.bandwidth)
 
     def _judge(self, case: _Case) -> None:
         use, (up, down) = case.use, case.links

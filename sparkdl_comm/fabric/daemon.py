@@ -1,59 +1,94 @@
 """Daemon of one node: carries out the scheduler's orders and reports their outcome.
 
 One thread receives the scheduler's messages. Each transfer to be sent has a thread, and so has each data connection
-from a peer. The node's role, a :class:`NodeRole`, produces and consumes the data: ``worker.py``, ``server.py`` or
-``aggregator.py``.
+from a peer. The node's role, a :class:`NodeRole`, produces and consumes the data.
 """
 
 from __future__ import annotations
 
 import logging
+import socket
 import threading
 import time
+from collections.abc import Callable
+from dataclasses import asdict, dataclass
+from typing import Any
 
 import numpy as np
 
 from sparkdl_comm.errors import DeadlineError, GangError, RankLostError, SparkdlCommError
-from sparkdl_comm.fabric.counters import InterfaceCounters
-from sparkdl_comm.fabric.endpoints import Endpoints, ServiceRegistrar
-from sparkdl_comm.fabric.message import Header, Kind
-from sparkdl_comm.fabric.monitor import Monitor
-from sparkdl_comm.fabric.node_role import NodeRole
-from sparkdl_comm.fabric.pacing import Pacing, Slice
-from sparkdl_comm.fabric.protocol import (
-    DATA_SERVICE,
-    Broken,
-    Cancel,
-    End,
-    Expect,
-    Failed,
-    Fence,
-    Leave,
-    Message,
-    Register,
-    Repace,
-    Send,
-    Welcome,
-)
-from sparkdl_comm.fabric.receiver import Arrival, Receiver
-from sparkdl_comm.fabric.sender import OutgoingTransfer, Sender
+from sparkdl_comm.fabric import protocol
+from sparkdl_comm.fabric.control import ControlLink
+from sparkdl_comm.fabric.core.messages import Piece
+from sparkdl_comm.fabric.monitor import InterfaceCounters, Monitor
+from sparkdl_comm.fabric.roles import NodeRole
+from sparkdl_comm.fabric.sender import OutgoingTransfer, Pacing, Sender
+from sparkdl_comm.fabric.transport import Arrival, Header, Receiver
+from sparkdl_comm.gang.credentials import Credentials
 from sparkdl_comm.gang.frames import TIMEOUT_KEY
+from sparkdl_comm.gang.handshake import Address
 
+#: ``serve(kind, handler)``: call ``handler(sock, rank)``, in a new thread, for each peer that connects for ``kind``.
+ServiceRegistrar = Callable[[str, Callable[[socket.socket, int], None]], None]
 #: Timeout in seconds of one wait for a message of the scheduler. The wait is then repeated.
 _LISTEN_SECONDS = 3600.0
 #: Seconds to wait for the scheduler to end the job after this node has reported its failure.
 _FAILURE_SECONDS = 5.0
-
 _log = logging.getLogger(__name__)
+
+
+@dataclass(frozen=True)
+class Endpoints:
+    """Addresses and identity of a daemon: what it needs to reach the others, and to be reached.
+
+    - ``scheduler``: address of rank 0 on the control NIC.
+    - ``control_ip``: address of this host's control NIC, if one was chosen.
+    - ``host``: name of this host.
+    - ``rails``: addresses at which data arrive.
+    - ``timeout``: seconds to wait for a peer.
+    """
+
+    credentials: Credentials
+    scheduler: Address
+    control_ip: str | None
+    host: str
+    rails: protocol.RailAddresses
+    timeout: float
+
+    def to_json(self) -> dict[str, Any]:
+        """Return a JSON object for a process that this one starts. It contains the gang's secret: use a private
+        channel."""
+        secret = self.credentials.secret.hex()
+        return {**asdict(self), "credentials": {**asdict(self.credentials), "secret": secret}}
+
+    @classmethod
+    def from_json(cls, value: dict[str, Any]) -> Endpoints:
+        """Restore the result of :meth:`to_json`."""
+        fields = dict(value["credentials"])
+        credentials = Credentials(**{**fields, "secret": bytes.fromhex(fields["secret"])})
+        scheduler, rails = tuple(value["scheduler"]), [tuple(rail) for rail in value["rails"]]
+        return cls(**{**value, "credentials": credentials, "scheduler": scheduler, "rails": rails})
+
+    def dial_scheduler(self) -> ControlLink:
+        """Connect to the scheduler. Errors are those of ``Credentials.dial``."""
+        deadline = time.monotonic() + self.timeout
+        sock = self.credentials.dial(self.scheduler, protocol.CONTROL_SERVICE, deadline, self.control_ip)
+        return ControlLink(sock, self.timeout)
+
+    def dial(self, address: Address, rail: int, deadline: float) -> socket.socket:
+        """Connect to the data service of the daemon at ``address``, from the rail's NIC. Errors as above."""
+        return self.credentials.dial(address, protocol.DATA_SERVICE, deadline, self.rails[rail][0])
 
 
 class Daemon:
     """Daemon of the node that ``register`` describes. It starts at once and must be closed.
 
-    :param serve: registers the handler of data connections; see :class:`ServiceRegistrar`.
+    :param serve: registers the handler of data connections.
     """
 
-    def __init__(self, endpoints: Endpoints, serve: ServiceRegistrar, node_role: NodeRole, register: Register) -> None:
+    def __init__(
+        self, endpoints: Endpoints, serve: ServiceRegistrar, node_role: NodeRole, register: protocol.Register
+    ) -> None:
         self._endpoints, self._node_role, self.register = endpoints, node_role, register
         node_role.report = self.report
         self._is_closed = False
@@ -65,7 +100,7 @@ class Daemon:
         self.error: SparkdlCommError | None = None
         self._receiver = Receiver(self._on_arrival, self._fail, endpoints.timeout)
         self._sender = Sender(endpoints.dial, endpoints.timeout)
-        serve(DATA_SERVICE, self._receiver.serve)
+        serve(protocol.DATA_SERVICE, self._receiver.serve)
         self._link = endpoints.dial_scheduler()
         counters = InterfaceCounters([address for address, _ in endpoints.rails])
         self._monitor = Monitor(counters, self._sender.take_active, self.report)
@@ -86,7 +121,7 @@ class Daemon:
             seconds = self._endpoints.timeout
             raise DeadlineError(f"not all ranks registered with the fabric within {seconds:g} s; set {TIMEOUT_KEY}")
 
-    def report(self, message: Message) -> None:
+    def report(self, message: protocol.Message) -> None:
         """Send a message to the scheduler. If the scheduler is lost, call :meth:`NodeRole.end` and do not raise."""
         try:
             self._link.send(message)
@@ -104,7 +139,7 @@ class Daemon:
             return
         self._node_role.await_idle(patience)
         self._is_closed = True
-        self.report(Leave())
+        self.report(protocol.Leave())
         self._monitor.close()
         self._link.hang_up()
         if threading.current_thread() is not self._thread:
@@ -120,7 +155,7 @@ class Daemon:
                     message = self._link.receive(_LISTEN_SECONDS)
                 except DeadlineError:
                     continue
-                if isinstance(message, End):
+                if isinstance(message, protocol.End):
                     error = GangError(message.why) if message.why else None
                     break
                 self._handle_or_fail(message)
@@ -133,7 +168,7 @@ class Daemon:
             self._end(error)
             self._link.sock.close()
 
-    def _handle_or_fail(self, message: Message) -> None:
+    def _handle_or_fail(self, message: protocol.Message) -> None:
         try:
             self._handle(message)
         except Exception as exc:  # noqa: BLE001 - as above
@@ -153,26 +188,26 @@ class Daemon:
         self._node_role.end(self.error)
         self._all_registered.set()
 
-    def _handle(self, message: Message) -> None:
-        if isinstance(message, Welcome):
+    def _handle(self, message: protocol.Message) -> None:
+        if isinstance(message, protocol.Welcome):
             self._node_role.on_message(message)
             self._monitor.start()
             self._all_registered.set()
-        elif isinstance(message, Expect):
+        elif isinstance(message, protocol.Expect):
             self._node_role.on_message(message)
             self._receiver.expect(message)
-        elif isinstance(message, Send):
+        elif isinstance(message, protocol.Send):
             self._node_role.on_message(message)
             self._start_sending(message)
-        elif isinstance(message, Repace):
+        elif isinstance(message, protocol.Repace):
             transfer = self._sender.find(message.transfer)
             if transfer is not None:
-                transfer.repace([Slice(*each) for each in message.slices], time.monotonic())
-        elif isinstance(message, Fence):
+                transfer.repace([Piece(*each) for each in message.slices], time.monotonic())
+        elif isinstance(message, protocol.Fence):
             self._receiver.fence(message.transfers, message.lost)
             self._node_role.on_fence(message)
         else:
-            if isinstance(message, Cancel):
+            if isinstance(message, protocol.Cancel):
                 self._receiver.cancel(message.transfer)
                 with self._lock:
                     cancelled = self._cancellations.get(message.transfer)
@@ -182,7 +217,7 @@ class Daemon:
 
     # ---- data
 
-    def _start_sending(self, order: Send) -> None:
+    def _start_sending(self, order: protocol.Send) -> None:
         cancelled = threading.Event()
         with self._lock:
             self._cancellations[order.transfer] = cancelled
@@ -190,15 +225,15 @@ class Daemon:
         name = f"sparkdl-fabric-transfer-{order.transfer}"
         threading.Thread(target=self._send, args=(order, begin, cancelled), name=name, daemon=True).start()
 
-    def _send(self, order: Send, begin: float, cancelled: threading.Event) -> None:
+    def _send(self, order: protocol.Send, begin: float, cancelled: threading.Event) -> None:
         try:
             payload = self._node_role.await_payload(order)
             if payload is None or cancelled.is_set():
                 return
-            slices = [Slice(*each) for each in order.slices]
+            slices = [Piece(*each) for each in order.slices]
             # If the inputs arrived later than planned, keep the rates and shift the times.
             delay = max(0.0, time.monotonic() - begin - (slices[0].start if slices else 0.0))
-            kind, number = Kind(order.content), order.transfer
+            kind, number = protocol.Kind(order.content), order.transfer
             header = Header(kind, number, payload.version, order.norm, payload.count, next_hop=order.next_hop)
             data = payload.values.view(np.uint8).data
             self._deliver(OutgoingTransfer(header, data, order.rails, Pacing(slices, begin + delay), cancelled))
@@ -213,7 +248,7 @@ class Daemon:
             self._sender.send(transfer)
         except SparkdlCommError as exc:
             _log.warning("rank %d, %s: %s", self.register.rank, self.register.role, exc.message)
-            self.report(Broken(transfer.header.id, exc.message))
+            self.report(protocol.Broken(transfer.header.id, exc.message))
 
     def _on_arrival(self, arrival: Arrival) -> None:
         try:
@@ -229,7 +264,7 @@ class Daemon:
         own_name, rank = f"rank {self.register.rank}, {self.register.role} of the fabric", self.register.rank
         _log.error("%s, failed", own_name, exc_info=exc)
         error = exc if isinstance(exc, SparkdlCommError) else GangError(repr(exc), rank=rank)
-        failure = Failed(
+        failure = protocol.Failed(
             f"{own_name}, failed: {error.message}", type(error).__name__, rank if error.rank is None else error.rank
         )
         with self._lock:

@@ -1,4 +1,5 @@
-"""Network monitor of one daemon. Every 0.1 s it reports NIC traffic and transfer progress to the scheduler.
+"""Network monitor of one daemon. Every 0.1 s it reports NIC traffic, as the operating system counts it, and transfer
+progress to the scheduler.
 
 ``bandwidth.py`` derives the links' bandwidth from the reports of all hosts, at the scheduler. A single host cannot: a
 slow transfer does not show which of its two ends is slow.
@@ -8,17 +9,59 @@ from __future__ import annotations
 
 import threading
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
+from contextlib import suppress
+from pathlib import Path
+from typing import NamedTuple
 
-from sparkdl_comm.fabric.counters import ByteCounters
+import psutil
+
 from sparkdl_comm.fabric.protocol import Flow, Rates
 from sparkdl_comm.fabric.sender import OutgoingTransfer, TransferProgress
 from sparkdl_comm.gang.frames import Clock
 
+#: Directory in which Linux publishes the counters of each NIC.
+_STATISTICS = Path("/sys/class/net")
 #: Seconds between two reports. A change of rate shows in the second report after it at the latest.
 INTERVAL_SECONDS = 0.1
 #: Progress in bytes below which a transfer is not reported until it ends: a single lost packet could explain it.
 _MIN_PROGRESS_BYTES = 16 * 1024
+
+
+class ByteCounts(NamedTuple):
+    """Bytes since the system started: ``up`` sent, ``down`` received."""
+
+    up: int
+    down: int
+
+
+class InterfaceCounters:
+    """Summed counters of the NICs that have the given addresses. They cover the traffic of all processes.
+
+    A NIC with several of the addresses counts once. A NIC that has disappeared counts with its last values.
+    """
+
+    def __init__(self, addresses: Sequence[str]) -> None:
+        interfaces = psutil.net_if_addrs().items()
+        self._nics = sorted({nic for nic, assigned in interfaces if any(a.address in addresses for a in assigned)})
+        self._last_values: dict[Path, int] = {}
+
+    def read(self) -> ByteCounts:
+        return ByteCounts(self._sum("tx_bytes"), self._sum("rx_bytes"))
+
+    @property
+    def speed(self) -> float:
+        """Bytes per second of the links, in each direction; 0 if the system does not know."""
+        stats = psutil.net_if_stats()
+        speeds = [stats[nic].speed for nic in self._nics if nic in stats]
+        return sum(speeds) * 1e6 / 8 if speeds and all(speeds) else 0.0
+
+    def _sum(self, name: str) -> int:
+        paths = [_STATISTICS / nic / "statistics" / name for nic in self._nics]
+        for path in paths:
+            with suppress(OSError):
+                self._last_values[path] = int(path.read_text())
+        return sum(self._last_values.get(path, 0) for path in paths)
 
 
 class Monitor:
@@ -30,7 +73,7 @@ class Monitor:
 
     def __init__(
         self,
-        counters: ByteCounters,
+        counters: InterfaceCounters,
         active: Callable[[], list[OutgoingTransfer]],
         report: Callable[[Rates], None],
         clock: Clock = time.monotonic,

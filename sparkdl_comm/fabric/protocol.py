@@ -8,10 +8,9 @@ only seconds from their arrival.
 
 from __future__ import annotations
 
+import enum
 from dataclasses import dataclass, field
 from typing import Any, TypeAlias
-
-from sparkdl_comm.fabric.message import Kind
 
 #: Service of rank 0 that daemons connect to.
 CONTROL_SERVICE = "fabric control"
@@ -19,6 +18,16 @@ CONTROL_SERVICE = "fabric control"
 DATA_SERVICE = "fabric data"
 #: Address and port for each rail; the port as an integer of JSON.
 RailAddresses: TypeAlias = list[tuple[str, int]]
+#: Bits of the core's transfer number. In the number that daemons see, the course's number stands above them.
+_NUMBER_BITS = 40
+
+
+class Kind(enum.IntEnum):
+    """Content of a transfer."""
+
+    UPDATE = 1
+    MODEL = 2
+    STATE = 3  # a server's parameters, then its last step if there is momentum
 
 
 @dataclass(frozen=True)
@@ -175,7 +184,7 @@ class Expect:
       its replica continues.
     - ``count``: updates in the transfer.
     - ``staleness``: minimum of base version minus place in the sum.
-    - ``content``: a :class:`~sparkdl_comm.fabric.message.Kind`.
+    - ``content``: a :class:`Kind`.
     - ``offset``: of a model, the first element.
     - ``batch``: all model transfers of one batch form one model.
     - ``course``: 0 for the servers' model, else the number of the all-reduce.
@@ -326,9 +335,6 @@ Message: TypeAlias = (
     Register | Ready | Wanted | Reduce | Ended | Broken | Fenced | Failed | Rates | Leave
     | Welcome | Expect | Send | Repace | Reorder | Regroup | Cancel | Fence | Skip | Outcome | Release | Reduced | End
 )  # fmt: skip
-
-#: Bits of the core's transfer number. In the number that daemons see, the course's number stands above them.
-_NUMBER_BITS = 40
 
 
 def pack_transfer_number(course: int, number: int) -> int:

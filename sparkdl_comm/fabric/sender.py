@@ -1,7 +1,9 @@
-"""Sender of a daemon: sends each transfer over all rails at once, paced, an equal share on each rail.
+"""Sender of a daemon: sends each transfer over all rails at once, an equal share on each, at the rates that the
+scheduler reserved.
 
 A transfer has one thread per rail while it lasts. A connection to each receiver and rail is made when first needed. It
-carries one message at a time.
+carries one message at a time. Times in a schedule count from its creation. The receiver of a schedule counts them from
+its arrival, so clocks of hosts need not agree.
 """
 
 from __future__ import annotations
@@ -17,9 +19,9 @@ from contextlib import suppress
 from dataclasses import dataclass, field
 from typing import NamedTuple
 
-from sparkdl_comm.errors import DeadlineError, GangError, SparkdlCommError
-from sparkdl_comm.fabric.message import Header
-from sparkdl_comm.fabric.pacing import Pacing, Slice
+from sparkdl_comm.errors import DeadlineError, GangError, InputError, SparkdlCommError
+from sparkdl_comm.fabric.core.messages import Piece
+from sparkdl_comm.fabric.transport import Header
 from sparkdl_comm.gang.frames import Clock, await_ready, count_unacknowledged_bytes, hang_up, send_all
 from sparkdl_comm.gang.handshake import Address
 
@@ -30,12 +32,41 @@ CHUNK_BYTES = 64 * 1024
 _MAX_UNSENT_BYTES = 64 * 1024
 #: Seconds after which a waiting thread checks the schedule again, as it may have changed.
 _RECHECK_SECONDS = 0.05
-
 #: Seconds between checks for the arrival of a message's last bytes, and seconds after which the checks stop.
 _ACK_POLL_SECONDS, _ACK_WAIT_SECONDS = 0.002, 1.0
-
 #: ``dial(address, rail, deadline)``: an authenticated connection to a daemon.
 Dial = Callable[[Address, int, float], socket.socket]
+
+
+class Pacing:
+    """Schedule of one transfer: slices in order, without overlap.
+
+    After the last slice there is no limit: the rest is late, and only the network limits it. An empty schedule sets no
+    limit.
+
+    :raises InputError: slices out of order, or values that are not finite.
+    """
+
+    def __init__(self, slices: Sequence[Piece], begin: float, sent_bytes: float = 0.0) -> None:
+        """``begin``: time on the caller's clock from which the slices count. ``sent_bytes``: bytes sent before."""
+        end = 0.0
+        for piece in slices:
+            if not (end <= piece.start <= piece.end < math.inf and 0 <= piece.rate < math.inf):
+                raise InputError(f"invalid {piece}: it must begin at {end:g} s or later, with finite times and rate")
+            end = piece.end
+        self._slices, self._begin, self._end, self._sent_bytes = slices, begin, begin + end, sent_bytes
+
+    def earliest_time(self, count: float) -> float:
+        """Return the earliest time by which ``count`` bytes may be sent."""
+        allowed = self._sent_bytes
+        if count <= allowed:
+            return self._begin
+        for piece in self._slices:
+            room = piece.rate * (piece.end - piece.start)
+            if allowed + room >= count and piece.rate:
+                return self._begin + piece.start + (count - allowed) / piece.rate
+            allowed += room
+        return self._end
 
 
 class TransferProgress(NamedTuple):
@@ -65,7 +96,7 @@ class OutgoingTransfer:
     _lock: threading.Lock = field(default_factory=threading.Lock)
     _progress: TransferProgress = TransferProgress()
 
-    def repace(self, slices: Sequence[Slice], now: float) -> None:
+    def repace(self, slices: Sequence[Piece], now: float) -> None:
         """Pace the rest of the transfer by these slices, which count from ``now``."""
         self.pacing = Pacing(slices, now, self.progress.sent_bytes)
 

@@ -12,23 +12,22 @@ import numpy as np
 from numpy.typing import NDArray
 
 from sparkdl_comm.errors import GangError, InputError
-from sparkdl_comm.fabric.message import Kind
-from sparkdl_comm.fabric.momentum import MomentumModel
-from sparkdl_comm.fabric.node_role import NodeRole, Payload
-from sparkdl_comm.fabric.protocol import Cancel, Ended, Expect, Fence, Message, Reorder, Send, Skip
-from sparkdl_comm.fabric.receiver import Arrival
+from sparkdl_comm.fabric.protocol import Cancel, Ended, Expect, Fence, Kind, Message, Reorder, Send, Skip
+from sparkdl_comm.fabric.roles import NodeRole, Payload
+from sparkdl_comm.fabric.transport import Arrival
 
-#: ``update_callback(model, update, count)`` applies the sum of ``count`` updates to ``model`` in place; both float32
-#: ``[n]``.
 UpdateCallback = Callable[[NDArray[np.float32], NDArray[np.float32], int], None]
-#: ``request_callback(model)`` returns what a requesting worker receives, float32 ``[n]``.
 RequestCallback = Callable[[NDArray[np.float32]], NDArray[np.float32]]
 #: Number of batches of requests for which the server keeps the model snapshot.
 _MAX_SNAPSHOTS = 4
 
 
-class ServerRole(NodeRole):
-    """Role of a server or replica.
+class Server(NodeRole):
+    """Rank or process that owns the model, or its replica.
+
+    By default it applies updates by SGD with momentum. A sum of several updates is one step, and raises the version by
+    their number. "Network-accelerated Distributed Machine Learning Using MLfabric", section 2, equation 2:
+    ``w[t+1] = w[t] + u[t] + momentum * (w[t] - w[t-1])``.
 
     :param model: float32 ``[n]``, owned by the role from then on.
     :param delay_bound: largest allowed delay: how many updates, an update itself included, may be applied since the
@@ -40,10 +39,12 @@ class ServerRole(NodeRole):
         if model.dtype != np.float32 or model.ndim != 1 or not model.flags.c_contiguous:
             raise InputError(f"a server's model must be flat and float32, not {model.dtype} of shape {model.shape}")
         super().__init__()
-        self._model = MomentumModel(model, momentum, version)
-        self._delay_bound = delay_bound
-        self._update_callback: UpdateCallback | None = None
-        self._request_callback: RequestCallback | None = None
+        self._model, self._momentum, self._delay_bound = model, np.float32(momentum), delay_bound
+        self._last_step = np.zeros_like(model) if momentum else None
+        #: Number of updates that the model contains.
+        self.version = version
+        self._update_callback: UpdateCallback = self._take_step
+        self._request_callback: RequestCallback = np.asarray
         self._is_serving = False
         #: Turn of each transfer that was announced and is not applied.
         self._turns: dict[int, int] = {}
@@ -55,38 +56,44 @@ class ServerRole(NodeRole):
         #: State transfers that were ordered -> the turn before which to copy the state, later the copy.
         self._states: dict[int, int | Payload] = {}
         self._awaited_copy: Expect | None = None  # server's state that a replica waits for
+        #: Largest delay of an update applied here. A delay counts the updates applied since the version that the update
+        #: was computed from, itself included.
         self.largest_delay = 0
 
     def register_update_callback(self, callback: UpdateCallback) -> None:
-        """Apply updates with ``callback`` instead of SGD with momentum. Call this before :meth:`serve`."""
+        """Replace SGD with momentum by ``callback(model, update, count)``. Call this before :meth:`serve`.
+
+        The callback applies the sum of ``count`` updates to ``model`` in place; both are float32 ``[n]``.
+        """
         self._update_callback = callback
 
     def register_request_callback(self, callback: RequestCallback) -> None:
-        """Send workers the result of ``callback`` instead of the model. Call this before :meth:`serve`."""
+        """Send ``callback(model)``, float32 ``[n]``, to workers in place of the model. Call this before :meth:`serve`."""
         self._request_callback = callback
 
-    @property
-    def version(self) -> int:
-        """Number of updates that the model contains."""
-        return self._model.version
-
     def snapshot(self) -> tuple[NDArray[np.float32], int]:
-        """Return a copy of the model, float32 ``[n]``, and its version."""
+        """Return a copy of the model, float32 ``[n]``, and its version, the number of updates that it contains."""
         with self._changed:
-            return self._model.values.copy(), self._model.version
+            return self._model.copy(), self.version
 
     def copy_state(self) -> NDArray[np.float32]:
-        """Return a copy of the model, float32 ``[n]``; with momentum ``[2 n]``, the model followed by its last step."""
+        """Return a copy of all that later steps depend on: the model, float32 ``[n]``; with momentum ``[2 n]``, the model
+        followed by its last step."""
         with self._changed:
-            return self._model.copy_state()
+            return self._model.copy() if self._last_step is None else np.concatenate([self._model, self._last_step])
 
     def load_state(self, state: NDArray[np.float32]) -> None:
-        """Restore what :meth:`copy_state` returned for another model. Call this before :meth:`begin`."""
-        self._model.load_state(state, self.version)
+        """Restore what :meth:`copy_state` returned for another model."""
+        np.copyto(self._model, state[: len(self._model)])
+        if self._last_step is not None:
+            np.copyto(self._last_step, state[len(self._model) :])
 
     def serve(self, timeout: float | None = None) -> None:
-        """Apply updates and send the model until the job has ended. Arguments and errors are those of
-        :meth:`await_end`."""
+        """Apply updates and send the model until all workers have left.
+
+        :raises DeadlineError: the workers have not left within ``timeout`` seconds.
+        :raises GangError: the job cannot continue.
+        """
         self.begin()
         self.await_end(timeout)
 
@@ -120,7 +127,7 @@ class ServerRole(NodeRole):
                 return None
             snapshot = self._snapshots.get(order.batch)
             if snapshot is None:
-                snapshot = self._snapshots[order.batch] = Payload(self._copy_for_workers(), self._model.version)
+                snapshot = self._snapshots[order.batch] = Payload(self._copy_for_workers(), self.version)
                 for batch in sorted(self._snapshots)[:-_MAX_SNAPSHOTS]:  # may delete the new one, if its batch is old
                     del self._snapshots[batch]
             return snapshot
@@ -178,13 +185,10 @@ class ServerRole(NodeRole):
 
     def _copy_for_workers(self) -> NDArray[np.float32]:
         """Return a copy of the model as workers receive it."""
-        model = self._model.values
-        if self._request_callback is None:
-            return model.copy()
-        answer = np.array(self._request_callback(model), np.float32)
-        if answer.shape != model.shape:
+        answer = np.array(self._request_callback(self._model), np.float32)
+        if answer.shape != self._model.shape:
             raise InputError(
-                f"request_callback returned shape {list(answer.shape)}, but the model has shape {list(model.shape)}"
+                f"request_callback returned shape {list(answer.shape)}, but the model has shape {list(self._model.shape)}"
             )
         return answer
 
@@ -193,12 +197,12 @@ class ServerRole(NodeRole):
         with self._changed:
             while self._is_serving and self._awaited_copy is None:
                 for transfer in [transfer for transfer, turn in self._states.items() if turn == self._next_turn]:
-                    self._states[transfer] = Payload(self._model.copy_state(), self._model.version)
+                    self._states[transfer] = Payload(self.copy_state(), self.version)
                     self._changed.notify_all()
                 arrival = self._waiting_arrivals.pop(self._next_turn, None)
                 if arrival is None and self._next_turn not in self._skipped_turns:
                     return
-                self._model.version += self._skipped_turns.pop(self._next_turn, 0)
+                self.version += self._skipped_turns.pop(self._next_turn, 0)
                 self._next_turn += 1
                 if arrival is not None:
                     del self._turns[arrival.expected.transfer]
@@ -209,8 +213,9 @@ class ServerRole(NodeRole):
         with self._changed:
             if self._awaited_copy is None or self._awaited_copy.transfer != arrival.expected.transfer:
                 return  # cancelled meanwhile
-            self._model.load_state(arrival.values, arrival.header.base_version)
-            self.report(Ended(arrival.expected.transfer, self._model.version))
+            self.load_state(arrival.values)
+            self.version = arrival.header.base_version
+            self.report(Ended(arrival.expected.transfer, self.version))
             self._next_turn, self._awaited_copy = arrival.expected.turn, None
             self._waiting_arrivals = {
                 turn: waiting for turn, waiting in self._waiting_arrivals.items() if turn >= self._next_turn
@@ -218,16 +223,21 @@ class ServerRole(NodeRole):
         self._apply_due()
 
     def _apply(self, arrival: Arrival) -> None:
-        expected, model = arrival.expected, self._model
-        count = arrival.header.count
-        delay = model.version + 1 - arrival.header.base_version
+        transfer, count = arrival.expected.transfer, arrival.header.count
+        delay = self.version + 1 - arrival.header.base_version
         if self._delay_bound is not None and delay > self._delay_bound:
-            why = f"transfer {expected.transfer} would have a delay of {delay} updates, above the bound {self._delay_bound}"
-            raise GangError(why)
+            raise GangError(
+                f"transfer {transfer} would have a delay of {delay} updates, above the bound {self._delay_bound}"
+            )
         self.largest_delay = max(self.largest_delay, delay)
-        if self._update_callback is None:
-            model.apply(arrival.values, count)
+        self._update_callback(self._model, arrival.values, count)
+        self.version += count
+        self.report(Ended(transfer, self.version))
+
+    def _take_step(self, model: NDArray[np.float32], update: NDArray[np.float32], count: int) -> None:
+        if self._last_step is None:
+            model += update
         else:
-            self._update_callback(model.values, arrival.values, count)
-            model.version += count
-        self.report(Ended(expected.transfer, model.version))
+            self._last_step *= self._momentum
+            self._last_step += update
+            model += self._last_step

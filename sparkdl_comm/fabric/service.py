@@ -22,40 +22,18 @@ from sparkdl_comm.errors import (
     RankLostError,
     SparkdlCommError,
 )
-from sparkdl_comm.fabric.control_inbox import ControlInbox, Peer
-from sparkdl_comm.fabric.core.nodes import Node
-from sparkdl_comm.fabric.core.rules import Rules, Synchrony
-from sparkdl_comm.fabric.directory import Directory
-from sparkdl_comm.fabric.dispatcher import Dispatcher
-from sparkdl_comm.fabric.fences import Fences
-from sparkdl_comm.fabric.link_stats import LinkStats
-from sparkdl_comm.fabric.params import SchedulerOptions
-from sparkdl_comm.fabric.protocol import (
-    CONTROL_SERVICE,
-    Broken,
-    End,
-    Ended,
-    Failed,
-    Fence,
-    Fenced,
-    Leave,
-    Message,
-    Rates,
-    Ready,
-    Reduce,
-    Reduced,
-    Register,
-    Wanted,
-    Welcome,
-    unpack_transfer_number,
-)
-from sparkdl_comm.fabric.scheduling_session import SchedulingSession
+from sparkdl_comm.fabric import protocol
+from sparkdl_comm.fabric.control import ControlInbox, Directory, Peer
+from sparkdl_comm.fabric.core.messages import Node
+from sparkdl_comm.fabric.dispatch import Dispatcher
+from sparkdl_comm.fabric.params import FabricOptions, Rules, Synchrony
+from sparkdl_comm.fabric.session import Fences, LinkStats, SchedulingSession
 from sparkdl_comm.gang.failure import Failure
 from sparkdl_comm.gang.frames import TIMEOUT_KEY, Clock
 from sparkdl_comm.gang.gang import Gang
 
 #: Messages after which the core may have something to decide at once.
-_DECISION_TRIGGERS = (Ready, Wanted, Reduce, Ended)
+_DECISION_TRIGGERS = (protocol.Ready, protocol.Wanted, protocol.Reduce, protocol.Ended)
 
 _log = logging.getLogger(__name__)
 
@@ -63,10 +41,7 @@ _log = logging.getLogger(__name__)
 class SchedulerService:
     """Scheduler of the gang's fabric. It begins when all ranks and their node processes have registered."""
 
-    def __init__(
-        self, gang: Gang, rules: Rules, options: SchedulerOptions, tolerates_loss: bool, clock: Clock = time.monotonic
-    ) -> None:
-        """``tolerates_loss``: if True, a lost rank does not fail the gang."""
+    def __init__(self, gang: Gang, rules: Rules, options: FabricOptions, clock: Clock = time.monotonic) -> None:
         self._gang, self._rules, self._options, self._clock = gang, rules, options, clock
         self._inbox, self._fences = ControlInbox(options.timeout, clock), Fences()
         self._peers: list[Peer] = []
@@ -81,9 +56,9 @@ class SchedulerService:
         #: A message has arrived after which a session may be due.
         self._needs_decision = False
         self._directory: Directory
-        if tolerates_loss:
+        if options.tolerates_loss:
             gang.tolerate(lambda rank: None)  # the daemons' connections show lost ranks
-        gang.serve(CONTROL_SERVICE, self._inbox.serve)
+        gang.serve(protocol.CONTROL_SERVICE, self._inbox.serve)
         self._thread = threading.Thread(target=self._run, name="sparkdl-fabric-scheduler", daemon=True)
         self._thread.start()
 
@@ -137,11 +112,11 @@ class SchedulerService:
     def _end_daemons(self, why: str) -> None:
         self._is_stopped = True
         for peer in self._peers:
-            peer.send(End(why))
+            peer.send(protocol.End(why))
 
-    def _receive(self, peer: Peer, message: Message | None) -> None:
+    def _receive(self, peer: Peer, message: protocol.Message | None) -> None:
         """Handle a message of a daemon; None if its connection has ended."""
-        if isinstance(message, Register):
+        if isinstance(message, protocol.Register):
             self._peers.append(peer)
             self._begin_if_complete()
         elif not self._has_begun:
@@ -169,7 +144,7 @@ class SchedulerService:
             self._sessions[0].report_bandwidths(self._link_stats.bandwidths(self._clock()), self._clock())
         servers = [directory.nodes[Node("server", shard)].rank for shard in range(len(directory.elements))]
         for peer in self._peers:
-            peer.send(Welcome(servers, list(directory.elements)))
+            peer.send(protocol.Welcome(servers, list(directory.elements)))
         self._has_begun = True
 
     def _decide(self) -> None:
@@ -180,7 +155,7 @@ class SchedulerService:
             session.report_bandwidths(bandwidths, now)
             session.decide(now)
             if session.root is not None and session.is_over(self._workers()):
-                self._send_to(session.root, Reduced(number))
+                self._send_to(session.root, protocol.Reduced(number))
                 del self._sessions[number]
 
     def _decide_if_due(self) -> None:
@@ -189,40 +164,40 @@ class SchedulerService:
         if any(session.is_due(now) for session in self._sessions.values()):
             self._decide()
 
-    def _handle(self, node: Node, peer: Peer, message: Message | None) -> None:
+    def _handle(self, node: Node, peer: Peer, message: protocol.Message | None) -> None:
         now = self._clock()
         self._needs_decision |= isinstance(message, _DECISION_TRIGGERS)
-        if isinstance(message, Ready):
+        if isinstance(message, protocol.Ready):
             self._sessions[0].add_update(node, message.update, message.version, message.norm, now)
-        elif isinstance(message, Wanted):
+        elif isinstance(message, protocol.Wanted):
             self._sessions[0].request_model(node, now)
-        elif isinstance(message, Reduce):
+        elif isinstance(message, protocol.Reduce):
             self._handle_reduce(node, message, now)
-        elif isinstance(message, Ended):
-            number, transfer = unpack_transfer_number(message.transfer)
+        elif isinstance(message, protocol.Ended):
+            number, transfer = protocol.unpack_transfer_number(message.transfer)
             session = self._sessions.get(number)
             if node.role == "replica":
                 self._replica_versions[node] = message.version
             if session is not None and session.find_target(transfer) == node:
                 self._link_stats.record_end(message.transfer, node, now)
                 session.end_transfer(transfer, message.version, now)
-        elif isinstance(message, Rates):
+        elif isinstance(message, protocol.Rates):
             self._link_stats.add_report(node, message, self._sessions, now)
-        elif isinstance(message, Broken):
+        elif isinstance(message, protocol.Broken):
             self._handle_broken(message, now)
-        elif isinstance(message, Fenced):
+        elif isinstance(message, protocol.Fenced):
             self._fences.record_answer(message.number, node)
             self._report_lost_nodes(now)
-        elif isinstance(message, Failed):
+        elif isinstance(message, protocol.Failed):
             raise ERRORS_BY_NAME.get(message.error, GangError)(message.why, rank=message.rank)
-        elif message is None or isinstance(message, Leave):
+        elif message is None or isinstance(message, protocol.Leave):
             self._handle_lost(node, message is not None, now)
         else:
             raise ProtocolError(
                 f"rank {peer.register.rank} sent the fabric's scheduler an unexpected {type(message).__name__}"
             )
 
-    def _handle_reduce(self, node: Node, message: Reduce, now: float) -> None:
+    def _handle_reduce(self, node: Node, message: protocol.Reduce, now: float) -> None:
         """Record a worker's vector for an all-reduce. The first vector begins it, with a root drawn by its number."""
         rank = self._directory.rank(node)
         if not math.isfinite(message.norm):
@@ -249,14 +224,14 @@ class SchedulerService:
         session.add_update(node, 0, 0, message.norm, now)
         session.request_model(node, now)
 
-    def _handle_broken(self, message: Broken, now: float) -> None:
+    def _handle_broken(self, message: protocol.Broken, now: float) -> None:
         """Handle a transfer that could not be sent: its target counts as lost."""
-        number, transfer = unpack_transfer_number(message.transfer)
+        number, transfer = protocol.unpack_transfer_number(message.transfer)
         session = self._sessions.get(number)
         target = None if session is None else session.find_target(transfer)
         peer = None if target is None else self._by_node.get(target)
         if target is not None and peer is not None:
-            peer.send(End(f"this node could not be reached: {message.why}"))
+            peer.send(protocol.End(f"this node could not be reached: {message.why}"))
             self._handle_lost(target, False, now)
 
     def _handle_lost(self, node: Node, on_purpose: bool, now: float) -> None:
@@ -274,7 +249,7 @@ class SchedulerService:
                     awaited.setdefault(target, []).extend(transfers)
         number = self._fences.begin(node, awaited, now + self._answer_seconds)
         for target, transfers in awaited.items():
-            self._by_node[target].send(Fence(number, transfers, self._directory.describe(node)))
+            self._by_node[target].send(protocol.Fence(number, transfers, self._directory.describe(node)))
         self._report_lost_nodes(now)
 
     def _check_fences(self, now: float) -> None:
@@ -303,7 +278,7 @@ class SchedulerService:
         """Return the workers that are left, by index."""
         return sorted((node for node in self._by_node if node.role == "worker"), key=lambda node: node.index)
 
-    def _send_to(self, node: Node, message: Message) -> None:
+    def _send_to(self, node: Node, message: protocol.Message) -> None:
         peer = self._by_node.get(node)
         if peer is not None:
             peer.send(message)

@@ -10,27 +10,10 @@ import numpy as np
 from numpy.typing import NDArray
 
 from sparkdl_comm.errors import DeadlineError, GangError, InputError, SparkdlCommError
-from sparkdl_comm.fabric.message import Kind
-from sparkdl_comm.fabric.node_role import NodeRole, Payload
-from sparkdl_comm.fabric.protocol import (
-    Ended,
-    Expect,
-    Fence,
-    Message,
-    Outcome,
-    Ready,
-    Reduce,
-    Reduced,
-    Release,
-    Reorder,
-    Send,
-    Skip,
-    Wanted,
-    Welcome,
-    unpack_transfer_number,
-)
-from sparkdl_comm.fabric.receiver import Arrival
-from sparkdl_comm.fabric.server import ServerRole
+from sparkdl_comm.fabric import protocol
+from sparkdl_comm.fabric.roles import NodeRole, Payload
+from sparkdl_comm.fabric.server import Server
+from sparkdl_comm.fabric.transport import Arrival
 from sparkdl_comm.gang.frames import TIMEOUT_KEY
 from sparkdl_comm.gang.members import format_ranks
 
@@ -82,18 +65,18 @@ class _Reduction:
     vector: NDArray[np.float32]
     is_done: bool = False
 
-    def finish(self, total: NDArray[np.float32]) -> None:
-        np.copyto(self.vector, total)
-        self.is_done = True
 
+class Worker(NodeRole):
+    """Rank that computes updates, made by ``register_as_worker``.
 
-class WorkerRole(NodeRole):
-    """Role of a worker. ``timeout``: seconds to wait for a model, a sum, or an update's outcome."""
+    :param timeout: seconds to wait for a model, a sum, or an update's outcome.
+    """
 
     def __init__(self, timeout: float) -> None:
         super().__init__()
         self._timeout = timeout
-        self._elements = 0
+        #: Length of the whole model.
+        self.elements = 0
         self._servers: list[int] = []
         self._version = 0
         self._updates: dict[int, NDArray[np.float32]] = {}
@@ -106,35 +89,56 @@ class WorkerRole(NodeRole):
         self._models: list[tuple[NDArray[np.float32], int]] = []
         self._last_reduction = 0  # number of this worker's last all-reduce
         self._reductions: dict[int, _Reduction] = {}
-        self._summing_servers: dict[int, ServerRole] = {}  # sums of the all-reduces that have this worker as their root
+        self._summing_servers: dict[int, Server] = {}  # sums of the all-reduces that have this worker as their root
 
-    @property
-    def elements(self) -> int:
-        """Length of the whole model."""
-        return self._elements
+    def push(self, server: int, update: NDArray[np.float32], update_norm: float | None = None) -> PushHandle:
+        """Copy an update and hand it over. It is sent when the scheduler orders so.
 
-    def add_update(self, server: int, update: NDArray[np.float32], norm: float | None) -> tuple[PushHandle, Ready]:
-        """Copy an update, and return its handle and the message for the scheduler. Errors are those of ``Worker.push``."""
+        :param server: the rank that registered the model; any of the servers if the model is sharded.
+        :param update: float32 ``[n]``, of the whole model, computed from the model that the last :meth:`get` returned.
+        :param update_norm: L2 norm of the update; None computes it.
+        :raises InputError: wrong shape or dtype, or ``server`` is no server.
+        :raises GangError: the job has ended.
+        """
         self._check_server(server)
-        if update.shape != (self._elements,) or update.dtype != np.float32:
+        if update.shape != (self.elements,) or update.dtype != np.float32:
             raise InputError(
-                f"an update must be float32 [{self._elements}], like the model, not {update.dtype} {list(update.shape)}"
+                f"an update must be float32 [{self.elements}], like the model, not {update.dtype} {list(update.shape)}"
             )
         # A finite sum means finite elements. Elements so large that their sum overflows have ended training anyway.
         is_finite = math.isfinite(float(update.sum()))
         if not is_finite:
-            norm = math.nan
-        elif norm is None:
-            norm = float(np.linalg.norm(update))
+            update_norm = math.nan
+        elif update_norm is None:
+            update_norm = float(np.linalg.norm(update))
         with self._changed:
             self._raise_if_ended()
             number, self._next_update = self._next_update, self._next_update + 1
             self._updates[number] = update.copy()
             push = self._pushes[number] = PushHandle(self._timeout)
-            return push, Ready(number, self._version, norm)
+            ready = protocol.Ready(number, self._version, update_norm)
+        self.report(ready)
+        return push
 
-    def await_model(self, model: NDArray[np.float32]) -> int:
-        """Wait for the model after :class:`Wanted` was sent. Copy it into ``model`` and return its version."""
+    def get(self, server: int, model: NDArray[np.float32]) -> int:
+        """Copy the model into ``model``, float32 ``[n]``, and return its version, the number of updates that it
+        contains.
+
+        Waits until the scheduler lets the worker continue: with ``bsp`` and ``ssp``, until other workers have caught
+        up.
+
+        :param server: as for :meth:`push`.
+        :raises InputError: wrong shape or dtype, or ``server`` is no server.
+        :raises GangError: the job has ended.
+        :raises DeadlineError: the model does not arrive within ``spark.sparkdl.comm.timeout``.
+        """
+        self._check_server(server)
+        if model.shape != (self.elements,) or model.dtype != np.float32:
+            raise InputError(f"model must be float32 [{self.elements}], not {model.dtype} {list(model.shape)}")
+        with self._changed:
+            self._raise_if_ended()
+            self._models.clear()  # a model may arrive twice if its sender was taken for lost
+        self.report(protocol.Wanted())
         with self._changed:
             if not self._changed.wait_for(lambda: self._models or self._has_ended, self._timeout):
                 raise DeadlineError(f"the model did not arrive within {self._timeout:g} s; set {TIMEOUT_KEY}")
@@ -143,39 +147,33 @@ class WorkerRole(NodeRole):
         np.copyto(model, values)
         return self._version
 
-    def add_vector(self, vector: NDArray[np.float32]) -> Reduce:
-        """Take this worker's vector for the next all-reduce, and return the message for the scheduler.
+    def all_reduce(self, update: NDArray[np.float32]) -> NDArray[np.float32]:
+        """Overwrite ``update`` with the sum over all workers, and return it. All remaining workers call this in the
+        same order.
 
-        :raises InputError: the vector is not flat, contiguous and float32.
+        Each call draws a worker at random as the root. The tree that sums at this root is planned for the available
+        bandwidth.
+
+        :param update: flat, contiguous float32 ``[n]``, of the same length at all workers.
+        :raises InputError: wrong dtype or shape.
+        :raises DeadlineError: the sum is not complete within ``spark.sparkdl.comm.timeout``.
+        :raises GangError: the job has ended. Different lengths, or a norm that is not finite, end it.
         """
-        if vector.dtype != np.float32 or vector.ndim != 1 or not vector.flags.c_contiguous:
-            raise InputError(f"all_reduce takes flat float32 vectors, not {vector.dtype} {list(vector.shape)}")
+        if update.dtype != np.float32 or update.ndim != 1 or not update.flags.c_contiguous:
+            raise InputError(f"all_reduce takes flat float32 vectors, not {update.dtype} {list(update.shape)}")
         with self._changed:
             self._raise_if_ended()
-            self._last_reduction += 1
-            self._reductions[self._last_reduction] = _Reduction(vector)
-            return Reduce(self._last_reduction, len(vector), float(np.linalg.norm(vector)))
-
-    def await_sum(self, number: int) -> None:
-        """Wait until the vector of this all-reduce is the sum. Errors are those of ``Worker.all_reduce``."""
+            self._last_reduction = number = self._last_reduction + 1
+            reduction = self._reductions[number] = _Reduction(update)
+            reduce = protocol.Reduce(number, len(update), float(np.linalg.norm(update)))
+        self.report(reduce)
         with self._changed:
-            reduction = self._reductions[number]
             if not self._changed.wait_for(lambda: reduction.is_done or self._has_ended, self._timeout):
                 raise DeadlineError(f"an all-reduce was not complete within {self._timeout:g} s; set {TIMEOUT_KEY}")
             if not reduction.is_done:
                 self._raise_if_ended()
             del self._reductions[number]
-
-    def request_model(self, server: int, model: NDArray[np.float32]) -> Wanted:
-        """Check the arguments of ``Worker.get``, and return the message for the scheduler. Errors are those of
-        ``Worker.get``."""
-        self._check_server(server)
-        if model.shape != (self._elements,) or model.dtype != np.float32:
-            raise InputError(f"model must be float32 [{self._elements}], not {model.dtype} {list(model.shape)}")
-        with self._changed:
-            self._raise_if_ended()
-            self._models.clear()  # a model may arrive twice if its sender was taken for lost
-        return Wanted()
+        return update
 
     def _check_server(self, server: int) -> None:
         if server not in self._servers:
@@ -187,20 +185,22 @@ class WorkerRole(NodeRole):
 
     def on_arrival(self, arrival: Arrival) -> None:
         expected = arrival.expected
-        if expected.content == Kind.UPDATE:
+        if expected.content == protocol.Kind.UPDATE:
             self._summing_servers[expected.course].on_arrival(arrival)
             return
         if expected.course:
             with self._changed:
-                self._reductions[expected.course].finish(arrival.values)
+                reduction = self._reductions[expected.course]
+                np.copyto(reduction.vector, arrival.values)
+                reduction.is_done = True
                 self._changed.notify_all()
-            self.report(Ended(expected.transfer))
+            self.report(protocol.Ended(expected.transfer))
             return
         with self._changed:
             if expected.batch != self._batch or self._model is None:
-                self._batch, self._missing_elements = expected.batch, self._elements
+                self._batch, self._missing_elements = expected.batch, self.elements
                 self._oldest_version = arrival.header.base_version
-                self._model = np.empty(self._elements, np.float32)
+                self._model = np.empty(self.elements, np.float32)
             self._model[expected.offset : expected.offset + expected.elements] = arrival.values
             self._missing_elements -= expected.elements
             self._oldest_version = min(self._oldest_version, arrival.header.base_version)
@@ -208,10 +208,10 @@ class WorkerRole(NodeRole):
                 self._models.append((self._model, self._oldest_version))
                 self._model = None
                 self._changed.notify_all()
-        self.report(Ended(expected.transfer))
+        self.report(protocol.Ended(expected.transfer))
 
-    def await_payload(self, order: Send) -> Payload | None:
-        if order.content == Kind.MODEL:
+    def await_payload(self, order: protocol.Send) -> Payload | None:
+        if order.content == protocol.Kind.MODEL:
             return self._summing_servers[order.course].await_payload(order)
         with self._changed:
             if order.course:
@@ -224,38 +224,38 @@ class WorkerRole(NodeRole):
         scaled = chunk if order.scale == 1.0 else chunk * np.float32(order.scale)
         return Payload(scaled, order.staleness, order.count)
 
-    def on_message(self, message: Message) -> None:
-        if isinstance(message, Welcome):
-            self._elements, self._servers = sum(message.elements), message.servers
-        elif isinstance(message, Expect) and message.content == Kind.UPDATE:
+    def on_message(self, message: protocol.Message) -> None:
+        if isinstance(message, protocol.Welcome):
+            self.elements, self._servers = sum(message.elements), message.servers
+        elif isinstance(message, protocol.Expect) and message.content == protocol.Kind.UPDATE:
             self._summing_server(message.course, message.elements).on_message(message)
-        elif isinstance(message, Reorder):
-            self._summing_servers[unpack_transfer_number(message.transfer)[0]].on_message(message)
-        elif isinstance(message, Skip):
+        elif isinstance(message, protocol.Reorder):
+            self._summing_servers[protocol.unpack_transfer_number(message.transfer)[0]].on_message(message)
+        elif isinstance(message, protocol.Skip):
             self._summing_servers[message.course].on_message(message)
-        elif isinstance(message, Reduced):
+        elif isinstance(message, protocol.Reduced):
             with self._changed:
                 self._summing_servers.pop(message.number).end(None)
                 self._changed.notify_all()
-        elif isinstance(message, Outcome) and not message.course:
+        elif isinstance(message, protocol.Outcome) and not message.course:
             with self._changed:
                 push = self._pushes.pop(message.update, None)
                 self._changed.notify_all()
             if push is not None:
                 push.settle(PushOutcome(message.version if message.version >= 0 else None, message.why))
-        elif isinstance(message, Release) and not message.course:
+        elif isinstance(message, protocol.Release) and not message.course:
             with self._changed:
                 self._updates.pop(message.update, None)
 
-    def on_fence(self, message: Fence) -> None:
+    def on_fence(self, message: protocol.Fence) -> None:
         for server in self._summing_servers.values():
             server.forget(message.transfers)
         super().on_fence(message)
 
-    def _summing_server(self, course: int, elements: int) -> ServerRole:
+    def _summing_server(self, course: int, elements: int) -> Server:
         """Return the summing server of an all-reduce that has this worker as its root."""
         if course not in self._summing_servers:
-            server = self._summing_servers[course] = ServerRole(np.zeros(elements, np.float32), 0.0, None)
+            server = self._summing_servers[course] = Server(np.zeros(elements, np.float32), 0.0, None)
             server.report = self.report
             server.begin()
         return self._summing_servers[course]

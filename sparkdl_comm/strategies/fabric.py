@@ -20,9 +20,9 @@ from numpy.typing import NDArray
 
 from sparkdl_comm.conf import PREFIX, CommConf
 from sparkdl_comm.errors import ConfError, GangError, ModelError, NonFiniteLossError
-from sparkdl_comm.fabric.api import Fabric, Worker
-from sparkdl_comm.fabric.params import FabricParams, SchedulerOptions
-from sparkdl_comm.fabric.worker import PushHandle, PushOutcome
+from sparkdl_comm.fabric.api import Fabric
+from sparkdl_comm.fabric.params import FabricOptions, FabricParams
+from sparkdl_comm.fabric.worker import PushHandle, PushOutcome, Worker
 from sparkdl_comm.gang.gang import Gang
 from sparkdl_comm.optim.optimizer import OptimizerMaker
 from sparkdl_comm.space.flat import FlatModel
@@ -84,7 +84,7 @@ class FabricWorker(AsynchronousStrategy):
         self._sparse = make_optimizer.needs_sparse(self.optimizer)
         self._gang = gang
         # An epoch ends for all ranks together, so none of them can be missed.
-        self._fabric = Fabric(gang, SchedulerOptions.of(self.conf), self.conf.ports, tolerates_loss=False)
+        self._fabric = Fabric(gang, replace(FabricOptions.of(self.conf), tolerates_loss=False))
 
     def _get_worker(self) -> Worker:
         """Return this rank's worker. The first call registers it, after a checkpoint's state has been loaded, if any."""

@@ -17,7 +17,7 @@ from typing import Any
 
 import psutil
 
-from sparkdl_comm.fabric import node_process
+from sparkdl_comm.fabric import process
 from tests.faults import wire
 
 STALL_SECONDS = 45.0
@@ -99,7 +99,7 @@ def executor_of_this_worker() -> int:
 def nodes_of_this_worker() -> list[int]:
     """Processes of strategy fabric: aggregators, then the server or replica, if there is one."""
     children = sorted(psutil.Process().children(), key=lambda child: child.create_time())
-    return [child.pid for child in children if node_process.__name__ in child.cmdline()]
+    return [child.pid for child in children if process.__name__ in child.cmdline()]
 
 
 def _bridge_directory() -> str:

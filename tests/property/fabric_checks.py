@@ -9,8 +9,8 @@ from collections.abc import Iterable, Sequence
 from hypothesis import strategies as st
 
 from sparkdl_comm.fabric.core.aggregate import Group
+from sparkdl_comm.fabric.core.network import ResidualNetwork, Spans, get_end
 from sparkdl_comm.fabric.core.order import Job
-from sparkdl_comm.fabric.core.residual_network import ResidualNetwork, Spans, get_end
 
 #: Source host, target host, bytes, when they are there, schedule.
 Flow = tuple[int, int, float, float, Spans]

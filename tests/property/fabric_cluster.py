@@ -6,25 +6,30 @@ import math
 from collections.abc import Callable
 from dataclasses import dataclass, field, replace
 
-from sparkdl_comm.fabric.core.decisions import (
+from sparkdl_comm.fabric.core.messages import (
+    BandwidthReported,
     Cancellation,
     Decision,
     DroppedUpdate,
+    Event,
     ModelTransfer,
     NewSchedule,
     NewTurn,
+    Node,
+    NodeLost,
     Push,
     ReleasedUpdate,
+    Roles,
     Schedule,
     SkippedTurn,
     SmallerSum,
     StateCopy,
     Transfer,
+    TransferEnded,
+    Update,
 )
-from sparkdl_comm.fabric.core.events import BandwidthReported, Event, NodeLost, TransferEnded, Update, UpdateReady
-from sparkdl_comm.fabric.core.nodes import Node, Roles
-from sparkdl_comm.fabric.core.rules import Rules
 from sparkdl_comm.fabric.core.scheduler import Scheduler
+from sparkdl_comm.fabric.params import Rules
 
 SERVER = Node("server", 0)
 
@@ -59,7 +64,7 @@ class Cluster:
         return self._obey(self.scheduler.observe(event, self.now))
 
     def ready(self, update: Update) -> list[Decision]:
-        return self.observe(UpdateReady(update))
+        return self.observe(update)
 
     def lose(self, node: Node) -> list[Decision]:
         replicas = (Node("replica", shard) for shard in range(len(self.roles.replicas)))

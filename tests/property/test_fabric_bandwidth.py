@@ -6,7 +6,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from sparkdl_comm.fabric.bandwidth import PROBE_FACTOR, BandwidthEstimator, Sample
+from sparkdl_comm.fabric.bandwidth import PROBE_FACTOR, BandwidthEstimator
+from sparkdl_comm.fabric.protocol import Flow, Rates
 
 HOSTS = 4
 NOMINAL = 100e6
@@ -53,14 +54,15 @@ class Fluid:
             moved = self.rates(flows)
             totals = [total + round(rate * INTERVAL) for total, (rate, _) in zip(totals, moved, strict=True)]
             for host in {a for a, _ in flows}:
-                samples = [
-                    Sample(b, INTERVAL, round(rate * INTERVAL), 1.0 if held else 0.0, total, 0.0)
-                    for (a, b), (rate, held), total in zip(flows, moved, totals, strict=True)
+                sent = [
+                    Flow(number, INTERVAL, round(rate * INTERVAL), 1.0 if held else 0.0, total, 0.0)
+                    for number, ((a, _), (rate, held), total) in enumerate(zip(flows, moved, totals, strict=True))
                     if a == host
                 ]
-                up = sum(s.sent_bytes for s in samples)
+                up = sum(flow.sent for flow in sent)
                 down = sum(round(r * INTERVAL) for (_, b), (r, _) in zip(flows, moved, strict=True) if b == host)
-                self.estimates.observe(host, INTERVAL, up, down, samples, self.now)
+                targets = {number: b for number, (_, b) in enumerate(flows)}
+                self.estimates.observe(host, Rates(INTERVAL, up, down, 0.0, sent), targets, self.now)
 
 
 def near(found: float, true: float) -> bool:
@@ -157,8 +159,8 @@ def test_in_turn(share: float, lasting: float, phase: int) -> None:
         begun, end = begun + lasting, begun + 2 * lasting
         report = (int(10 * end) + 1 + phase / 10) * INTERVAL
         sent = round(rate * lasting)
-        sample = Sample(0, lasting, sent, 1.0, sent, report - end)
-        estimates.observe(1 + number % 3, INTERVAL, sent, 0, [sample], report)
+        flow = Flow(number, lasting, sent, 1.0, sent, report - end)
+        estimates.observe(1 + number % 3, Rates(INTERVAL, sent, 0, 0.0, [flow]), {number: 0}, report)
     assert estimates.estimate(0)[1] <= 1.25 * NOMINAL
 
 
@@ -179,10 +181,10 @@ def test_what_others_send_is_not_there(tenths: int) -> None:
     """But only once it has lasted: the first bytes may be those of a transfer that its sender has not reported yet."""
     estimates = BandwidthEstimator(HOSTS, NOMINAL)
     passed = round(tenths / 10 * NOMINAL * INTERVAL)
-    estimates.observe(2, INTERVAL, passed, 0, [], INTERVAL)
+    estimates.observe(2, Rates(INTERVAL, passed, 0, 0.0, []), {}, INTERVAL)
     assert estimates.estimate(2) == (NOMINAL, NOMINAL)
     for report in range(2, 6):
-        estimates.observe(2, INTERVAL, passed, 0, [], report * INTERVAL)
+        estimates.observe(2, Rates(INTERVAL, passed, 0, 0.0, []), {}, report * INTERVAL)
     assert near(estimates.estimate(2)[0], (10 - tenths) / 10 * NOMINAL)
     assert estimates.estimate(2)[1] == NOMINAL
 
@@ -191,13 +193,14 @@ def test_acknowledgements_do_not_make_a_transfer_that_follows_another_jobs() -> 
     """The receiver's daemon may report on its first bytes before the sender's does."""
     estimates, passed = BandwidthEstimator(HOSTS, NOMINAL), round(0.8 * NOMINAL * INTERVAL)
     for report in range(1, 8):
-        estimates.observe(2, INTERVAL, passed, 200, [], report * INTERVAL)
-    estimates.observe(2, INTERVAL, passed, passed, [], 8 * INTERVAL)
+        estimates.observe(2, Rates(INTERVAL, passed, 200, 0.0, []), {}, report * INTERVAL)
+    estimates.observe(2, Rates(INTERVAL, passed, passed, 0.0, []), {}, 8 * INTERVAL)
     assert near(estimates.estimate(2)[1], NOMINAL)
     assert near(estimates.estimate(2)[0], 0.2 * NOMINAL)
 
 
 def test_nothing_is_known_of_short_transfers() -> None:
     estimates = BandwidthEstimator(HOSTS, NOMINAL)
-    estimates.observe(0, INTERVAL, 1000, 0, [Sample(1, INTERVAL, 1000, 1.0, 1000, 0.0)], INTERVAL)
+    flow = Flow(5, INTERVAL, 1000, 1.0, 1000, 0.0)
+    estimates.observe(0, Rates(INTERVAL, 1000, 0, 0.0, [flow]), {5: 1}, INTERVAL)
     assert estimates.estimate(0) == estimates.estimate(1) == (NOMINAL, NOMINAL)

@@ -4,9 +4,9 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from sparkdl_comm.fabric.core.aggregate import aggregate
+from sparkdl_comm.fabric.core.aggregate import Side, aggregate
+from sparkdl_comm.fabric.core.network import ResidualNetwork
 from sparkdl_comm.fabric.core.order import Job, order
-from sparkdl_comm.fabric.core.residual_network import ResidualNetwork
 from tests.draws import examples
 
 from .fabric_optimum import optimum
@@ -20,7 +20,7 @@ SERVER = 4
 def scheduled(jobs: list[Job], rates: list[tuple[int, int]], aggregators: list[int]) -> tuple[float, float]:
     network = ResidualNetwork.from_rates(rates)
     kept = order(jobs, network, [SERVER], 0.0).kept
-    groups = aggregate(jobs, kept, network, [SERVER], aggregators, 0.0)
+    groups = aggregate(jobs, kept, network, Side([SERVER], aggregators), 0.0)
     return groups[-1].done, sum(group.done * len(group.members) for group in groups) / len(jobs)
 
 

@@ -8,10 +8,9 @@ import pytest
 from hypothesis import example, given
 from hypothesis import strategies as st
 
-from sparkdl_comm.fabric.core.aggregate import Group, aggregate, deliver
-from sparkdl_comm.fabric.core.distribute import distribute
+from sparkdl_comm.fabric.core.aggregate import Group, Side, aggregate, deliver, distribute
+from sparkdl_comm.fabric.core.network import ResidualNetwork, Spans, get_end, make_idle_link
 from sparkdl_comm.fabric.core.order import Job, order
-from sparkdl_comm.fabric.core.residual_network import ResidualNetwork, Spans, get_end, make_idle_link
 from tests.draws import examples
 
 from .fabric_checks import SIZES, check_flows, flows_of, networks
@@ -134,7 +133,7 @@ def summed(
     trial, groups, left, free = network.copy(), [], list(range(len(jobs))), list(range(len(aggregators)))
     for _ in range(straight):
         group = Group([left.pop(0)])
-        deliver(group, jobs, trial, servers, aggregators, groups[-1].done if groups else 0.0)
+        deliver(group, jobs, trial, Side(servers, aggregators), groups[-1].done if groups else 0.0)
         groups.append(group)
     while left and free:
         source = jobs[left[0]].host
@@ -157,7 +156,7 @@ def summed(
             trial.reserve(job.host, aggregators[chosen], schedule)
             group.members.append(left.pop(0))
             group.ready = max(group.ready, get_end(schedule, 0.0))
-        deliver(group, jobs, trial, servers, aggregators, groups[-1].done if groups else 0.0)
+        deliver(group, jobs, trial, Side(servers, aggregators), groups[-1].done if groups else 0.0)
         groups.append(group)
         patience = 0.0
     return groups
@@ -170,7 +169,7 @@ def test_groups_are_the_best_of_all_cases(data: st.DataObject, servers: int, rel
     hosts = data.draw(st.permutations(range(HOSTS)))[:servers]
     aggregators = data.draw(st.permutations(range(HOSTS)))[:relays]
     left = network.copy()
-    groups = aggregate(jobs, range(len(jobs)), left, hosts, aggregators, 0.0, link_weight=link_weight)
+    groups = aggregate(jobs, range(len(jobs)), left, Side(hosts, aggregators), 0.0, link_weight)
     assert [index for group in groups for index in group.members] == list(range(len(jobs))), "the order is kept"
     assert all(before.done <= after.done for before, after in itertools.pairwise(groups))
     check_flows(network, flows_of(jobs, groups, hosts, aggregators, 0.0), left)
@@ -181,20 +180,20 @@ def test_groups_are_the_best_of_all_cases(data: st.DataObject, servers: int, rel
 def test_a_group_is_summed_beside_its_first_update_if_links_there_are_fast() -> None:
     jobs = [Job(host, (100,)) for host in (3, 2, 0)]
     even = ResidualNetwork.from_rates([(100.0, 100.0)] * 5)
-    groups = aggregate(jobs, range(3), even, [4], [0, 1, 2, 3], 0.0)
+    groups = aggregate(jobs, range(3), even, Side([4], [0, 1, 2, 3]), 0.0)
     assert [(group.members, group.aggregator) for group in groups] == [([0], None), ([1, 2], 2)]
     assert groups[1].arrivals[0] == (), "update 1 is there"
     assert groups[1].done == pytest.approx(2)
     slow = ResidualNetwork.from_rates([(100.0, 100.0)] * 2 + [(100.0, 10.0)] + [(100.0, 100.0)] * 2)
-    assert aggregate(jobs, range(3), slow, [4], [0, 1, 2, 3], 0.0)[1].aggregator == 0
+    assert aggregate(jobs, range(3), slow, Side([4], [0, 1, 2, 3]), 0.0)[1].aggregator == 0
 
 
 def test_a_sum_is_waited_for_if_other_updates_follow() -> None:
     jobs = [Job(host, (100,)) for host in range(4)]
     network = ResidualNetwork.from_rates([(100.0, 100.0)] * 5)
-    alone = aggregate(jobs, range(4), network.copy(), [4], range(4), 0.0)
+    alone = aggregate(jobs, range(4), network.copy(), Side([4], range(4)), 0.0)
     assert [group.members for group in alone] == [[0], [1, 2], [3]]
-    before_others = aggregate(jobs, range(4), network.copy(), [4], range(4), 0.0, link_weight=0.8)
+    before_others = aggregate(jobs, range(4), network.copy(), Side([4], range(4)), 0.0, link_weight=0.8)
     assert [group.members for group in before_others] == [[0, 1], [2, 3]]
     assert before_others[-1].done == pytest.approx(alone[-1].done)
 
@@ -207,7 +206,7 @@ def test_everybody_gets_the_model(data: st.DataObject, servers: int, relays: int
     hosts = data.draw(st.permutations(range(HOSTS)))[:servers]
     distributors = data.draw(st.permutations(range(HOSTS)))[:relays]
     left = network.copy()
-    branches = distribute(jobs, left, hosts, distributors, 0.0)
+    branches = distribute(jobs, left, Side(hosts, distributors), 0.0)
     assert sorted(index for branch in branches for index in branch.members) == list(range(len(jobs)))
     flows = []
     for branch in branches:
@@ -225,7 +224,7 @@ def test_everybody_gets_the_model(data: st.DataObject, servers: int, relays: int
 def test_a_tree_is_faster_than_one_link() -> None:
     jobs = [Job(host, (100,)) for host in range(8)]
     network = ResidualNetwork.from_rates([(100.0, 100.0)] * 9)
-    branches = distribute(jobs, network, [8], [0, 1, 2], 0.0)
+    branches = distribute(jobs, network, Side([8], [0, 1, 2]), 0.0)
     assert max(get_end(s, 0.0) for branch in branches for s in [*branch.arrivals, *branch.onward]) < len(jobs)
 
 

@@ -5,29 +5,27 @@ import pytest
 from hypothesis import example, given
 from hypothesis import strategies as st
 
-from sparkdl_comm.fabric.core.decisions import (
+from sparkdl_comm.fabric.core.messages import (
+    BandwidthReported,
     Cancellation,
     Decision,
     DroppedUpdate,
+    ModelRequested,
     ModelTransfer,
+    Node,
+    NodeLost,
     Push,
     ReleasedUpdate,
+    Role,
+    Roles,
     Transfer,
-)
-from sparkdl_comm.fabric.core.divergence import Divergence
-from sparkdl_comm.fabric.core.events import (
-    BandwidthReported,
-    ModelRequested,
-    NodeLost,
     TransferEnded,
     Update,
-    UpdateReady,
 )
-from sparkdl_comm.fabric.core.nodes import Node, Role, Roles
-from sparkdl_comm.fabric.core.residual_network import ResidualNetwork
-from sparkdl_comm.fabric.core.rules import Rules, Synchrony
+from sparkdl_comm.fabric.core.network import ResidualNetwork
 from sparkdl_comm.fabric.core.scheduler import Scheduler
-from sparkdl_comm.fabric.core.step_size import step_size
+from sparkdl_comm.fabric.core.updates import Divergence
+from sparkdl_comm.fabric.params import Rules, Synchrony, step_size
 from tests.draws import examples
 
 from .fabric_checks import RATES, check_flows
@@ -368,7 +366,7 @@ def test_nobody_waits_after_the_replica_has_taken_over(data: st.DataObject, dive
     for host in range(HOSTS):
         scheduler.observe(BandwidthReported(host, 10.0, 10.0), 0.0)
     for worker in range(WORKERS):
-        obey(scheduler.observe(UpdateReady(Update(worker, worker, (10,), 0, 1.0)), worker))
+        obey(scheduler.observe(Update(worker, worker, (10,), 0, 1.0), worker))
         obey(scheduler.decide(worker))
         for _ in range(data.draw(st.integers(0, 3))):
             if able := may_end():

@@ -9,9 +9,10 @@ from typing import Any
 
 import numpy as np
 
-from sparkdl_comm.fabric.api import Fabric, Server, Worker
-from sparkdl_comm.fabric.params import FabricParams, SchedulerOptions
-from sparkdl_comm.fabric.worker import PushOutcome
+from sparkdl_comm.fabric.api import Fabric
+from sparkdl_comm.fabric.params import FabricOptions, FabricParams
+from sparkdl_comm.fabric.server import Server
+from sparkdl_comm.fabric.worker import PushOutcome, Worker
 from tests.unit.collective_helpers import on_all
 from tests.unit.gang_helpers import SECONDS, gang_of
 
@@ -22,8 +23,8 @@ LINK = 125e6
 SERVER = 1
 
 
-def options(**changes: Any) -> SchedulerOptions:
-    return SchedulerOptions(
+def options(**changes: Any) -> FabricOptions:
+    return FabricOptions(
         **{"interval_seconds": INTERVAL, "link_rate": LINK, "replica_aggregators": 0, "timeout": SECONDS, **changes}
     )
 

@@ -20,7 +20,7 @@ from benchmarks.scale.validation import FITTED, cells
 from benchmarks.workload import check, fits
 
 from sparkdl_comm.compress.selection import operator
-from sparkdl_comm.fabric.core.decisions import DroppedUpdate, Push
+from sparkdl_comm.fabric.core.messages import DroppedUpdate, Push
 from sparkdl_comm.sim.profile import Layer, Profile
 from sparkdl_comm.topology import Topology
 

@@ -4,16 +4,22 @@ from __future__ import annotations
 
 import pytest
 
-from sparkdl_comm.fabric.core.aggregate import aggregate
-from sparkdl_comm.fabric.core.decisions import DroppedUpdate, Push
-from sparkdl_comm.fabric.core.divergence import Divergence
-from sparkdl_comm.fabric.core.events import BandwidthReported, TransferEnded, Update, UpdateReady
-from sparkdl_comm.fabric.core.nodes import Node, Roles
+from sparkdl_comm.fabric.core.aggregate import Side, aggregate
+from sparkdl_comm.fabric.core.messages import (
+    BandwidthReported,
+    DroppedUpdate,
+    Node,
+    Push,
+    Roles,
+    TransferEnded,
+    Update,
+)
+from sparkdl_comm.fabric.core.network import ResidualNetwork
 from sparkdl_comm.fabric.core.order import Job
-from sparkdl_comm.fabric.core.replicate import ReplicationPlan, SideHosts, plan_replication
-from sparkdl_comm.fabric.core.residual_network import ResidualNetwork
-from sparkdl_comm.fabric.core.rules import Rules, Synchrony
+from sparkdl_comm.fabric.core.replication import ReplicationPlan, ReplicationTask
 from sparkdl_comm.fabric.core.scheduler import Scheduler
+from sparkdl_comm.fabric.core.updates import Divergence
+from sparkdl_comm.fabric.params import Rules, Synchrony
 
 SERVER, REPLICA = Node("server", 0), Node("replica", 0)
 
@@ -31,7 +37,7 @@ class Pair:
             self.scheduler.observe(BandwidthReported(host, 10.0, 10.0), 0.0)
 
     def ready(self, number: int, now: float) -> None:
-        self.scheduler.observe(UpdateReady(Update(number, number % 2, (100,), max(0, number - 5), 1.0)), now)
+        self.scheduler.observe(Update(number, number % 2, (100,), max(0, number - 5), 1.0), now)
 
     def decide(self, now: float) -> list[Push]:
         decisions = self.scheduler.decide(now)
@@ -96,7 +102,7 @@ def test_without_a_bound_the_replica_gets_what_there_is_room_for() -> None:
 def test_what_brings_the_replica_nearer_only_later_waits_until_the_servers_are_that_far() -> None:
     jobs = [Job(0, (100,)), Job(1, (100,))]
     network = ResidualNetwork.from_rates([(100.0, 100.0)] * 4)
-    sides = SideHosts([2], [], [3], [])
+    servers, replicas = Side([2], [], busy_until=3.0), Side([3], [])
     state = Divergence(0.9)
     state.serve([0, 1, 2], [10.0, 1.0, 1.0])
     state.replicate([0])
@@ -106,23 +112,12 @@ def test_what_brings_the_replica_nearer_only_later_waits_until_the_servers_are_t
     nearer.replicate([2])
     limit = 12.0
     assert nearer.bound() < limit < nearer.bound(behind=1), "the replica's momentum takes it too far without update 3"
-    groups = aggregate(jobs, [1], network.copy(), [2], [], 0.0)
+    groups = aggregate(jobs, [1], network.copy(), Side([2], []), 0.0)
 
     def planned(steps_under_way: int) -> ReplicationPlan:
-        updates = [(2, 1.0), (4, 0.1)]
-        return plan_replication(
-            jobs,
-            updates,
-            [0],
-            groups,
-            network,
-            sides,
-            state,
-            limit,
-            0.0,
-            steps_under_way=steps_under_way,
-            servers_busy=3.0,
-        )
+        updates, sides = [(2, 1.0), (4, 0.1)], (servers, replicas)
+        task = ReplicationTask(jobs, updates, [0], network, *sides, state, limit, 0.0, steps_under_way=steps_under_way)
+        return task.plan(groups)
 
     for found, follows, done in ((planned(0), False, 1.0), (planned(1), True, 4.0)):
         assert [group.members for group in found.replica_groups] == [[0]], "without it update 4 would exceed the limit"

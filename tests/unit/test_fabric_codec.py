@@ -10,7 +10,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from sparkdl_comm.errors import ProtocolError
-from sparkdl_comm.fabric.control_link import decode, encode
+from sparkdl_comm.fabric.control import decode, encode
 from sparkdl_comm.fabric.protocol import End, Expect, Flow, Message, Rates, Register
 
 KINDS = get_args(Message)

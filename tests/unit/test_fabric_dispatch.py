@@ -5,23 +5,22 @@ from __future__ import annotations
 import pytest
 
 from sparkdl_comm.fabric.bandwidth import PROBE_FACTOR
-from sparkdl_comm.fabric.core.decisions import (
+from sparkdl_comm.fabric.control import Directory
+from sparkdl_comm.fabric.core.messages import (
     Cancellation,
     DroppedUpdate,
     NewSchedule,
     NewTurn,
+    Node,
     Piece,
     Push,
     ReleasedUpdate,
     SkippedTurn,
     SmallerSum,
+    Update,
 )
-from sparkdl_comm.fabric.core.events import Update
-from sparkdl_comm.fabric.core.nodes import Node
-from sparkdl_comm.fabric.core.rules import Rules, Synchrony
-from sparkdl_comm.fabric.directory import Directory
-from sparkdl_comm.fabric.dispatcher import Dispatcher, relative_slices
-from sparkdl_comm.fabric.fences import Fences
+from sparkdl_comm.fabric.dispatch import Dispatcher, relative_slices
+from sparkdl_comm.fabric.params import Rules, Synchrony
 from sparkdl_comm.fabric.protocol import (
     Cancel,
     Expect,
@@ -36,7 +35,7 @@ from sparkdl_comm.fabric.protocol import (
     Skip,
     unpack_transfer_number,
 )
-from sparkdl_comm.fabric.scheduling_session import SchedulingSession
+from sparkdl_comm.fabric.session import Fences, SchedulingSession
 
 SERVER, REPLICA, ADDING = Node("server", 0), Node("replica", 0), Node("aggregator", 0)
 WORKERS = [Node("worker", index) for index in range(3)]

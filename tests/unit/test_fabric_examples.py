@@ -3,12 +3,12 @@
 import numpy as np
 import pytest
 
-from sparkdl_comm.fabric.core.aggregate import aggregate
-from sparkdl_comm.fabric.core.divergence import Divergence
+from sparkdl_comm.fabric.core.aggregate import Side, aggregate
+from sparkdl_comm.fabric.core.network import ResidualNetwork, fill, get_end, subtract
 from sparkdl_comm.fabric.core.order import Job, order
-from sparkdl_comm.fabric.core.replicate import SideHosts, plan_replication
-from sparkdl_comm.fabric.core.residual_network import ResidualNetwork, fill, get_end, subtract
-from sparkdl_comm.fabric.core.rules import Rules, Synchrony
+from sparkdl_comm.fabric.core.replication import ReplicationPlan, ReplicationTask
+from sparkdl_comm.fabric.core.updates import Divergence
+from sparkdl_comm.fabric.params import Rules, Synchrony
 
 GAMMA = 0.9
 
@@ -45,9 +45,9 @@ def test_fig_1_an_old_update_is_sent_among_the_first_that_keep_its_delay_bound()
 def test_fig_2_an_aggregator_spares_the_server_one_transfer() -> None:
     jobs = [Job(worker, (100,)) for worker in range(4)]
     aggregator, server = 4, 5
-    direct = aggregate(jobs, range(4), star(*[100.0] * 6), [server], [], 0.0)
+    direct = aggregate(jobs, range(4), star(*[100.0] * 6), Side([server], []), 0.0)
     assert [group.done for group in direct] == pytest.approx([1, 2, 3, 4])
-    groups = aggregate(jobs, range(4), star(*[100.0] * 6), [server], [aggregator], 0.0)
+    groups = aggregate(jobs, range(4), star(*[100.0] * 6), Side([server], [aggregator]), 0.0)
     assert [(group.members, group.aggregator) for group in groups] == [([0], None), ([1], None), ([2, 3], 0)]
     assert [group.done for group in groups] == pytest.approx([1, 2, 3]), "g3 + g4 are there at t3' = 3 < t4 = 4"
 
@@ -86,15 +86,17 @@ def test_fig_3_the_last_transfer_waits_for_the_replica() -> None:
     server, replica = 2, 3
     network = star(100.0, 100.0, 100.0, 100.0)
     network.links[2 * replica + 1] = ((0.0, 5.0, 10.0), (5.0, float("inf"), 100.0))
-    groups = aggregate(jobs, [0, 1], network.copy(), [server], [], 0.0)
+    groups = aggregate(jobs, [0, 1], network.copy(), Side([server], []), 0.0)
     assert [group.done for group in groups] == pytest.approx([1, 2])
-    sides = SideHosts([server], [], [replica], [])
-    updates = [(1, 3.0), (2, 5.0)]
 
-    apart = plan_replication(jobs, updates, [], groups, network, sides, _lagging(), 100.0, 0.0)
+    def plan(limit: float) -> ReplicationPlan:
+        updates, sides = [(1, 3.0), (2, 5.0)], (Side([server], []), Side([replica], []))
+        return ReplicationTask(jobs, updates, [], network, *sides, _lagging(), limit, 0.0).plan(groups)
+
+    apart = plan(100.0)
     assert (apart.server_groups, apart.replica_groups) == (groups, []), "Fig. 3a: it may lag by both, which are punted"
 
-    near = plan_replication(jobs, updates, [], groups, network, sides, _lagging(), limit + 1e-9, 0.0)
+    near = plan(limit + 1e-9)
     assert [group.members for group in near.replica_groups] == [[0]]
     assert (near.awaited_count, near.replica_groups[0].done) == (1, pytest.approx(5.6)), (
         "40 bytes from 1 s to 5 s, 60 at full rate"
@@ -138,7 +140,7 @@ def test_fig_5_an_update_that_would_hold_up_the_server_is_dropped() -> None:
 def test_fig_6_groups_close_when_the_server_would_run_out() -> None:
     jobs = [Job(worker, (100,)) for worker in range(7)]
     aggregators, server = [7, 8], 9
-    groups = aggregate(jobs, range(7), star(*[100.0] * 7, 70.0, 70.0, 100.0), [server], aggregators, 0.0)
+    groups = aggregate(jobs, range(7), star(*[100.0] * 7, 70.0, 70.0, 100.0), Side([server], aggregators), 0.0)
     assert [group.members for group in groups] == [[0], [1], [2], [3, 4], [5, 6]], "u6 is not in G2"
     assert [group.aggregator for group in groups] == [None, None, None, 0, 1]
     assert groups[3].ready == pytest.approx(200 / 70)

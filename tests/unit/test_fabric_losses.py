@@ -17,12 +17,12 @@ import pytest
 from sparkdl_comm.errors import DeadlineError, GangError, ProtocolError, RankLostError
 from sparkdl_comm.fabric import sender
 from sparkdl_comm.fabric.api import Fabric
-from sparkdl_comm.fabric.control_link import ControlLink
+from sparkdl_comm.fabric.control import ControlLink
 from sparkdl_comm.fabric.daemon import Daemon
-from sparkdl_comm.fabric.message import HEADER_BYTES, Header, Kind
 from sparkdl_comm.fabric.params import FabricParams
-from sparkdl_comm.fabric.protocol import Expect, Failed, Fence, Leave
-from sparkdl_comm.fabric.server import ServerRole
+from sparkdl_comm.fabric.protocol import Expect, Failed, Fence, Kind, Leave
+from sparkdl_comm.fabric.server import Server
+from sparkdl_comm.fabric.transport import HEADER_BYTES, Header
 from tests.unit.fabric_helpers import ELEMENTS, options, raised, run, scheduler, server, worker
 from tests.unit.gang_helpers import SECONDS, Crew
 
@@ -278,12 +278,12 @@ def test_a_byte_that_becomes_another_one_on_its_way(kind, in_header, words, monk
 def test_a_node_that_cannot_do_what_it_is_told_is_named(monkeypatch):
     """Its daemon's listening thread finds out, and goes on to listen until the scheduler has heard of it."""
 
-    def hear(part, message, hear=ServerRole.on_message):
+    def hear(part, message, hear=Server.on_message):
         if isinstance(message, Expect):
             raise ProtocolError("no such course")
         hear(part, message)
 
-    monkeypatch.setattr(ServerRole, "on_message", hear)
+    monkeypatch.setattr(Server, "on_message", hear)
     hear_of_failures_late(monkeypatch)
     results, fabrics = run(
         [scheduler(PARAMS), server(PARAMS), worker(PARAMS, lambda made: push_ones(made, 1))], timeout=600.0

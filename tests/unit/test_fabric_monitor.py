@@ -11,13 +11,11 @@ import threading
 from hypothesis import given
 from hypothesis import strategies as st
 
-from sparkdl_comm.fabric import counters as counters_of_nics
-from sparkdl_comm.fabric.counters import ByteCounts, InterfaceCounters
-from sparkdl_comm.fabric.message import Header, Kind
-from sparkdl_comm.fabric.monitor import Monitor
-from sparkdl_comm.fabric.pacing import Pacing
-from sparkdl_comm.fabric.protocol import Flow, Rates
-from sparkdl_comm.fabric.sender import OutgoingTransfer
+from sparkdl_comm.fabric import monitor as counters_of_nics
+from sparkdl_comm.fabric.monitor import ByteCounts, InterfaceCounters, Monitor
+from sparkdl_comm.fabric.protocol import Flow, Kind, Rates
+from sparkdl_comm.fabric.sender import OutgoingTransfer, Pacing
+from sparkdl_comm.fabric.transport import Header
 from tests.unit.gang_helpers import SECONDS
 
 
@@ -150,5 +148,5 @@ def test_a_nic_that_vanishes_and_comes_back(tmp_path, monkeypatch) -> None:
 
 def test_an_aggregator_needs_no_torch() -> None:
     """It starts with each rank, and torch takes seconds and hundreds of MB."""
-    code = "import sys, sparkdl_comm.fabric.node_process; sys.exit('torch' in sys.modules)"
+    code = "import sys, sparkdl_comm.fabric.process; sys.exit('torch' in sys.modules)"
     assert subprocess.run([sys.executable, "-c", code], timeout=60).returncode == 0

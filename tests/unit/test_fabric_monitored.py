@@ -12,12 +12,19 @@ from benchmarks.fabric.simulation.fabric_run import Control, FabricRun
 from benchmarks.fabric.simulation.run import GBIT, Conditions, Job
 from benchmarks.fabric.simulation.task import Task
 
-from sparkdl_comm.fabric.bandwidth import PROBE_FACTOR, BandwidthEstimator, Sample
-from sparkdl_comm.fabric.core.decisions import Decision, NewSchedule, Piece, Schedule
-from sparkdl_comm.fabric.core.events import BandwidthReported, TransferProgressed
-from sparkdl_comm.fabric.core.nodes import Node
-from sparkdl_comm.fabric.core.rules import Synchrony
+from sparkdl_comm.fabric.bandwidth import PROBE_FACTOR, BandwidthEstimator
+from sparkdl_comm.fabric.core.messages import (
+    BandwidthReported,
+    Decision,
+    NewSchedule,
+    Node,
+    Piece,
+    Schedule,
+    TransferProgressed,
+)
 from sparkdl_comm.fabric.monitor import INTERVAL_SECONDS
+from sparkdl_comm.fabric.params import Synchrony
+from sparkdl_comm.fabric.protocol import Flow, Rates
 
 WORKERS = 6
 #: A share of the paper's rates and bytes, that of emulated links of 100 Mbit/s.
@@ -98,7 +105,7 @@ class MonitoredRun(FabricRun):
     def _look(self, node: Node, last: float) -> None:
         """What the monitor of this node's daemon does."""
         now, host = self.engine.now, self._roles.host(node)
-        passed, samples = [0, 0], []
+        passed, flows, targets = [0, 0], [], {number: each.hosts[1] for number, each in self._watched.items()}
         for number, watched in list(self._watched.items()):
             sent = watched.size if watched.ended is not None else self._paced[number].sent
             if host in watched.hosts and watched.hosts[0] != watched.hosts[1]:
@@ -106,20 +113,20 @@ class MonitoredRun(FabricRun):
                 watched.seen[node] = sent
             if watched.source == node and sent > watched.told:
                 end = now if watched.ended is None else watched.ended
-                samples.append(self._sample(watched, sent, end - max(watched.begun, watched.looked), now - end))
+                flows.append(self._flow(number, watched, sent, end - max(watched.begun, watched.looked), now - end))
                 watched.told, watched.looked = sent, now
                 self._observe(TransferProgressed(number, sent))
             if watched.ended is not None and now - watched.ended > 2 * INTERVAL_SECONDS:
                 del self._watched[number]
-        if samples or any(passed):
-            self._links.observe(host, now - last, passed[0], passed[1], samples, now)
+        if flows or any(passed):
+            self._links.observe(host, Rates(now - last, *passed, 0.0, flows), targets, now)
         self._look_later(node)
 
-    def _sample(self, watched: Watched, sent: int, seconds: float, ago: float) -> Sample:
+    def _flow(self, number: int, watched: Watched, sent: int, seconds: float, ago: float) -> Flow:
         seconds = max(seconds, 1e-9)
         new = sent - watched.told
         is_held = watched.paced <= watched.looked or new / seconds < 0.95 * watched.pace
-        return Sample(watched.hosts[1], seconds, new, float(is_held), sent, ago)
+        return Flow(number, seconds, new, float(is_held), sent, ago)
 
 
 @dataclass(frozen=True)

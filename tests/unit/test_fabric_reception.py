@@ -7,8 +7,7 @@ import socket
 import pytest
 
 from sparkdl_comm.errors import DeadlineError
-from sparkdl_comm.fabric.control_inbox import Peer
-from sparkdl_comm.fabric.control_link import ControlLink
+from sparkdl_comm.fabric.control import ControlLink, Peer
 from sparkdl_comm.fabric.protocol import End, Register
 from tests.unit.gang_helpers import SECONDS
 

@@ -5,31 +5,28 @@ import math
 import pytest
 
 from sparkdl_comm.errors import ConfError, InputError, RankLostError
-from sparkdl_comm.fabric.core.decisions import (
+from sparkdl_comm.fabric.core.messages import (
+    BandwidthReported,
     Cancellation,
     Decision,
     DroppedUpdate,
+    ModelRequested,
     ModelTransfer,
     NewSchedule,
     NewTurn,
+    Node,
+    NodeLost,
     Push,
     ReleasedUpdate,
+    Roles,
     SkippedTurn,
     StateCopy,
-)
-from sparkdl_comm.fabric.core.events import (
-    BandwidthReported,
-    ModelRequested,
-    NodeLost,
     TransferEnded,
     TransferProgressed,
     Update,
-    UpdateReady,
 )
-from sparkdl_comm.fabric.core.nodes import Node, Roles
-from sparkdl_comm.fabric.core.rules import Rules, Synchrony
 from sparkdl_comm.fabric.core.scheduler import Scheduler
-from sparkdl_comm.fabric.core.step_size import step_size
+from sparkdl_comm.fabric.params import Rules, Synchrony, step_size
 
 SERVER = Node("server", 0)
 
@@ -50,7 +47,7 @@ def scheduler(rates: list[float], bound: int = 10, **rules) -> Scheduler:
 def ready(
     made: Scheduler, number: int, now: float, *, worker: int | None = None, base: int = 0, norm: float = 1.0
 ) -> list[Decision]:
-    return made.observe(UpdateReady(Update(number, number if worker is None else worker, (100,), base, norm)), now)
+    return made.observe(Update(number, number if worker is None else worker, (100,), base, norm), now)
 
 
 def of(kind: type, decisions: list[Decision]) -> list[Decision]:
@@ -67,8 +64,8 @@ def test_an_update_without_a_proper_norm_is_refused_and_its_worker_named(norm):
 @pytest.mark.parametrize(
     ("event", "said"),
     [
-        (UpdateReady(Update(1, 7, (100,), 0, 1.0)), "worker 7"),
-        (UpdateReady(Update(1, 0, (100, 5), 0, 1.0)), r"sizes \(100, 5\)"),
+        (Update(1, 7, (100,), 0, 1.0), "worker 7"),
+        (Update(1, 0, (100, 5), 0, 1.0), r"sizes \(100, 5\)"),
         (ModelRequested(0, (-1,)), r"sizes \(-1,\)"),
         (BandwidthReported(9, 1.0, 1.0), "host 9"),
         (BandwidthReported(0, math.nan, 1.0), "host 0"),
@@ -305,7 +302,7 @@ def test_the_version_counts_a_lost_update_that_one_server_has(ended):
     made = Scheduler(Roles(workers=(0, 1), servers=(2, 3)), Rules(Synchrony("async", 10), constant))
     for host in range(4):
         made.observe(BandwidthReported(host, 10.0, 10.0), 0.0)
-    made.observe(UpdateReady(Update(0, 0, (100, 100), 0, 1.0)), 0.0)
+    made.observe(Update(0, 0, (100, 100), 0, 1.0), 0.0)
     by_server = {push.target.index: push for push in of(Push, made.decide(0.0))}
     if ended is not None:
         made.observe(TransferEnded(by_server[ended].id), 10.0)
@@ -323,7 +320,7 @@ def test_what_is_on_its_way_to_one_replica_and_at_another_is_counted_once_when_t
     replicated: list[Push] = []
     for number in range(2):
         now = 30.0 * number
-        made.observe(UpdateReady(Update(number, number, (100, 100), 0, 1.0)), now)
+        made.observe(Update(number, number, (100, 100), 0, 1.0), now)
         replicated += [push for push in of(Push, made.decide(now)) if push.target.role == "replica"]
     by_replica = {push.target.index: push for push in replicated}
     assert by_replica.keys() == {0, 1}

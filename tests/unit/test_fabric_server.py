@@ -10,33 +10,34 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from sparkdl_comm.errors import GangError, InputError
-from sparkdl_comm.fabric.aggregator import AggregatorRole
-from sparkdl_comm.fabric.message import Header, Kind
 from sparkdl_comm.fabric.protocol import (
     Cancel,
     Ended,
     Expect,
     Fence,
     Fenced,
+    Kind,
     Message,
     Reorder,
     Send,
     Skip,
+    Wanted,
     Welcome,
     pack_transfer_number,
 )
-from sparkdl_comm.fabric.receiver import Arrival
-from sparkdl_comm.fabric.server import ServerRole
-from sparkdl_comm.fabric.worker import WorkerRole
+from sparkdl_comm.fabric.roles import Aggregator
+from sparkdl_comm.fabric.server import Server
+from sparkdl_comm.fabric.transport import Arrival, Header
+from sparkdl_comm.fabric.worker import Worker
 from tests.unit.gang_helpers import SECONDS
 
 
-class Server:
+class LoggedServer:
     """One with momentum, whose update number ``n`` is n + 1 in each element."""
 
     def __init__(self, bound: int | None = None) -> None:
         self.told: list[Message] = []
-        self.part = ServerRole(np.zeros(3, np.float32), 0.5, bound)
+        self.part = Server(np.zeros(3, np.float32), 0.5, bound)
         self.part.report = self.told.append
         self.part.begin()
 
@@ -61,7 +62,7 @@ def model_of(order: list[int]) -> float:
 
 @given(st.permutations(range(6)))
 def test_order_is_that_of_turns(arrivals: list[int]) -> None:
-    server = Server()
+    server = LoggedServer()
     for number in range(6):
         server.expect(number, number)
     for number in arrivals:
@@ -74,7 +75,7 @@ def test_order_is_that_of_turns(arrivals: list[int]) -> None:
 @given(st.permutations(["arrive 0", "arrive 1", "arrive 2", "reorder", "expect 2"]))
 def test_a_transfer_that_is_overtaken(events: list[str]) -> None:
     """Number 0 gets turn 2 instead of 0, unless it was applied before it is told; then turn 2 is nobody's."""
-    server = Server()
+    server = LoggedServer()
     server.expect(0, 0)
     server.expect(1, 1)
     expected = [1, 0, 2]
@@ -96,7 +97,7 @@ def test_a_transfer_that_is_overtaken(events: list[str]) -> None:
 
 def test_a_turn_is_that_of_one_all_reduce() -> None:
     """A worker is the root of two of them."""
-    worker = WorkerRole(SECONDS)
+    worker = Worker(SECONDS)
     told: list[Message] = []
     worker.report = told.append
 
@@ -117,7 +118,7 @@ def test_a_turn_is_that_of_one_all_reduce() -> None:
 @pytest.mark.parametrize("message", [Cancel(0), Fence(7, [0], "a worker")])
 @pytest.mark.parametrize("arrives_first", [True, False])
 def test_what_is_cancelled_is_not_applied(message: Cancel | Fence, arrives_first: bool) -> None:
-    server = Server()
+    server = LoggedServer()
     server.expect(9, 0)
     server.expect(0, 1)
     if arrives_first:
@@ -136,7 +137,7 @@ def test_what_is_cancelled_is_not_applied(message: Cancel | Fence, arrives_first
 @pytest.mark.parametrize("heard_before", [True, False])
 def test_what_another_server_has_counts(heard_before: bool) -> None:
     """When it is the turn of that, and once."""
-    server = Server()
+    server = LoggedServer()
     server.expect(0, 0)
     if heard_before:
         server.part.on_message(Skip(1, count=2))
@@ -154,19 +155,25 @@ def test_what_another_server_has_counts(heard_before: bool) -> None:
 
 @pytest.mark.parametrize("versions", [(4, 7), (7, 4)])
 def test_a_model_is_as_old_as_its_oldest_part(versions: tuple[int, int]) -> None:
-    worker, aggregator = WorkerRole(SECONDS), AggregatorRole()
+    worker, aggregator = Worker(SECONDS), Aggregator()
     parts = [Expect(number, 2, uses=1, content=Kind.MODEL, offset=2 * number) for number in range(2)]
     arrivals = [
         Arrival(part, np.full(2, part.offset, np.float32), Header(Kind.MODEL, part.transfer, version))
         for part, version in zip(parts, versions, strict=True)
     ]
     worker.on_message(Welcome([0, 1], [2, 2]))
-    for part in (worker, aggregator):
-        part.report = lambda message: None
-        for arrival in arrivals:
-            part.on_arrival(arrival)
+    aggregator.report = lambda message: None
+
+    def report(message: Message) -> None:
+        if isinstance(message, Wanted):
+            for arrival in arrivals:
+                worker.on_arrival(arrival)
+
+    worker.report = report
+    for arrival in arrivals:
+        aggregator.on_arrival(arrival)
     model = np.empty(4, np.float32)
-    assert worker.await_model(model) == 4
+    assert worker.get(0, model) == 4
     passed_on = aggregator.await_payload(Send(9, 4, [], [], of=[0, 1], content=Kind.MODEL))
     assert passed_on is not None
     assert passed_on.version == 4
@@ -176,7 +183,7 @@ def test_a_model_is_as_old_as_its_oldest_part(versions: tuple[int, int]) -> None
 
 def test_a_replica_gets_the_state() -> None:
     """It is that before a turn of the server's, and the replica goes on with a turn of its own."""
-    server, replica = Server(), Server()
+    server, replica = LoggedServer(), LoggedServer()
     for number in range(3):
         server.expect(number, number)
     server.part.on_message(Send(8, 6, [], [], content=Kind.STATE, turn=2))
@@ -206,7 +213,7 @@ def state(transfer: int, values: float, version: int, turn: int) -> Arrival:
 @pytest.mark.parametrize("fenced", [False, True])
 def test_a_replica_goes_on_without_a_copy_that_is_cancelled(fenced: bool) -> None:
     """With what it has, also if the copy comes after all."""
-    replica = Server()
+    replica = LoggedServer()
     replica.expect(0, 0)
     replica.arrive(0)
     replica.part.on_message(Expect(8, 6, turn=2, content=Kind.STATE))
@@ -225,7 +232,7 @@ def test_a_replica_goes_on_without_a_copy_that_is_cancelled(fenced: bool) -> Non
 
 
 def test_a_copy_that_another_one_takes_the_place_of() -> None:
-    replica = Server()
+    replica = LoggedServer()
     for transfer in (8, 9):
         replica.part.on_message(Expect(transfer, 6, turn=transfer, content=Kind.STATE))
     replica.part.on_message(Cancel(8))
@@ -237,7 +244,7 @@ def test_a_copy_that_another_one_takes_the_place_of() -> None:
 
 def test_two_copies_of_one_state() -> None:
     """The first was cancelled, but its sender waits for it still."""
-    server = Server()
+    server = LoggedServer()
     orders = [Send(transfer, 6, [], [], content=Kind.STATE, turn=1) for transfer in (8, 9)]
     made: list = []
     waiting = [
@@ -255,7 +262,7 @@ def test_two_copies_of_one_state() -> None:
 
 
 def test_a_delay_above_the_bound_is_refused() -> None:
-    server = Server(bound=2)
+    server = LoggedServer(bound=2)
     for number in range(3):
         server.expect(number, number)
     server.arrive(0)
@@ -266,7 +273,7 @@ def test_a_delay_above_the_bound_is_refused() -> None:
 
 def test_models_are_snapshots() -> None:
     """All transfers of a batch bring one version; those who ask before it serves wait."""
-    part = ServerRole(np.zeros(3, np.float32), 0.0, None)
+    part = Server(np.zeros(3, np.float32), 0.0, None)
     part.report = lambda message: None
     found: list = []
     waiting = threading.Thread(
@@ -287,7 +294,7 @@ def test_models_are_snapshots() -> None:
 
 
 def test_a_model_of_a_batch_that_is_older_than_those_kept() -> None:
-    part = ServerRole(np.ones(3, np.float32), 0.0, None)
+    part = Server(np.ones(3, np.float32), 0.0, None)
     part.begin()
     for batch in (1, 2, 3, 4, 0):
         made = part.await_payload(Send(batch, 3, [], [], content=Kind.MODEL, batch=batch))
@@ -298,8 +305,8 @@ def test_a_model_of_a_batch_that_is_older_than_those_kept() -> None:
 @pytest.mark.parametrize("serves", [False, True])
 def test_what_is_waited_for_ends_with_the_job(serves: bool) -> None:
     """A model of a server that does not serve yet; the state before a turn that does not come; a part of a sum."""
-    server = ServerRole(np.zeros(3, np.float32), 0.0, None)
-    aggregator = AggregatorRole()
+    server = Server(np.zeros(3, np.float32), 0.0, None)
+    aggregator = Aggregator()
     orders = [(aggregator, Send(3, 3, [], [], of=[2]))]
     if serves:
         server.begin()
@@ -319,8 +326,8 @@ def test_what_is_waited_for_ends_with_the_job(serves: bool) -> None:
 
 def test_what_a_server_cannot_have() -> None:
     with pytest.raises(InputError, match="must be flat and float32, not float64"):
-        ServerRole(np.zeros(3), 0.0, None)
-    part = ServerRole(np.zeros(3, np.float32), 0.0, None)
+        Server(np.zeros(3), 0.0, None)
+    part = Server(np.zeros(3, np.float32), 0.0, None)
     part.register_request_callback(lambda model: model[:2])
     part.begin()
     with pytest.raises(InputError, match=r"request_callback returned shape \[2\], but the model has shape \[3\]"):

@@ -4,9 +4,8 @@ from __future__ import annotations
 
 import pytest
 
-from sparkdl_comm.fabric.core.decisions import DroppedUpdate, ReleasedUpdate
-from sparkdl_comm.fabric.core.events import Update
-from sparkdl_comm.fabric.core.update_ledger import UpdateLedger
+from sparkdl_comm.fabric.core.messages import DroppedUpdate, ReleasedUpdate, Update
+from sparkdl_comm.fabric.core.updates import UpdateLedger
 
 
 @pytest.mark.parametrize("has_come", [False, True])

@@ -12,8 +12,8 @@ from benchmarks.fabric.simulation.run import GBIT, RATES, Conditions, Job
 from benchmarks.fabric.simulation.task import Task
 
 from sparkdl_comm.errors import InputError
-from sparkdl_comm.fabric.core.decisions import Piece
-from sparkdl_comm.fabric.core.rules import Synchrony
+from sparkdl_comm.fabric.core.messages import Piece
+from sparkdl_comm.fabric.params import Synchrony
 from sparkdl_comm.sim.engine import Engine
 
 MEGABYTES = 100_000_000

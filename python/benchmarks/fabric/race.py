@@ -14,7 +14,7 @@ from benchmarks.fabric.topics import Topics
 
 from sparkdl_comm.conf import CommConf
 from sparkdl_comm.errors import ConfError
-from sparkdl_comm.fabric.core.rules import Synchrony
+from sparkdl_comm.fabric.params import Synchrony
 from sparkdl_comm.units import format_rate
 
 KNOWN = "fabric, fabric-TAU, fabric-bsp, ring, ddp and async"

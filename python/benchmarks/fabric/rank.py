@@ -25,7 +25,7 @@ from benchmarks.rendezvous import gloo_group, join_gang
 from lab import Place
 
 from sparkdl_comm.fabric.api import Fabric
-from sparkdl_comm.fabric.params import FabricParams, SchedulerOptions
+from sparkdl_comm.fabric.params import FabricOptions, FabricParams
 
 
 class Ran(NamedTuple):
@@ -52,7 +52,7 @@ def main() -> None:
 
 
 def over_fabric(race: Race, task: Task, place: Place, folder: Path) -> Told:
-    options = SchedulerOptions.of(race.conf(str(place.topology)))
+    options = FabricOptions.of(race.conf(str(place.topology)))
     params = FabricParams(race.system.sync)
     learner = task.learner(place.rank, race.workers) if place.rank < race.workers else None
     told: Told = None

@@ -21,7 +21,8 @@ from torch.nn.utils import parameters_to_vector
 
 from sparkdl_comm.collectives.group import CollectiveGroup
 from sparkdl_comm.conf import CommConf
-from sparkdl_comm.fabric.api import Server, Worker
+from sparkdl_comm.fabric.server import Server
+from sparkdl_comm.fabric.worker import Worker
 from sparkdl_comm.gang.gang import Gang
 
 #: What a step's computing is done in.

@@ -18,17 +18,22 @@ Differences from the paper:
   sooner.
 - An aggregator always takes the first update of its group. The paper leaves this open, but an aggregator without
   updates would have nothing to send.
+
+Distribution of models reverses aggregation (section 10.3): all requests of a batch get one version, through a tree of
+distributors. Algorithm 3, run on the network with every direction reversed, finds the tree. The servers send to the
+distributor of the last group first, then to the one before it. Workers whose updates would go straight to the servers
+get the model straight from them, at the end.
 """
 
 from __future__ import annotations
 
 import math
 from collections.abc import Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from itertools import accumulate
 
-from sparkdl_comm.fabric.core.order import Job
-from sparkdl_comm.fabric.core.residual_network import ResidualNetwork, Spans, get_end
+from sparkdl_comm.fabric.core.network import ResidualNetwork, Spans, get_end
+from sparkdl_comm.fabric.core.order import Job, order
 
 #: Seconds by which an update may arrive late at its aggregator, to absorb rounding in sums of floats.
 _ROUNDING = 1e-9
@@ -56,67 +61,64 @@ class Group:
     done: float = 0.0
 
 
+@dataclass(frozen=True)
+class Side:
+    """Servers, or replicas, with their aggregators.
+
+    - ``servers``: host of each server.
+    - ``aggregators``: host of each aggregator, in the order of use.
+    - ``busy_until``: time until which earlier groups keep the servers busy, seconds.
+    """
+
+    servers: Sequence[int]
+    aggregators: Sequence[int]
+    busy_until: float = -math.inf
+
+    def find_sender(self, group: Group, jobs: Sequence[Job]) -> int:
+        """Return the host that sends the group to the servers."""
+        return jobs[group.members[0]].host if group.aggregator is None else self.aggregators[group.aggregator]
+
+
 def aggregate(
     jobs: Sequence[Job],
     placed: Sequence[int],
     network: ResidualNetwork,
-    servers: Sequence[int],
-    aggregators: Sequence[int],
+    side: Side,
     now: float,
-    busy: float = -math.inf,
     link_weight: float = 0.0,
 ) -> list[Group]:
     """Group ``placed``, indices of jobs, keep their order, and reserve bandwidth for all groups in ``network``.
 
-    :param servers: host of each server.
-    :param aggregators: host of each aggregator, in the order of use.
-    :param busy: time until which earlier groups keep the servers busy, seconds.
     :param link_weight: weight of a second on a server's link, relative to a second by which the batch ends later.
     """
-    search = _Search(jobs, placed, servers, aggregators, now, max(now, busy), link_weight)
+    search = _Search(jobs, placed, side, now, link_weight)
     network.links = search.find_best(network)
     return search.groups
 
 
 def reserve(
-    group: Group,
-    jobs: Sequence[Job],
-    network: ResidualNetwork,
-    servers: Sequence[int],
-    aggregators: Sequence[int],
-    *,
-    deliveries: bool = True,
+    group: Group, jobs: Sequence[Job], network: ResidualNetwork, side: Side, *, deliveries: bool = True
 ) -> None:
     """Reserve a group's schedules in a network that does not contain them yet. With ``deliveries=False`` reserve the
     arrivals alone."""
-    sender = jobs[group.members[0]].host
+    sender = side.find_sender(group, jobs)
     if group.aggregator is not None:
-        sender = aggregators[group.aggregator]
         for index, schedule in zip(group.members, group.arrivals, strict=True):
             network.reserve(jobs[index].host, sender, schedule)
     if deliveries:
-        for server, schedule in zip(servers, group.deliveries, strict=True):
+        for server, schedule in zip(side.servers, group.deliveries, strict=True):
             network.reserve(sender, server, schedule)
 
 
-def deliver(
-    group: Group,
-    jobs: Sequence[Job],
-    network: ResidualNetwork,
-    servers: Sequence[int],
-    aggregators: Sequence[int],
-    after: float,
-) -> None:
+def deliver(group: Group, jobs: Sequence[Job], network: ResidualNetwork, side: Side, after: float) -> None:
     """Schedule a group's deliveries to all servers and reserve their bandwidth in ``network``.
 
     :param group: gets ``deliveries`` and ``done``.
-    :param servers: host of each server.
-    :param aggregators: host of each aggregator.
     :param after: earliest ``done``, seconds: when the groups before this one end.
     """
-    sender = jobs[group.members[0]].host if group.aggregator is None else aggregators[group.aggregator]
+    sender = side.find_sender(group, jobs)
     group.deliveries, group.done = [], max(group.ready, after)
-    for number, server in enumerate(servers):
+    for number, server in enumerate(side.servers):
         # A sum of dense updates is as large as one of them.
         size = max(jobs[index].sizes[number] for index in group.members)
         schedule = network.fill(sender, server, size, group.ready)
@@ -131,24 +133,15 @@ class _Search:
     The search starts with a likely number, because an early end of the batch rules out most other numbers.
     """
 
-    def __init__(
-        self,
-        jobs: Sequence[Job],
-        placed: Sequence[int],
-        servers: Sequence[int],
-        aggregators: Sequence[int],
-        now: float,
-        busy: float,
-        link_weight: float,
-    ) -> None:
-        self._jobs, self._placed, self._servers, self._aggregators = jobs, placed, servers, aggregators
-        self._now, self._busy, self._link_weight = now, busy, link_weight
+    def __init__(self, jobs: Sequence[Job], placed: Sequence[int], side: Side, now: float, link_weight: float) -> None:
+        self._jobs, self._placed, self._side, self._now, self._link_weight = jobs, placed, side, now, link_weight
+        self._busy_until = max(now, side.busy_until)
         self._straight_groups: list[Group] = []
         self._best_cost = (math.inf, math.inf)
         self._best_links: list[Spans] = []
         self._peak_rates: list[float] = []
         self._aggregators_by_host: dict[int, list[int]] = {}
-        for aggregator, host in enumerate(aggregators):
+        for aggregator, host in enumerate(side.aggregators):
             self._aggregators_by_host.setdefault(host, []).append(aggregator)
         self.groups: list[Group] = []
 
@@ -157,10 +150,10 @@ class _Search:
         after = [network]
         self._best_links = network.links
         self._peak_rates = [max(rate for _, _, rate in link) for link in network.links]
-        if not self._aggregators or not self._placed:
+        if not self._side.aggregators or not self._placed:
             self._try(len(self._placed), after)
             return self._best_links
-        rate = sum(self._peak_rates[2 * host + 1] for host in self._aggregators)
+        rate = sum(self._peak_rates[2 * host + 1] for host in self._side.aggregators)
         rest = self._count_link_bytes()
         likely = 0
         while likely < len(self._placed) and rate * (self._finish_straight(likely, after) - self._now) < rest[likely]:
@@ -202,7 +195,7 @@ class _Search:
         for index in self._placed[len(self._straight_groups) : number]:
             after.append(after[-1].copy())
             self._straight_groups.append(self._make_straight(index, after[-1], self._straight_groups))
-        return self._straight_groups[number - 1].done if number else self._busy
+        return self._straight_groups[number - 1].done if number else self._busy_until
 
     def _try(self, number: int, after: list[ResidualNetwork], patience: float = -math.inf) -> None:
         """Try the grouping whose first ``number`` updates go straight. ``patience``: latest time for the first sum,
@@ -212,18 +205,18 @@ class _Search:
         groups = self._group_rest(self._straight_groups[:number], trial, patience)
         if groups is None:
             return
-        done = groups[-1].done if groups else self._busy
+        done = groups[-1].done if groups else self._busy_until
         value = (done + self._weigh_link_seconds(groups), sum(group.done * len(group.members) for group in groups))
         if value < self._best_cost:
             self._best_cost, self.groups, self._best_links = value, groups, trial.links
 
     def _weigh_link_seconds(self, groups: Sequence[Group]) -> float:
         """Return the weighted seconds for which these groups use the busiest server's link."""
-        seconds = [0.0] * len(self._servers)
+        seconds = [0.0] * len(self._side.servers)
         for group in groups:
             for number, schedule in enumerate(group.deliveries):
                 sent = sum(rate * (stop - begin) for begin, stop, rate in schedule)
-                seconds[number] += sent / self._peak_rates[2 * self._servers[number] + 1]
+                seconds[number] += sent / self._peak_rates[2 * self._side.servers[number] + 1]
         return self._link_weight * max(seconds)
 
     def _make_straight(self, index: int, network: ResidualNetwork, earlier: list[Group]) -> Group:
@@ -232,18 +225,18 @@ class _Search:
         return group
 
     def _deliver(self, group: Group, network: ResidualNetwork, earlier: list[Group]) -> None:
-        after = earlier[-1].done if earlier else self._busy
-        deliver(group, self._jobs, network, self._servers, self._aggregators, after)
+        after = earlier[-1].done if earlier else self._busy_until
+        deliver(group, self._jobs, network, self._side, after)
 
     def _group_rest(self, straight: list[Group], network: ResidualNetwork, patience: float) -> list[Group] | None:
         """Return all groups after these straight ones, or None if they would be worse than the best so far."""
         groups, first = straight, len(straight)
         used: set[int] = set()
-        while first < len(self._placed) and len(used) < len(self._aggregators):
+        while first < len(self._placed) and len(used) < len(self._side.aggregators):
             aggregator = self._choose_aggregator(self._jobs[self._placed[first]].host, used)
             used.add(aggregator)
-            latest = max(patience, groups[-1].done if groups else self._busy) + _ROUNDING
-            if len(used) == len(self._aggregators):
+            latest = max(patience, groups[-1].done if groups else self._busy_until) + _ROUNDING
+            if len(used) == len(self._side.aggregators):
                 latest = math.inf
             group = self._gather(first, aggregator, network, latest)
             if group is None:
@@ -258,7 +251,7 @@ class _Search:
     def _gather(self, first: int, aggregator: int, network: ResidualNetwork, latest: float) -> Group | None:
         """Return the group that starts at index ``first`` of the placed updates. None if an update would arrive after
         the best end so far."""
-        group, host = Group([], aggregator, ready=self._now), self._aggregators[aggregator]
+        group, host = Group([], aggregator, ready=self._now), self._side.aggregators[aggregator]
         for index in self._placed[first:]:
             job = self._jobs[index]
             schedule = network.fill(job.host, host, sum(job.sizes), self._now)
@@ -277,9 +270,11 @@ class _Search:
 
     def _choose_aggregator(self, host: int, used: set[int]) -> int:
         """Return the unused aggregator for a group whose first update is on ``host``."""
-        next_free = next(number for number in range(len(self._aggregators)) if number not in used)
+        next_free = next(number for number in range(len(self._side.aggregators)) if number not in used)
         near = next((number for number in self._aggregators_by_host.get(host, ()) if number not in used), next_free)
-        return min(near, next_free, key=lambda number: self._compute_seconds_per_byte(host, self._aggregators[number]))
+        return min(
+            near, next_free, key=lambda number: self._compute_seconds_per_byte(host, self._side.aggregators[number])
+        )
 
     def _compute_seconds_per_byte(self, source: int, host: int) -> float:
         """Return the time per byte of the path through an aggregator: first update, one more update that may share
@@ -287,3 +282,47 @@ class _Search:
         out, into = self._peak_rates[2 * host], self._peak_rates[2 * host + 1]
         first = 0.0 if source == host else 1 / min(self._peak_rates[2 * source], into)
         return first + 1 / into + 1 / out
+
+
+@dataclass(frozen=True)
+class Branch:
+    """Workers that get the model together.
+
+    - ``members``: indices of jobs.
+    - ``distributor``: index of the distributor, or None if the only member gets the model straight from the servers.
+    - ``arrivals``: schedule from each server to the distributor, or to that member.
+    - ``onward``: schedule from the distributor to each member. Empty without distributor.
+    """
+
+    members: list[int]
+    distributor: int | None
+    arrivals: list[Spans]
+    onward: list[Spans]
+
+
+def distribute(
+    jobs: Sequence[Job], network: ResidualNetwork, side: Side, now: float, link_weight: float = 0.0
+) -> list[Branch]:
+    """Return the branches in the order in which the servers send to them, with bandwidth reserved in ``network``.
+
+    :param jobs: each request's worker host and the bytes of each server's component.
+    :param side: the servers, and as aggregators the distributors. Updates under way to them delay no models.
+    :param link_weight: see :func:`aggregate`.
+    """
+    mirrored, side = network.mirrored(), replace(side, busy_until=-math.inf)
+    placed = order(jobs, mirrored, side.servers, now).kept
+    branches = []
+    for group in reversed(aggregate(jobs, placed, mirrored, side, now, link_weight)):
+        first = jobs[group.members[0]]
+        receiver = side.find_sender(group, jobs)
+        arrivals, onward = [], []
+        for server, size in zip(side.servers, first.sizes, strict=True):
+            arrivals.append(network.fill(server, receiver, size, now))
+            network.reserve(server, receiver, arrivals[-1])
+        if group.aggregator is not None:
+            ready = max(get_end(schedule, now) for schedule in arrivals)
+            for index in group.members:
+                onward.append(network.fill(receiver, jobs[index].host, sum(jobs[index].sizes), ready))
+                network.reserve(receiver, jobs[index].host, onward[-1])
+        branches.append(Branch(group.members, group.aggregator, arrivals, onward))
+    return branches

@@ -1,21 +1,32 @@
-"""Planning of one batch: order the ready updates, group them, and replicate them."""
+"""Planning of one batch: order the ready updates, group them, replicate them, and turn the plan into decisions.
+
+Overtaking moves slow updates under way behind faster ones, in the order in which the servers apply them. Servers apply
+updates in the order of decisions, because otherwise nobody could predict an update's delay. So an update on a slow
+link would hold up all that arrive sooner. If its delay bound allows it, it gets a turn behind them, whether they are
+under way or new. Until all servers know of the change, some may apply the slow update in its old turn. So all other
+updates have to keep their delay bounds behind it, too. With replicas nothing is overtaken, because the replicas'
+schedules rely on the old order.
+"""
 
 from __future__ import annotations
 
+import math
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
-from sparkdl_comm.fabric.core.aggregate import Group, aggregate, deliver
-from sparkdl_comm.fabric.core.divergence import Divergence
+from sparkdl_comm.fabric.core.aggregate import Group, Side, aggregate, deliver, distribute
+from sparkdl_comm.fabric.core.messages import Decision, ModelTransfer, NewTurn, Node, Push, SkippedTurn
+from sparkdl_comm.fabric.core.network import ResidualNetwork, to_pieces
 from sparkdl_comm.fabric.core.order import Job, order
-from sparkdl_comm.fabric.core.replicate import ReplicationPlan, SideHosts, plan_replication
-from sparkdl_comm.fabric.core.residual_network import ResidualNetwork
-from sparkdl_comm.fabric.core.rules import Rules
-from sparkdl_comm.fabric.core.update_ledger import UpdateLedger
+from sparkdl_comm.fabric.core.replication import ReplicationPlan, ReplicationTask
+from sparkdl_comm.fabric.core.state import SchedulerState
+
+#: Least seconds by which an overtaken update must be later. Smaller gains are not worth the messages.
+_WORTHWHILE = 0.01
 
 
 @dataclass(frozen=True)
-class BatchPlan:
+class _BatchPlan:
     """Plan of a batch.
 
     - ``updates``: ids of the updates punted from earlier batches, then of new ones. Groups refer to their indices.
@@ -34,84 +45,255 @@ class BatchPlan:
 
 
 @dataclass(frozen=True)
-class BatchState:
-    """State that earlier batches lead to.
+class _PendingTurn:
+    """Pushes of one turn, one for each server that has not applied it. ``end``: planned arrival of the last one,
+    seconds."""
 
-    - ``version``: the servers' version once all decisions are applied.
-    - ``divergence``: divergence of the replicas at that point.
-    - ``servers_busy``, ``replicas_busy``: time until which servers and replicas are busy, seconds.
-    - ``catch_up_states``, ``steps_under_way``: see :func:`plan_replication`.
-    """
+    turn: int
+    pushes: list[Push]
+    end: float
 
-    version: int
-    divergence: Divergence
-    servers_busy: float
-    replicas_busy: float
-    catch_up_states: Sequence[Divergence] = ()
-    steps_under_way: int = 0
+    @property
+    def updates(self) -> tuple[int, ...]:
+        """Ids of the updates in the pushes."""
+        return self.pushes[0].updates
 
 
-def plan_batch(
-    update_ledger: UpdateLedger,
-    hosts: Sequence[int],
-    network: ResidualNetwork,
-    sides: SideHosts,
-    rules: Rules,
-    state: BatchState,
-    now: float,
-) -> BatchPlan:
-    """Plan everything that is pending or punted.
+def _list_pending_turns(state: SchedulerState) -> list[_PendingTurn]:
+    """Return everything under way to the servers, in the order of turns."""
+    return [
+        _PendingTurn(turn, pushes, max(state.transfers.get_planned_end(push.id) for push in pushes))
+        for turn, pushes in sorted(state.server_turns.items())
+    ]
 
-    :param hosts: host of each worker.
+
+def send_updates(state: SchedulerState, network: ResidualNetwork, now: float) -> tuple[list[Decision], ResidualNetwork]:
+    """Plan everything that is pending or punted. Return the decisions and the residual network after them."""
+    batch, overtaken = _plan_batch(state, network, now)
+    decisions = _make_pushes(state, batch, overtaken) + _skip_old_turns(overtaken)
+    return decisions, batch.replication.residual
+
+
+def overtake(state: SchedulerState) -> list[Decision]:
+    """Return the decisions that move pushes under way behind faster ones, when no update is planned."""
+    moved = _find_blocking_turns(state, _list_pending_turns(state), [])
+    decisions: list[Decision] = []
+    for group in moved:
+        decisions += _move_to_last_turn(state, group)
+    return decisions + _skip_old_turns(moved)
+
+
+def _plan_batch(state: SchedulerState, network: ResidualNetwork, now: float) -> tuple[_BatchPlan, list[_PendingTurn]]:
+    """Plan everything that is pending or punted. Return the plan with the pushes under way that move behind some of
+    its groups, in the order of their ends.
+
     :param network: residual network; it is not changed.
     """
-    ids = [*update_ledger.punted, *update_ledger.pending]
-    first = len(update_ledger.punted)
+    queue = _list_pending_turns(state)
+    moved = [] if state.replicas else queue
+    while True:
+        busy = max([now, *(group.end for group in queue if group not in moved)])
+        servers = replace(state.get_side(state.serving_role), busy_until=busy)
+        batch = _plan_updates_behind(state, network, servers, now)
+        found = _find_blocking_turns(state, queue, batch.replication.server_groups) if moved else []
+        if len(found) >= len(moved):
+            return batch, found
+        moved = found
+
+
+def _plan_updates_behind(state: SchedulerState, network: ResidualNetwork, servers: Side, now: float) -> _BatchPlan:
+    """Plan everything that is pending or punted, behind what keeps the servers busy."""
+    by_id, rules = state.updates.by_id, state.rules
+    ids = [*state.updates.punted, *state.updates.pending]
+    first = len(state.updates.punted)
     jobs = []
     for number in ids:
-        update = update_ledger.by_id[number].update
-        jobs.append(Job(hosts[update.worker], update.sizes, rules.deadline(update.base, state.version)))
-    ordered = order(jobs[first:], network, sides.servers, now)
+        update = by_id[number].update
+        deadline = rules.deadline(update.base, state.version)
+        jobs.append(Job(state.roles.workers[update.worker], update.sizes, deadline))
+    ordered = order(jobs[first:], network, servers.servers, now)
     placed = [first + index for index in ordered.kept]
     scales = {
-        ids[index]: rules.step_size(version, version - update_ledger.by_id[ids[index]].update.base)
+        ids[index]: rules.step_size(version, version - by_id[ids[index]].update.base)
         for version, index in enumerate(placed, state.version + 1)
     }
     residual = network.copy()
-    link_weight = update_ledger.get_remaining_share(len(placed))
-    groups = aggregate(jobs, placed, residual, sides.servers, sides.aggregators, now, state.servers_busy, link_weight)
+    groups = aggregate(jobs, placed, residual, servers, now, state.updates.get_remaining_share(len(placed)))
     overdue = [ids[first + index] for index in ordered.dropped]
-    if not sides.replicas:
-        return BatchPlan(ids, ReplicationPlan(groups, [], 0, residual), overdue, [], scales)
-    norms = [
-        (number, update_ledger.by_id[number].update.norm * scales.get(number, update_ledger.by_id[number].scale))
-        for number in ids
-    ]
-
-    def replicate(planned: list[Group]) -> ReplicationPlan:
-        punted = range(first)
-        return plan_replication(
-            jobs,
-            norms,
-            punted,
-            planned,
-            network,
-            sides,
-            state.divergence,
-            rules.divergence,
-            now,
-            state.replicas_busy,
-            state.catch_up_states,
-            state.steps_under_way,
-            state.servers_busy,
-        )
-
-    found = replicate(groups)
+    if not state.replicas:
+        return _BatchPlan(ids, ReplicationPlan(groups, [], 0, residual), overdue, [], scales)
+    task = ReplicationTask(
+        jobs,
+        [(number, by_id[number].update.norm * scales.get(number, by_id[number].scale)) for number in ids],
+        range(first),
+        network,
+        servers,
+        state.get_side("replica"),
+        state.divergence,
+        rules.divergence,
+        now,
+        state.catch_up_states,
+        len(state.server_turns),
+    )
+    found = task.plan(groups)
     over_limit: list[int] = []
-    if groups and not found.server_groups and not state.catch_up_states:
+    if groups and not found.server_groups and not task.catch_up_states:
         alone = Group([placed[0]], ready=now)
-        deliver(alone, jobs, network.copy(), sides.servers, sides.aggregators, max(now, state.servers_busy))
-        found = replicate([alone])
+        deliver(alone, jobs, network.copy(), servers, max(now, servers.busy_until))
+        found = task.plan([alone])
         if not found.server_groups:
             over_limit.append(ids[placed[0]])
-    return BatchPlan(ids, found, overdue, over_limit, scales)
+    return _BatchPlan(ids, found, overdue, over_limit, scales)
+
+
+def _find_blocking_turns(
+    state: SchedulerState, queue: Sequence[_PendingTurn], new: Sequence[Group]
+) -> list[_PendingTurn]:
+    """Return the members of the queue that should move behind faster ones, of the queue or of ``new``, in the order
+    of their ends.
+
+    A member that must keep its turn stays, and so does every member that ends before it.
+    """
+    soonest = new[0].done if new else math.inf
+    ends = []
+    for group in reversed(queue):
+        if group.end > soonest + _WORTHWHILE:
+            ends.append(group.end)
+        soonest = min(soonest, group.end)
+    while ends:
+        first = min(ends)
+        moved = sorted((group for group in queue if group.end >= first), key=lambda group: group.end)
+        stuck = [group.end for group in moved if not _can_move(state, group, new)]
+        if not stuck:
+            return moved
+        ends = [end for end in ends if end > max(stuck)]
+    return []
+
+
+def _move_to_last_turn(state: SchedulerState, group: _PendingTurn) -> list[NewTurn]:
+    """Move the pushes to a turn after all others so far, and return the decisions that tell the servers."""
+    turn = state.turns[state.serving_role]
+    state.turns[state.serving_role] += 1
+    for push in group.pushes:
+        state.transfers.replace(replace(push, turn=turn))
+    return [NewTurn(push.id, turn) for push in group.pushes]
+
+
+def _skip_old_turns(moved: Sequence[_PendingTurn]) -> list[Decision]:
+    """Return the decisions that tell each server to skip the turns from which pushes have moved.
+
+    Send these decisions after those of :func:`_move_to_last_turn`: a push that waits for a skipped turn may have moved
+    as well.
+    """
+    return [SkippedTurn(push.target, group.turn) for group in moved for push in group.pushes]
+
+
+def _can_move(state: SchedulerState, group: _PendingTurn, new: Sequence[Group]) -> bool:
+    """Return whether the pushes may move: no server is known to have applied them, and they keep their delay bound.
+
+    The bound must hold behind all other updates under way, in any order of application, and behind the groups of
+    ``new`` that end before.
+    """
+    if len(group.pushes) < len(state.servers):
+        return False
+    applied = state.version - len(group.updates)
+    applied += sum(len(one.members) for one in new if one.done <= group.end)
+    for place, number in enumerate(group.updates):
+        entry = state.updates.by_id.get(number)
+        if entry is None:  # its worker was lost
+            return False
+        deadline = state.rules.deadline(entry.update.base, applied + place)
+        if deadline is not None and deadline < 1:
+            return False
+    return True
+
+
+def _make_pushes(state: SchedulerState, batch: _BatchPlan, overtaken: Sequence[_PendingTurn]) -> list[Decision]:
+    """Return the decisions for a planned batch of updates, and record them in the state.
+
+    :param overtaken: groups already under way, in the order of their ends, that get new turns among the batch's groups.
+    """
+
+    def name(group: Group) -> list[int]:
+        return [batch.updates[index] for index in group.members]
+
+    updates, plan, serving_role = state.updates, batch.replication, state.serving_role
+    decisions: list[Decision] = [updates.drop(number, "deadline") for number in batch.overdue]
+    decisions += [updates.drop(number, "divergence") for number in batch.over_limit]
+    for number, scale in batch.scales.items():
+        if number in updates.by_id:
+            updates.by_id[number].scale = scale
+    remaining = list(overtaken)
+    earlier_pushes: list[int] = []
+    if plan.needs_servers_first:
+        earlier_pushes = [push.id for pushes in state.server_turns.values() for push in pushes]
+    for group in plan.server_groups[:-1] if plan.awaited_count else plan.server_groups:
+        while remaining and remaining[0].end < group.done:
+            decisions += _move_to_last_turn(state, remaining.pop(0))
+        decisions += state.deliver(group, name(group), serving_role)
+    for moved in remaining:
+        decisions += _move_to_last_turn(state, moved)
+    awaited: list[int] = []
+    for number, group in enumerate(plan.replica_groups):
+        pushes = state.deliver(group, name(group), "replica", earlier_pushes)
+        state.divergence.replicate(name(group))
+        decisions += pushes
+        if number < plan.awaited_count:
+            awaited += [push.id for push in pushes if push.turn is not None]
+    if plan.awaited_count:
+        decisions += state.deliver(plan.server_groups[-1], name(plan.server_groups[-1]), serving_role, awaited)
+    state.divergence.prune()
+    return decisions
+
+
+def send_models(state: SchedulerState, network: ResidualNetwork, batch: int, now: float) -> list[Decision]:
+    """Return the transfers that answer all requests that may be answered now, and reserve them in ``network``.
+
+    :param batch: number of the batch of models.
+    """
+    sizes, asking = state.sizes, state.answerable_workers
+    if not asking:
+        return []
+    state.requests = [request for request in state.requests if request.worker not in asking]
+    aggregators = state.list_aggregators(state.serving_role)
+    jobs = [Job(state.roles.workers[worker], sizes) for worker in asking]
+    side, link_weight = state.get_side(state.serving_role), state.updates.get_remaining_share(len(asking))
+    decisions: list[Decision] = []
+    for branch in distribute(jobs, network, side, now, link_weight):
+        workers = tuple(asking[index] for index in branch.members)
+        receiver = Node("worker", workers[0])
+        if branch.distributor is not None:
+            receiver = Node("aggregator", aggregators[branch.distributor])
+        transfers = [
+            ModelTransfer(
+                id=next(state.ids),
+                source=Node(state.serving_role, shard),
+                target=receiver,
+                bytes=sizes[shard],
+                after=(),
+                schedule=to_pieces(schedule),
+                workers=workers,
+                shard=shard,
+                batch=batch,
+            )
+            for shard, schedule in enumerate(branch.arrivals)
+        ]
+        after = tuple(model.id for model in transfers)
+        transfers += [
+            ModelTransfer(
+                id=next(state.ids),
+                source=receiver,
+                target=Node("worker", worker),
+                bytes=sum(sizes),
+                after=after,
+                schedule=to_pieces(schedule),
+                workers=(worker,),
+                shard=None,
+                batch=batch,
+            )
+            for worker, schedule in zip(workers, branch.onward, strict=False)
+        ]
+        for model in transfers:
+            state.add_transfer(model)
+        decisions += transfers
+    return decisions

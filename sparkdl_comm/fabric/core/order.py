@@ -23,7 +23,7 @@ from dataclasses import dataclass, field
 
 import numpy as np
 
-from sparkdl_comm.fabric.core.residual_network import ResidualNetwork, Spans, get_end
+from sparkdl_comm.fabric.core.network import ResidualNetwork, Spans, get_end
 
 #: Relative tolerance for equal finish times.
 _ROUNDING = 1e-12

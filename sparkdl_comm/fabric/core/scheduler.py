@@ -7,31 +7,26 @@ from collections.abc import Sequence
 from itertools import count
 
 from sparkdl_comm.errors import InputError
-from sparkdl_comm.fabric.core.batch import BatchPlan, BatchState, plan_batch
-from sparkdl_comm.fabric.core.catch_up import catch_up, record_catch_up
-from sparkdl_comm.fabric.core.decisions import Decision, Push, StateCopy
-from sparkdl_comm.fabric.core.events import (
+from sparkdl_comm.fabric.core.batch import overtake, send_models, send_updates
+from sparkdl_comm.fabric.core.losses import plan_copies, record_copy, remove_node
+from sparkdl_comm.fabric.core.messages import (
     BandwidthReported,
+    Decision,
     Event,
     ModelRequested,
+    Node,
     NodeLost,
+    Push,
+    Roles,
+    StateCopy,
     TransferEnded,
     TransferProgressed,
-    UpdateReady,
+    Update,
 )
-from sparkdl_comm.fabric.core.ledger import Ledger
-from sparkdl_comm.fabric.core.losses import plan_copies, record_copy, remove_node
-from sparkdl_comm.fabric.core.nodes import Node, Roles
-from sparkdl_comm.fabric.core.overtake import (
-    find_blocking_turns,
-    list_pending_turns,
-    move_to_last_turn,
-    overtake,
-    skip_old_turns,
-)
-from sparkdl_comm.fabric.core.residual_network import ResidualNetwork, get_reserved_until
-from sparkdl_comm.fabric.core.rules import Rules
-from sparkdl_comm.fabric.core.transfers import make_models, make_pushes
+from sparkdl_comm.fabric.core.network import ResidualNetwork, get_reserved_until
+from sparkdl_comm.fabric.core.replication import catch_up, record_catch_up
+from sparkdl_comm.fabric.core.state import SchedulerState
+from sparkdl_comm.fabric.params import Rules
 
 
 class Scheduler:
@@ -39,21 +34,21 @@ class Scheduler:
 
         scheduler = Scheduler(roles, rules)
         scheduler.observe(BandwidthReported(...), now)    # of every host, before the first decide
-        scheduler.observe(UpdateReady(...), now)          # at any time; carry out the returned decisions at once
+        scheduler.observe(Update(...), now)               # at any time; carry out the returned decisions at once
         decisions = scheduler.decide(now)                 # every batch interval, 100 ms in the paper, and if is_due
 
     Times are seconds and never go back. It is not thread-safe.
     """
 
     def __init__(self, roles: Roles, rules: Rules) -> None:
-        self._ledger = Ledger(roles, rules)
+        self._state = SchedulerState(roles, rules)
         self._batches = count()
         self._now = -math.inf
 
     @property
     def version(self) -> int:
         """The servers' version, in updates, once all decisions are applied."""
-        return self._ledger.version
+        return self._state.version
 
     def observe(self, event: Event, now: float) -> list[Decision]:
         """Take an event that happened at ``now``.
@@ -65,34 +60,34 @@ class Scheduler:
         :raises RankLostError: a server without replica is lost.
         """
         self._advance(now)
-        ledger = self._ledger
+        state = self._state
         match event:
-            case UpdateReady(update):
-                self._check_request(update.worker, update.sizes)
-                ledger.sizes = update.sizes
-                if update.id in ledger.update_ledger.by_id:
-                    raise InputError(f"update {update.id} of worker {update.worker} was already announced")
-                ledger.update_ledger.add(update)
-                if not 0 <= update.norm < math.inf:
-                    return [ledger.update_ledger.drop(update.id, "norm")]
+            case Update(number, worker, sizes, _, norm):
+                self._check_request(worker, sizes)
+                state.sizes = sizes
+                if number in state.updates.by_id:
+                    raise InputError(f"update {number} of worker {worker} was already announced")
+                state.updates.add(event)
+                if not 0 <= norm < math.inf:
+                    return [state.updates.drop(number, "norm")]
             case ModelRequested(worker, sizes):
                 self._check_request(worker, sizes)
-                ledger.add_request(event)
+                state.add_request(event)
             case BandwidthReported(host, up, down):
-                ledger.record_bandwidth(host, up, down)
+                state.record_bandwidth(host, up, down)
             case TransferProgressed(transfer, sent):
-                if transfer in ledger.pending_transfers:
-                    ledger.pending_transfers.record_progress(transfer, sent, now)
+                if transfer in state.transfers:
+                    state.transfers.record_progress(transfer, sent, now)
             case TransferEnded(transfer):
-                if transfer in ledger.pending_transfers:
-                    ended = ledger.pending_transfers.remove(transfer)
+                if transfer in state.transfers:
+                    ended = state.transfers.remove(transfer)
                     if isinstance(ended, Push) and ended.turn is not None:
-                        record_catch_up(ledger, ended)
-                        return list(ledger.update_ledger.record_arrival(transfer, ended.updates))
+                        record_catch_up(state, ended)
+                        return list(state.updates.record_arrival(transfer, ended.updates))
                     if isinstance(ended, StateCopy):
-                        return record_copy(ledger, ended)
+                        return record_copy(state, ended)
             case NodeLost(node, versions):
-                return remove_node(ledger, node, versions)
+                return remove_node(state, node, versions)
         return []
 
     def decide(self, now: float) -> list[Decision]:
@@ -101,32 +96,22 @@ class Scheduler:
         :raises InputError: the bandwidth of a host was never reported, or the clock goes back.
         """
         self._advance(now)
-        ledger = self._ledger
-        rates = ledger.rates()
-        decisions: list[Decision] = list(ledger.pending_transfers.repace(rates, now))
-        network = ledger.pending_transfers.compute_residual(rates, now)
-        if ledger.has_diverged and ledger.replicas:
-            decisions += plan_copies(ledger, network, now)
-        lead_seconds = ledger.rules.lead_seconds
+        state = self._state
+        rates = state.rates()
+        decisions: list[Decision] = list(state.transfers.repace(rates, now))
+        network = state.transfers.compute_residual(rates, now)
+        if state.has_diverged and state.replicas:
+            decisions += plan_copies(state, network, now)
+        lead_seconds = state.rules.lead_seconds
         if self._can_serve(network, now, lead_seconds):
-            sides = ledger.list_hosts()
-
-            def make_plan(state: BatchState) -> BatchPlan:
-                return plan_batch(ledger.update_ledger, ledger.roles.workers, network, sides, ledger.rules, state, now)
-
-            batch, moved = overtake(ledger, make_plan, now)
-            decisions += make_pushes(ledger, batch, moved)
-            decisions += skip_old_turns(moved)
-            network = batch.replication.residual
-        elif not ledger.replicas:
-            moved = find_blocking_turns(ledger, list_pending_turns(ledger), [])
-            for group in moved:
-                decisions += move_to_last_turn(ledger, group)
-            decisions += skip_old_turns(moved)
-        if ledger.replicas:
-            decisions += catch_up(ledger, network, now)
+            made, network = send_updates(state, network, now)
+            decisions += made
+        elif not state.replicas:
+            decisions += overtake(state)
+        if state.replicas:
+            decisions += catch_up(state, network, now)
         if self._can_answer(network, now + lead_seconds):
-            decisions += make_models(ledger, network, self._next_batch_number(), now)
+            decisions += send_models(state, network, self._next_batch_number(), now)
         return decisions
 
     def is_due(self, now: float) -> bool:
@@ -137,10 +122,10 @@ class Scheduler:
 
         :raises InputError: the bandwidth of a host was never reported.
         """
-        ledger = self._ledger
-        if not ledger.update_ledger.pending and not ledger.answerable_workers:
+        state = self._state
+        if not state.updates.pending and not state.answerable_workers:
             return False
-        network = ledger.pending_transfers.compute_residual(ledger.rates(), now)
+        network = state.transfers.compute_residual(state.rates(), now)
         return self._can_serve(network, now, 0.0) or self._can_answer(network, now)
 
     def _can_serve(self, network: ResidualNetwork, now: float, lead_seconds: float) -> bool:
@@ -148,17 +133,17 @@ class Scheduler:
 
         That is within ``lead_seconds`` seconds, or in half of the time in which an aggregator can receive the updates.
         """
-        ledger = self._ledger
-        if not ledger.update_ledger.pending or not ledger.can_serve:
+        state = self._state
+        if not state.updates.pending or not state.can_serve:
             return False
-        latest = now + max(lead_seconds, ledger.gathering_seconds / 2)
-        return all(get_reserved_until(network.links[2 * server + 1]) <= latest for server in ledger.servers)
+        latest = now + max(lead_seconds, state.gathering_seconds / 2)
+        return all(get_reserved_until(network.links[2 * server + 1]) <= latest for server in state.servers)
 
     def _can_answer(self, network: ResidualNetwork, soon: float) -> bool:
         """Return whether workers wait for the model, and the uplinks of all servers are free at the time ``soon``."""
-        ledger = self._ledger
-        return bool(ledger.answerable_workers) and all(
-            get_reserved_until(network.links[2 * server]) <= soon for server in ledger.servers
+        state = self._state
+        return bool(state.answerable_workers) and all(
+            get_reserved_until(network.links[2 * server]) <= soon for server in state.servers
         )
 
     def _next_batch_number(self) -> int:
@@ -167,11 +152,7 @@ class Scheduler:
         With ``bsp`` it is the iteration's number. A worker that asks late then gets the same version as the others,
         which may have gone on.
         """
-        return (
-            self._ledger.update_ledger.count_slowest()
-            if self._ledger.rules.synchrony.kind == "bsp"
-            else next(self._batches)
-        )
+        return self._state.updates.count_slowest() if self._state.rules.synchrony.kind == "bsp" else next(self._batches)
 
     def _advance(self, now: float) -> None:
         if now < self._now:
@@ -179,8 +160,8 @@ class Scheduler:
         self._now = now
 
     def _check_request(self, worker: int, sizes: Sequence[int]) -> None:
-        roles = self._ledger.roles
-        if not 0 <= worker < len(roles.workers) or Node("worker", worker) in self._ledger.lost_nodes:
+        roles = self._state.roles
+        if not 0 <= worker < len(roles.workers) or Node("worker", worker) in self._state.lost_nodes:
             raise InputError(f"worker {worker} is unknown or lost. The job began with {len(roles.workers)} workers.")
         if len(sizes) != len(roles.servers) or min(sizes) < 0:
             raise InputError(

@@ -21,11 +21,16 @@ import numpy as np
 from lab.arguments import whole_numbers
 from lab.bench import Row, measure, versions
 
-from sparkdl_comm.fabric.core.decisions import Decision, DroppedUpdate, Push
-from sparkdl_comm.fabric.core.events import BandwidthReported, Update, UpdateReady
-from sparkdl_comm.fabric.core.nodes import Roles
-from sparkdl_comm.fabric.core.rules import Rules, Synchrony
+from sparkdl_comm.fabric.core.messages import (
+    BandwidthReported,
+    Decision,
+    DroppedUpdate,
+    Push,
+    Roles,
+    Update,
+)
 from sparkdl_comm.fabric.core.scheduler import Scheduler
+from sparkdl_comm.fabric.params import Rules, Synchrony
 
 RATE = 1.25e9
 BYTES = 100_000_000
@@ -118,7 +123,7 @@ def decided(batch: Batch) -> Timed:
     for host, pair in enumerate(batch.rates):
         scheduler.observe(BandwidthReported(host, *pair), 0.0)
     for update, deadline in enumerate(batch.deadlines):
-        scheduler.observe(UpdateReady(Update(update, update, (BYTES,), deadline - 1, 1.0)), 0.0)
+        scheduler.observe(Update(update, update, (BYTES,), deadline - 1, 1.0), 0.0)
     begun = time.perf_counter()
     decisions = scheduler.decide(0.0)
     return Timed(time.perf_counter() - begun, batch, decisions)

@@ -16,28 +16,26 @@ from benchmarks.fabric.simulation.flows import Paced
 from benchmarks.fabric.simulation.run import Job, Run
 from benchmarks.fabric.simulation.task import Floats
 
-from sparkdl_comm.fabric.core.decisions import (
+from sparkdl_comm.fabric.core.messages import (
+    BandwidthReported,
     Decision,
     DroppedUpdate,
+    Event,
+    ModelRequested,
     ModelTransfer,
     NewSchedule,
     NewTurn,
     Push,
+    Role,
+    Roles,
     SkippedTurn,
     Transfer,
-)
-from sparkdl_comm.fabric.core.events import (
-    BandwidthReported,
-    Event,
-    ModelRequested,
     TransferEnded,
     TransferProgressed,
     Update,
-    UpdateReady,
 )
-from sparkdl_comm.fabric.core.nodes import Role, Roles
-from sparkdl_comm.fabric.core.rules import Rules, Synchrony
 from sparkdl_comm.fabric.core.scheduler import Scheduler
+from sparkdl_comm.fabric.params import Rules, Synchrony
 from sparkdl_comm.sim.engine import Action
 
 
@@ -120,7 +118,7 @@ class FabricRun(Run):
         self._updates.append((worker, update, base))
         self._unsettled[worker] = (lambda: None) if self._control.eager else (lambda: self._ask(worker))
         norm = float(np.linalg.norm(update))
-        self._observe(UpdateReady(Update(number, worker, (self.job.bytes,), base, norm)))
+        self._observe(Update(number, worker, (self.job.bytes,), base, norm))
         if self._control.eager:
             self._ask(worker)
 

@@ -9,7 +9,7 @@ from __future__ import annotations
 import math
 from collections.abc import Sequence
 
-from sparkdl_comm.fabric.core.decisions import Piece
+from sparkdl_comm.fabric.core.messages import Piece
 from sparkdl_comm.sim.engine import Action, Engine
 from sparkdl_comm.sim.links import ROUNDING, Flow, Links
 

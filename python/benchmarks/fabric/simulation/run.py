@@ -15,7 +15,7 @@ from benchmarks.fabric.simulation.flows import Flows
 from benchmarks.fabric.simulation.task import Floats, Task
 
 from sparkdl_comm.errors import InputError
-from sparkdl_comm.fabric.core.step_size import step_size
+from sparkdl_comm.fabric.params import step_size
 from sparkdl_comm.sim.engine import Engine
 
 GBIT = 1e9 / 8

@@ -41,7 +41,7 @@ from lab.bench import Row, versions
 from lab.results import read
 
 from sparkdl_comm.errors import ConfError
-from sparkdl_comm.fabric.core.rules import Synchrony
+from sparkdl_comm.fabric.params import Synchrony
 
 
 class Raced(NamedTuple):

@@ -1,21 +1,74 @@
-"""Scheduling session: the core scheduler at work on the servers' model, or on the sum of one all-reduce."""
+"""Sessions of the scheduler's service, one for each model or all-reduce, with statistics of links, and fences."""
 
 from __future__ import annotations
 
 import logging
-from collections.abc import Callable, Collection, Mapping
+from collections.abc import Callable, Collection, Iterable, Mapping
+from dataclasses import dataclass
 from itertools import count
 
-from sparkdl_comm.fabric.core import decisions as core
-from sparkdl_comm.fabric.core import events
-from sparkdl_comm.fabric.core.nodes import Node
-from sparkdl_comm.fabric.core.rules import Rules
+from sparkdl_comm.fabric.bandwidth import BandwidthEstimator
+from sparkdl_comm.fabric.control import Directory
+from sparkdl_comm.fabric.core import messages as core
+from sparkdl_comm.fabric.core.messages import Node
 from sparkdl_comm.fabric.core.scheduler import Scheduler
-from sparkdl_comm.fabric.directory import Directory
-from sparkdl_comm.fabric.dispatcher import Dispatcher, Orders
-from sparkdl_comm.fabric.protocol import Message
+from sparkdl_comm.fabric.dispatch import Dispatcher, Orders
+from sparkdl_comm.fabric.params import Rules
+from sparkdl_comm.fabric.protocol import Message, Rates, unpack_transfer_number
 
 _log = logging.getLogger(__name__)
+#: Seconds after its end during which a transfer can still appear in its sender's report.
+_REPORTED_SECONDS = 1.0
+
+
+@dataclass
+class _Fence:
+    """Lost node, and the nodes that still have to confirm what they received from it. ``deadline``: clock time in
+    seconds."""
+
+    lost: Node
+    awaited: set[Node]
+    deadline: float
+
+
+class Fences:
+    """Pending fences. A fence begins when a node is lost, and passes when all its possible receivers have answered."""
+
+    def __init__(self) -> None:
+        self._fences: dict[int, _Fence] = {}
+        self._next_number = 0
+
+    def begin(self, lost: Node, awaited: Iterable[Node], deadline: float) -> int:
+        """Begin a fence for a lost node, and return its number, which the answers carry.
+
+        Earlier fences no longer wait for the lost node.
+
+        :param awaited: the nodes that must answer.
+        :param deadline: clock time in seconds by which they must answer.
+        """
+        for fence in self._fences.values():
+            fence.awaited.discard(lost)
+        number, self._next_number = self._next_number, self._next_number + 1
+        self._fences[number] = _Fence(lost, set(awaited), deadline)
+        return number
+
+    def record_answer(self, number: int, node: Node) -> None:
+        """Record a node's answer to a fence."""
+        if number in self._fences:
+            self._fences[number].awaited.discard(node)
+
+    def find_overdue(self, now: float) -> tuple[Node, Node] | None:
+        """Return a lost node and one node that should have answered about it before ``now``; None if no answer is
+        overdue."""
+        for fence in self._fences.values():
+            if fence.awaited and now > fence.deadline:
+                return fence.lost, min(fence.awaited, key=str)
+        return None
+
+    def pop_passed(self) -> list[Node]:
+        """Remove the fences that all receivers have answered, and return their lost nodes."""
+        passed = [number for number, fence in self._fences.items() if not fence.awaited]
+        return [self._fences.pop(number).lost for number in passed]
 
 
 class SchedulingSession:
@@ -43,13 +96,13 @@ class SchedulingSession:
 
     def add_update(self, worker: Node, number: int, version: int, norm: float, now: float) -> None:
         """Report that a worker has an update. ``number``: the worker's own number for it."""
-        update = events.Update(next(self._ids), worker.index, self.directory.sizes, version, norm)
+        update = core.Update(next(self._ids), worker.index, self.directory.sizes, version, norm)
         self.dispatcher.add_update(update, number)
-        self.observe(events.UpdateReady(update), now)
+        self.observe(update, now)
 
     def request_model(self, worker: Node, now: float) -> None:
         """Report that a worker requests the model."""
-        self.observe(events.ModelRequested(worker.index, self.directory.sizes), now)
+        self.observe(core.ModelRequested(worker.index, self.directory.sizes), now)
 
     def report_bandwidths(self, bandwidths: Mapping[int, tuple[float, float]], now: float) -> None:
         """Report the bandwidth of each host: bytes per second sent and received.
@@ -58,7 +111,7 @@ class SchedulingSession:
         """
         for host, (up, down) in bandwidths.items():
             if host < self.directory.roles.hosts:
-                self.observe(events.BandwidthReported(host, up, down), now)
+                self.observe(core.BandwidthReported(host, up, down), now)
 
     def is_over(self, workers: Collection[Node]) -> bool:
         """Return True if this is an all-reduce and all these workers have received the sum."""
@@ -70,7 +123,7 @@ class SchedulingSession:
         if target is not None and target.role == "worker":
             self._workers_with_sum.add(target)
         self._send_orders(self.dispatcher.end_transfer(transfer, version, now))
-        self.observe(events.TransferEnded(transfer), now)
+        self.observe(core.TransferEnded(transfer), now)
 
     def find_target(self, transfer: int) -> Node | None:
         """Return the target of a transfer that has not ended, as the daemons' node; otherwise None."""
@@ -97,13 +150,13 @@ class SchedulingSession:
         if self._is_excluded(node):
             return
         if node == self.root:
-            self.observe(events.NodeLost(Node("server", 0)), now)
+            self.observe(core.NodeLost(Node("server", 0)), now)
         if node.role == self.dispatcher.serving_role == "server" and has_replica:
             self.dispatcher.take_over()
         if node in self.directory.nodes:
-            self.observe(events.NodeLost(node, versions), now)
+            self.observe(core.NodeLost(node, versions), now)
 
-    def observe(self, event: events.Event, now: float) -> None:
+    def observe(self, event: core.Event, now: float) -> None:
         """Pass an event to the core, and carry out the decisions that it causes."""
         self._carry_out(self._core.observe(event, now), now)
 
@@ -133,3 +186,38 @@ class SchedulingSession:
     def _send_orders(self, orders: Orders) -> None:
         for node, message in orders:
             self._send_message(self.to_daemon_node(node), message)
+
+
+class LinkStats:
+    """Bandwidth estimates from the daemons' reports. ``link_rate``: bytes per second, as in the options."""
+
+    def __init__(self, directory: Directory, link_rate: float) -> None:
+        self._directory = directory
+        self._bandwidths = BandwidthEstimator(len(directory.hosts), link_rate)
+        #: Recently ended transfers: the host of each target, and when it ended.
+        self._recent_ends: dict[int, tuple[int, float]] = {}
+
+    def bandwidths(self, now: float) -> dict[int, tuple[float, float]]:
+        """Return the bandwidth of every host: bytes per second sent and received."""
+        self._recent_ends = {
+            number: end for number, end in self._recent_ends.items() if now - end[1] <= _REPORTED_SECONDS
+        }
+        return self._bandwidths.get_stable_estimates()
+
+    def record_end(self, transfer: int, node: Node, now: float) -> None:
+        """Record that a transfer has ended at the node."""
+        self._recent_ends[transfer] = self._directory.host(node), now
+
+    def add_report(self, node: Node, rates: Rates, sessions: Mapping[int, SchedulingSession], now: float) -> None:
+        """Evaluate the report of a node's daemon, and pass the progress of transfers to their sessions."""
+        targets: dict[int, int] = {}
+        for flow in rates.flows:
+            number, transfer = unpack_transfer_number(flow.transfer)
+            session = sessions.get(number)
+            target = None if session is None else session.find_target(transfer)
+            if session is not None and target is not None:
+                targets[flow.transfer] = self._directory.host(target)
+                session.observe(core.TransferProgressed(transfer, flow.total), now)
+            elif flow.transfer in self._recent_ends:
+                targets[flow.transfer], _ = self._recent_ends[flow.transfer]
+        self._bandwidths.observe(self._directory.host(node), rates, targets, now)

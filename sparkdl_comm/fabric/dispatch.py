@@ -10,27 +10,13 @@ from __future__ import annotations
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, field, replace
 
+from sparkdl_comm.fabric import protocol
 from sparkdl_comm.fabric.bandwidth import PROBE_FACTOR
-from sparkdl_comm.fabric.core import decisions as core
-from sparkdl_comm.fabric.core.events import Update
-from sparkdl_comm.fabric.core.nodes import Node
-from sparkdl_comm.fabric.directory import Directory
-from sparkdl_comm.fabric.message import Kind
-from sparkdl_comm.fabric.protocol import (
-    Cancel,
-    Expect,
-    Message,
-    Outcome,
-    Regroup,
-    Release,
-    Reorder,
-    Repace,
-    Send,
-    Skip,
-    pack_transfer_number,
-)
+from sparkdl_comm.fabric.control import Directory
+from sparkdl_comm.fabric.core import messages as core
+from sparkdl_comm.fabric.core.messages import Node, Update
 
-Orders = list[tuple[Node, Message]]
+Orders = list[tuple[Node, protocol.Message]]
 #: Decisions that begin a transfer.
 Sendable = core.Push | core.ModelTransfer | core.StateCopy
 
@@ -149,7 +135,7 @@ class Dispatcher:
 
     def _daemon_number(self, transfer: int) -> int:
         """Return the number by which daemons know a transfer of the core."""
-        return pack_transfer_number(self._session_number, transfer)
+        return protocol.pack_transfer_number(self._session_number, transfer)
 
     def _make_orders(self, decision: core.Decision, now: float) -> Orders:
         if isinstance(decision, Sendable):
@@ -176,10 +162,10 @@ class Dispatcher:
             self._held_orders.pop(decision.transfer, None)
             for delivery in self._updates.values():
                 delivery.missing_transfers.discard(decision.transfer)
-            cancel = Cancel(self._daemon_number(decision.transfer))
+            cancel = protocol.Cancel(self._daemon_number(decision.transfer))
             return [(cancelled.target, cancel), (cancelled.source, cancel), *self._release(decision.transfer, now)]
         if isinstance(decision, core.SkippedTurn):
-            return [(decision.target, Skip(decision.turn, self._session_number, decision.count))]
+            return [(decision.target, protocol.Skip(decision.turn, self._session_number, decision.count))]
         return self._end_update(decision)
 
     def _end_update(self, decision: core.DroppedUpdate | core.ReleasedUpdate) -> Orders:
@@ -194,7 +180,7 @@ class Dispatcher:
                     delivery, delivery.replica_version, "" if delivery.replica_version >= 0 else "lost"
                 )
             )
-        return [*orders, (Node("worker", decision.worker), Release(delivery.number, self._session_number))]
+        return [*orders, (Node("worker", decision.worker), protocol.Release(delivery.number, self._session_number))]
 
     def _release(self, transfer: int, now: float) -> Orders:
         """Return the orders of the transfers that waited only for this one."""
@@ -224,24 +210,28 @@ class Dispatcher:
                     orders.append(self._report_outcome(delivery, version))
         return orders
 
-    def _report_outcome(self, delivery: _Delivery, version: int, why: str = "") -> tuple[Node, Message]:
+    def _report_outcome(self, delivery: _Delivery, version: int, why: str = "") -> tuple[Node, protocol.Message]:
         delivery.is_reported = True
-        return Node("worker", delivery.update.worker), Outcome(delivery.number, version, why, self._session_number)
+        return Node("worker", delivery.update.worker), protocol.Outcome(
+            delivery.number, version, why, self._session_number
+        )
 
-    def _make_expect(self, transfer: Sendable, decided: Iterable[core.Transfer]) -> Expect:
+    def _make_expect(self, transfer: Sendable, decided: Iterable[core.Transfer]) -> protocol.Expect:
         uses = sum(1 for other in decided if transfer.id in other.after and other.source == transfer.target)
         offset, elements = self._directory.shard_range(transfer.shard)
-        expect = Expect(self._daemon_number(transfer.id), elements, uses, course=self._session_number)
+        expect = protocol.Expect(self._daemon_number(transfer.id), elements, uses, course=self._session_number)
         if isinstance(transfer, core.ModelTransfer):
-            return replace(expect, content=Kind.MODEL, offset=offset, batch=transfer.batch)
+            return replace(expect, content=protocol.Kind.MODEL, offset=offset, batch=transfer.batch)
         if isinstance(transfer, core.StateCopy):
-            return replace(expect, elements=self._state_elements(elements), content=Kind.STATE, turn=transfer.resume)
+            return replace(
+                expect, elements=self._state_elements(elements), content=protocol.Kind.STATE, turn=transfer.resume
+            )
         turn = -1 if transfer.turn is None else transfer.turn
         return replace(expect, turn=turn, count=len(transfer.updates), staleness=self._least_version(transfer.updates))
 
-    def _make_send(self, transfer: Sendable, inputs: Sequence[int], now: float) -> Send:
+    def _make_send(self, transfer: Sendable, inputs: Sequence[int], now: float) -> protocol.Send:
         offset, elements = self._directory.shard_range(transfer.shard)
-        send = Send(
+        send = protocol.Send(
             self._daemon_number(transfer.id),
             elements,
             self._directory.rails(transfer.target),
@@ -251,9 +241,11 @@ class Dispatcher:
         )
         if isinstance(transfer, core.ModelTransfer):
             first_element = 0 if transfer.source.role != "aggregator" else offset  # a server has only its own shard
-            return replace(send, content=Kind.MODEL, offset=first_element, batch=transfer.batch)
+            return replace(send, content=protocol.Kind.MODEL, offset=first_element, batch=transfer.batch)
         if isinstance(transfer, core.StateCopy):
-            return replace(send, elements=self._state_elements(elements), content=Kind.STATE, turn=transfer.turn)
+            return replace(
+                send, elements=self._state_elements(elements), content=protocol.Kind.STATE, turn=transfer.turn
+            )
         updates = [self._updates[number] for number in transfer.updates]
         send = replace(
             send,
@@ -293,7 +285,10 @@ class Dispatcher:
         if decision.transfer in self._held_orders:
             return []  # its later order uses the new schedule
         return [
-            (transfer.source, Repace(self._daemon_number(decision.transfer), relative_slices(decision.schedule, now)))
+            (
+                transfer.source,
+                protocol.Repace(self._daemon_number(decision.transfer), relative_slices(decision.schedule, now)),
+            )
         ]
 
     def _reorder(self, decision: core.NewTurn) -> Orders:
@@ -301,13 +296,13 @@ class Dispatcher:
         if not isinstance(transfer, core.Push):
             return []
         self._transfers[decision.transfer] = replace(transfer, turn=decision.turn)
-        return [(transfer.target, Reorder(self._daemon_number(decision.transfer), decision.turn))]
+        return [(transfer.target, protocol.Reorder(self._daemon_number(decision.transfer), decision.turn))]
 
     def _regroup(self, decision: core.SmallerSum) -> Orders:
         transfer = self._transfers.get(decision.transfer)
         if not isinstance(transfer, core.Push):
             return []
-        regroup = Regroup(
+        regroup = protocol.Regroup(
             self._daemon_number(decision.transfer), len(decision.updates), self._least_version(decision.updates)
         )
         scale = dict(zip(transfer.updates, transfer.scales, strict=True))

@@ -1,22 +1,18 @@
-"""State that the scheduler keeps for a job."""
+"""State of a job at the scheduler: nodes, updates, transfers under way, and where the decisions so far lead."""
 
 from __future__ import annotations
 
 import math
-from collections.abc import Iterable
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from itertools import count
 
 from sparkdl_comm.errors import InputError
-from sparkdl_comm.fabric.core.batch import BatchState
-from sparkdl_comm.fabric.core.decisions import Push, StateCopy, Transfer
-from sparkdl_comm.fabric.core.divergence import Divergence
-from sparkdl_comm.fabric.core.events import ModelRequested
-from sparkdl_comm.fabric.core.nodes import Node, Role, Roles
-from sparkdl_comm.fabric.core.pending_transfers import PendingTransfers
-from sparkdl_comm.fabric.core.replicate import SideHosts
-from sparkdl_comm.fabric.core.rules import Rules
-from sparkdl_comm.fabric.core.update_ledger import UpdateLedger
+from sparkdl_comm.fabric.core.aggregate import Group, Side
+from sparkdl_comm.fabric.core.messages import ModelRequested, Node, Push, Role, Roles, StateCopy, Transfer
+from sparkdl_comm.fabric.core.network import PendingTransfers, to_pieces
+from sparkdl_comm.fabric.core.updates import Divergence, UpdateLedger
+from sparkdl_comm.fabric.params import Rules
 
 
 @dataclass
@@ -27,8 +23,8 @@ class CatchUpTurn:
     missing: set[int]
 
 
-class Ledger:
-    """Remaining nodes, the workers' updates, transfers under way, and the state that the decisions so far lead to.
+class SchedulerState:
+    """State of a job, once all decisions so far are carried out.
 
     ``serving_role``: role of the nodes that act as servers, ``"replica"`` after the replicas have taken over.
     """
@@ -37,8 +33,8 @@ class Ledger:
         self.roles, self.rules = roles, rules
         self.lost_nodes: set[Node] = set()
         self.serving_role: Role = "server"
-        self.update_ledger = UpdateLedger(len(roles.workers), has_replicas=bool(roles.replicas))
-        self.pending_transfers = PendingTransfers()
+        self.updates = UpdateLedger(len(roles.workers), has_replicas=bool(roles.replicas))
+        self.transfers = PendingTransfers()
         self.requests: list[ModelRequested] = []
         #: The servers' version, in updates, once all decisions are applied.
         self.version = rules.version
@@ -63,30 +59,16 @@ class Ledger:
     @property
     def replicas(self) -> tuple[int, ...]:
         """Host of each replica; none if they are lost or have taken over."""
-        return self.roles.replicas if self.update_ledger.has_replicas else ()
+        return self.roles.replicas if self.updates.has_replicas else ()
 
     @property
-    def state(self) -> BatchState:
-        """State that all decisions so far lead to."""
-        busy = self.busy_until
-        steps_under_way = len({push.turn for push in self.server_pushes})
-        return BatchState(
-            self.version,
-            self.divergence,
-            busy[self.serving_role],
-            busy["replica"],
-            self.catch_up_states,
-            steps_under_way,
-        )
-
-    @property
-    def server_pushes(self) -> list[Push]:
-        """Pushes under way to the servers, or to the replicas once these have taken over."""
-        return [
-            transfer
-            for transfer in self.pending_transfers.list_transfers()
-            if isinstance(transfer, Push) and transfer.turn is not None and transfer.target.role == self.serving_role
-        ]
+    def server_turns(self) -> dict[int, list[Push]]:
+        """Pushes under way to the servers, or to the replicas once these have taken over, by turn."""
+        turns: dict[int, list[Push]] = {}
+        for transfer in self.transfers.list_all():
+            if isinstance(transfer, Push) and transfer.turn is not None and transfer.target.role == self.serving_role:
+                turns.setdefault(transfer.turn, []).append(transfer)
+        return turns
 
     @property
     def catch_up_states(self) -> list[Divergence]:
@@ -100,7 +82,7 @@ class Ledger:
     @property
     def is_copying(self) -> bool:
         """True while copies of the servers are on their way to the replicas."""
-        return any(isinstance(transfer, StateCopy) for transfer in self.pending_transfers.list_transfers())
+        return any(isinstance(transfer, StateCopy) for transfer in self.transfers.list_all())
 
     @property
     def can_serve(self) -> bool:
@@ -118,13 +100,13 @@ class Ledger:
             raise InputError(f"bandwidth of host {host}, {up} and {down} bytes/s: must be finite and at least 0")
         if self._rates[host] != (up, down):
             self._rates[host] = (up, down)
-            self.pending_transfers.mark_stale()
+            self.transfers.mark_stale()
 
     @property
     def answerable_workers(self) -> list[int]:
         """Workers that have asked for the model and may have it."""
-        update_ledger, slowest = self.update_ledger, self.update_ledger.count_slowest()
-        return [r.worker for r in self.requests if self.rules.can_begin(update_ledger.pushed[r.worker], slowest)]
+        pushed, slowest = self.updates.pushed, self.updates.count_slowest()
+        return [r.worker for r in self.requests if self.rules.can_begin(pushed[r.worker], slowest)]
 
     def rates(self) -> list[tuple[float, float]]:
         """Return each host's rates out and in, bytes per second.
@@ -144,7 +126,7 @@ class Ledger:
         if first is None:
             return 0.0
         _, down = self.rates()[self.roles.host(Node("aggregator", first))]
-        return (len(self.update_ledger.pending) - 1) * sum(self.sizes) / down if down else 0.0
+        return (len(self.updates.pending) - 1) * sum(self.sizes) / down if down else 0.0
 
     def list_aggregators(self, role: Role) -> list[int]:
         """Return the indices of the remaining aggregators for this role, fastest first."""
@@ -163,15 +145,11 @@ class Ledger:
             (number for number in numbers if Node("aggregator", number) not in self.lost_nodes), key=seconds_per_byte
         )
 
-    def list_hosts(self) -> SideHosts:
-        """Return the hosts of both sides, with aggregators in the order of :meth:`list_aggregators`."""
-
-        def hosts(role: Role) -> list[int]:
-            return [self.roles.host(Node("aggregator", number)) for number in self.list_aggregators(role)]
-
-        return SideHosts(
-            self.servers, hosts(self.serving_role), self.replicas, hosts("replica") if self.replicas else []
-        )
+    def get_side(self, role: Role) -> Side:
+        """Return the hosts of the servers or replicas, with aggregators in the order of :meth:`list_aggregators`."""
+        aggregators = [self.roles.host(Node("aggregator", number)) for number in self.list_aggregators(role)]
+        servers = self.servers if role == self.serving_role else self.replicas
+        return Side(servers, aggregators, self.busy_until[role])
 
     def add_request(self, request: ModelRequested) -> None:
         """Add a worker's request for the model. A repeated request counts once."""
@@ -187,4 +165,59 @@ class Ledger:
 
     def add_transfer(self, transfer: Transfer) -> None:
         """Record that a transfer was decided on."""
-        self.pending_transfers.add(transfer, self.roles.host(transfer.source), self.roles.host(transfer.target))
+        self.transfers.add(transfer, self.roles.host(transfer.source), self.roles.host(transfer.target))
+
+    def deliver(self, group: Group, numbers: Sequence[int], role: Role, awaited: Sequence[int] = ()) -> list[Push]:
+        """Record and return the transfers of one group to the nodes of ``role``.
+
+        :param numbers: update ids of the group's members.
+        :param awaited: transfers that must end before the group is sent to the nodes of ``role``.
+        """
+        entries = [self.updates.by_id[number] for number in numbers]
+        source = Node("worker", entries[0].update.worker)
+        gathering: list[Push] = []
+        if group.aggregator is not None:
+            source = Node("aggregator", self.list_aggregators(role)[group.aggregator])
+            gathering = [
+                Push(
+                    id=next(self.ids),
+                    source=Node("worker", entry.update.worker),
+                    target=source,
+                    bytes=entry.update.bytes,
+                    after=(),
+                    schedule=to_pieces(schedule),
+                    updates=(entry.update.id,),
+                    scales=(entry.scale,),
+                    shard=None,
+                    turn=None,
+                )
+                for entry, schedule in zip(entries, group.arrivals, strict=True)
+            ]
+        final = [
+            Push(
+                id=next(self.ids),
+                source=source,
+                target=Node(role, shard),
+                bytes=max(entry.update.sizes[shard] for entry in entries),
+                after=(*(push.id for push in gathering), *awaited),
+                schedule=to_pieces(schedule),
+                updates=tuple(numbers),
+                scales=tuple(entry.scale for entry in entries),
+                shard=shard,
+                turn=self.turns[role],
+            )
+            for shard, schedule in enumerate(group.deliveries)
+        ]
+        ids = [push.id for push in final]
+        if role == self.serving_role:
+            self.updates.serve(numbers, ids)
+            self.version += len(numbers)
+            if self.replicas:
+                self.divergence.serve(numbers, [entry.norm for entry in entries])
+        else:
+            self.updates.replicate(numbers, ids)
+        self.turns[role] += 1
+        self.busy_until[role] = group.done
+        for push in (pushes := [*gathering, *final]):
+            self.add_transfer(push)
+        return pushes

@@ -27,12 +27,11 @@ import numpy as np
 from numpy.typing import NDArray
 
 from sparkdl_comm.errors import DeadlineError, GangError, SparkdlCommError
-from sparkdl_comm.fabric.aggregator import AggregatorRole
-from sparkdl_comm.fabric.daemon import Daemon
-from sparkdl_comm.fabric.endpoints import Endpoints
+from sparkdl_comm.fabric.daemon import Daemon, Endpoints
 from sparkdl_comm.fabric.params import FabricParams
 from sparkdl_comm.fabric.protocol import Register
-from sparkdl_comm.fabric.server import ServerRole
+from sparkdl_comm.fabric.roles import Aggregator
+from sparkdl_comm.fabric.server import Server
 from sparkdl_comm.gang.acceptor import Acceptor
 from sparkdl_comm.gang.credentials import Credentials
 from sparkdl_comm.gang.frames import recv_frame, recv_into, send_all, send_frame
@@ -53,7 +52,7 @@ class NodeProcess:
     :param endpoints: the endpoints of the rank.
     :param ports: range of listening ports, as in ``spark.sparkdl.comm.ports``.
     :param role: ``aggregator``, ``server`` or ``replica``.
-    :param state: initial state of a server or replica, in the format of :meth:`ServerRole.copy_state`.
+    :param state: initial state of a server or replica, in the format of :meth:`Server.copy_state`.
     :raises ConnectionError: the process ended before it had received its identity.
     :raises DeadlineError: the process did not receive its identity within 60 s.
     """
@@ -99,7 +98,7 @@ class NodeProcess:
         return self._process.poll() is None
 
     def fetch_state(self, patience: float) -> NDArray[np.float32]:
-        """Return the state of a server or replica, in the format of :meth:`ServerRole.copy_state`. It must not be
+        """Return the state of a server or replica, in the format of :meth:`Server.copy_state`. It must not be
         applying updates.
 
         :raises ConnectionError: the process has ended.
@@ -159,7 +158,7 @@ class _Listener:
         handler(sock, rank)
 
 
-def _answer_state_requests(sock: socket.socket, state: Callable[[], NDArray[np.float32]], patience: float) -> None:
+def _answer_state_requests(sock: socket.socket, server: Server | None, patience: float) -> None:
     """Answer the rank's requests for the state. Exit the process when the rank closes its end or dies."""
     try:
         while True:
@@ -167,7 +166,8 @@ def _answer_state_requests(sock: socket.socket, state: Callable[[], NDArray[np.f
                 recv_frame(sock, _MAX_FRAME_BYTES, time.monotonic() + _IDLE_SECONDS)
             except DeadlineError:
                 continue
-            for piece in _split(state().view(np.uint8).data):
+            state = np.empty(0, np.float32) if server is None else server.copy_state()
+            for piece in _split(state.view(np.uint8).data):
                 send_all(sock, piece, time.monotonic() + patience)
     finally:
         os._exit(0)
@@ -189,8 +189,7 @@ def main(fd: int) -> None:
     )
     endpoints = replace(endpoints, rails=listener.rails)
     params = FabricParams(**identity["params"])
-    node_role: AggregatorRole | ServerRole = AggregatorRole()
-    copy_state = _empty_state
+    server: Server | None = None
     shard_fields: dict[str, int] = {}
     if identity["role"] != "aggregator":
         state = np.empty(identity["elements"], np.float32)
@@ -198,13 +197,13 @@ def main(fd: int) -> None:
             recv_into(sock, piece, time.monotonic() + _START_SECONDS)
         model = state[: len(state) // 2].copy() if params.momentum else state
         shard_fields = {"elements": len(model), "crc": zlib.crc32(model.data)}
-        node_role = ServerRole(model, params.momentum, params.delay_bound, params.version)
-        node_role.load_state(state)
-        node_role.begin()
-        copy_state = node_role.copy_state
+        server = Server(model, params.momentum, params.delay_bound, params.version)
+        server.load_state(state)
+        server.begin()
+    node_role = server or Aggregator()
     # Start this thread only now: until here the socket carries the initial state.
     threading.Thread(
-        target=_answer_state_requests, args=(sock, copy_state, endpoints.timeout), name="sparkdl-rank", daemon=True
+        target=_answer_state_requests, args=(sock, server, endpoints.timeout), name="sparkdl-rank", daemon=True
     ).start()
     register = Register(
         identity["role"],
