@@ -83,7 +83,7 @@ class Server(NodeRole):
             return self._model.copy() if self._last_step is None else np.concatenate([self._model, self._last_step])
 
     def load_state(self, state: NDArray[np.float32]) -> None:
-        """Restore what :meth:`copy_state` returned for another model."""
+        """Load what :meth:`copy_state` of another server returned."""
         np.copyto(self._model, state[: len(self._model)])
         if self._last_step is not None:
             np.copyto(self._last_step, state[len(self._model) :])

@@ -118,7 +118,10 @@ class SchedulingSession:
         return self.root is not None and self._workers_with_sum.issuperset(workers) and self.dispatcher.is_idle
 
     def end_transfer(self, transfer: int, version: int, now: float) -> None:
-        """Report that a transfer has ended, and send the orders that follow. ``version``: of the target's model."""
+        """Report that a transfer has ended, and send the orders that follow.
+
+        :param version: version of the target's model after the transfer.
+        """
         target = self.dispatcher.find_target(transfer)
         if target is not None and target.role == "worker":
             self._workers_with_sum.add(target)
@@ -131,8 +134,10 @@ class SchedulingSession:
         return None if core_target is None else self.to_daemon_node(core_target)
 
     def find_unfinished(self, source: Node) -> dict[Node, list[int]]:
-        """Return the unfinished transfers of ``source`` by target, as :meth:`Dispatcher.find_unfinished`, with the
-        daemons' nodes."""
+        """Return the numbers of the unfinished transfers of ``source``, by target.
+
+        The targets are nodes of the daemons, not those of the scheduler's core.
+        """
         if self._is_excluded(source):
             return {}
         return {
@@ -173,7 +178,10 @@ class SchedulingSession:
         return self.root if self.root is not None and node.role == "server" else node
 
     def _is_excluded(self, node: Node) -> bool:
-        """Return True for a server or replica of the model during an all-reduce, where the root is the only server."""
+        """Return True if ``node`` must get no orders now.
+
+        During an all-reduce the root takes the server's place, so the model's server and its replica are idle.
+        """
         return self.root is not None and node.role in ("server", "replica")
 
     def _carry_out(self, decisions: list[core.Decision], now: float) -> None:

@@ -145,7 +145,10 @@ def _measure_column(field: StructField) -> Column:
 
 
 def _measure_from_metadata(field: StructField) -> Measure:
-    """Return the measure given by the column's metadata, which Spark ML's transformers write."""
+    """Return a column's bytes per row, as far as its metadata says it. Spark ML's transformers write it for vectors.
+
+    Without metadata, a default.
+    """
     width = field.metadata.get("ml_attr", {}).get("num_attrs", 0) if isinstance(field.dataType, _VECTORS) else 0
     return Measure(_NUMBER_BYTES * width or _ROW_BYTES_IF_UNKNOWN, width)
 

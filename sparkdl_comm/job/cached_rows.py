@@ -107,7 +107,10 @@ def _sum_hashes(column: Any) -> Any:
 
 
 class _CodePickler(cloudpickle.CloudPickler):  # type: ignore[misc]
-    """Pickler of functions without what changes from one process to the next: file, lines and the order of sets."""
+    """Pickler of functions, for digests that are equal in all processes.
+
+    It leaves out the file and the line numbers of the code, and sorts the elements of sets.
+    """
 
     def reducer_override(self, value: Any) -> Any:
         if isinstance(value, CodeType):

@@ -13,7 +13,7 @@ _WRITER = "model.timeline().save(FILE)"
 
 
 class SavedTrace(NamedTuple):
-    """Contents of a saved :class:`~sparkdl_comm.report.timeline.Timeline`, under the same names."""
+    """Spans and parameter bytes that a :class:`~sparkdl_comm.report.timeline.Timeline` had when it was saved."""
 
     spans: list[dict[str, Any]]
     parameter_bytes: int

@@ -90,10 +90,10 @@ class FlatModel(ParameterSpace):
 
     @contextlib.contextmanager
     def listen(self, on_gradient: Callable[[int], None]) -> Iterator[None]:
-        """Call ``on_gradient`` during a backward pass, as a context, whenever a gradient is ready in :attr:`gradients`.
+        """Return a context for a backward pass. In it, call ``on_gradient`` whenever a gradient is in :attr:`gradients`.
 
-        Its argument is the number of the parameter in :attr:`parameters`. Re-entrant checkpointing may make a gradient in
-        several rounds. Call it after :meth:`bind`.
+        The argument of ``on_gradient`` is the parameter's index in :attr:`parameters`. With re-entrant checkpointing it may
+        be called several times for one parameter, each time with a larger sum. :meth:`bind` must have been called before.
         """
         self._listeners.append(on_gradient)
         try:
@@ -151,7 +151,7 @@ class FlatModel(ParameterSpace):
         return True
 
     def check_trainable(self) -> None:
-        """Check that all parameters that require a gradient are trained, and that the module still has all trained ones.
+        """Check that the module still has the trained parameters, and that no other parameter requires a gradient.
 
         :raises ModelError: a parameter was frozen or missing when training began; or the module no longer has it, for
             example because it became a buffer.

@@ -80,8 +80,9 @@ def is_even(topology: Topology) -> bool:
 def thread_shares(topology: Topology) -> list[Fraction]:
     """Return each thread's share of the vector. The shares add up to 1.
 
-    They minimize the time T such that no rail l carries more than rate_l T. This is a linear program of k variables. At
-    its solution, as many rails are busy to the end as threads have a share, and only a few points have this property.
+    They minimize the time T such that no rail l carries more than rate_l T. This is a linear program of k variables, one for
+    each rail. At its solution, as many rails are busy until T as threads have a share. Few points have this property, so
+    all of them are tried.
     """
     k = topology.rails
     if is_even(topology):

@@ -43,7 +43,10 @@ def make_levels(radices: Sequence[int], rails: Sequence[int]) -> list[Level]:
 
 
 class Exchange:
-    """Steps of one rank over the range ``start`` to ``stop``, through ``levels`` in their order."""
+    """Steps by which one rank sums the range ``start`` to ``stop``, level by level, and spreads the sums back.
+
+    :meth:`aggregate` is a reduce-scatter through ``levels`` in their order. :meth:`broadcast` is the all-gather back.
+    """
 
     def __init__(self, rank: int, levels: Sequence[Level], start: int, stop: int) -> None:
         self._rank, self._levels, self._start, self._stop = rank, levels, start, stop

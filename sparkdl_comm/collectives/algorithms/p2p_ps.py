@@ -87,7 +87,10 @@ def _target(message: _Message) -> int:
 
 
 class _Relay:
-    """Messages between all pairs of ranks, as rank ``rank`` sends, passes on and receives them."""
+    """Steps of rank ``rank`` while every rank sends a message to every other rank.
+
+    A message crosses one level at a time, so ranks also pass on messages of others.
+    """
 
     def __init__(self, rank: int, count: int) -> None:
         self._rank, self._count = rank, count
@@ -145,7 +148,7 @@ def _messages_between(levels: list[Level], number: int, sender: int, receiver: i
 
 
 def _ranks_differing_in(rank: int, levels: list[Level]) -> Iterator[int]:
-    """Yield all ranks whose address is that of ``rank`` except for the digits of ``levels``."""
+    """Yield ``rank``, and all ranks whose address differs from its address only in the digits of ``levels``."""
     for digits in itertools.product(*(range(level.radix) for level in levels)):
         other = rank
         for level, digit in zip(levels, digits, strict=True):

@@ -27,8 +27,8 @@ class Rail:
     of the first one would continue late, and several senders would meet at one receiver's port. Plans are made for the
     order of the program, and the cost model assumes it.
 
-    A peer that does not take its message, because it has not come that far, does not hold up others. When it has taken
-    nothing for a while, the next message is sent, too.
+    A peer that is late in its program takes no bytes. After :data:`PATIENCE_SECONDS` without progress, the messages
+    after it are sent, too.
     """
 
     def __init__(self) -> None:
