@@ -14,7 +14,7 @@ from hypothesis import HealthCheck, Phase, given, settings
 from pyspark.sql import SparkSession
 
 from .recipes.crew import Crew
-from .recipes.drawn import COLLECTIVES, OPTIMIZERS, OTHERS, recipes
+from .recipes.drawn import COLLECTIVES, COLUMNS, OPTIMIZERS, OTHERS, recipes
 from .recipes.fit import Fitter
 from .recipes.modules import PARTS
 from .recipes.recipe import Recipe
@@ -93,5 +93,6 @@ def test_many_recipes(fitter: Fitter, capsys: pytest.CaptureFixture[str]) -> Non
     covered = found.covered
     assert set(covered["parts"]) == set(PARTS)
     assert set(covered["optimizer"]) == set(OPTIMIZERS)
+    assert set(covered["features"]) == set(COLUMNS)
     assert set(covered["strategy"]) == {"ps", *OTHERS, *COLLECTIVES}
     assert covered["outcome"]["agreed"] > 360, "what is refused hides everything else that is in a recipe"

@@ -54,6 +54,9 @@ _PLAIN_LOSSES = ("mse", "mse of two", "huber", "own")
 _CLASS_LOSSES = ("cross entropy", "ignored labels", "class weights")
 
 
+#: Kinds of the column of features.
+COLUMNS = ("arrays", "vectors", "sparse")
+
 #: By name, the options to draw from, the first value twice as often. Large eps: else tiny gradients, which are rounded, make
 #: whole steps.
 OPTIMIZERS: dict[str, dict[str, tuple[Any, ...]]] = {
@@ -193,7 +196,7 @@ def draw(random: Random) -> Recipe:
     recipe = replace(recipe, thaw=not sparse and not reentrant and _one_in(5, random), best=_one_in(5, random))
     if recipe.steps > 1 and _one_in(4, random):
         recipe = replace(recipe, stop=random.randint(1, recipe.steps - 1), every=choice((1, 1, 2)))
-    return recipe
+    return replace(recipe, features=choice(("arrays", *COLUMNS)))
 
 
 def _one_in(count: int, random: Random) -> bool:

@@ -1,7 +1,7 @@
 """A recipe trained by ``TorchEstimator.fit``, but for the Spark job: the ranks of a :class:`Crew` are in its place.
 
-What is replaced: `launch`, from the repartitioning to the job, and the counting of slots. The DataFrame has the recipe's
-schema and no rows; a rank gets the recipe's.
+What is replaced: `launch`, from the repartitioning to the job, and the counting of slots. Each trained model is saved, loaded,
+and transforms the recipe's rows by a Spark job.
 """
 
 from __future__ import annotations
@@ -19,6 +19,7 @@ from pathlib import Path
 from typing import Any
 from unittest import mock
 
+import numpy as np
 import torch
 from lab.settings import applied
 from pyspark.sql import SparkSession
@@ -39,6 +40,8 @@ from .recipe import Recipe
 
 #: Seconds that a wait of the product may take; that all ranks may take.
 WAIT, DEADLINE = 60, 200.0
+#: How far predictions may be from the module's, beside the largest (or 1, if that is smaller): other batches, other rounding.
+TRANSFORM_BOUND = 1e-4
 
 
 class Thaw(Callback):
@@ -78,25 +81,24 @@ class Fitter:
 
     def __init__(self, spark: SparkSession, crew: Crew) -> None:
         self._spark, self._crew = spark, crew
-        self._frames: dict[str, Any] = {}
 
     def fit(self, recipe: Recipe) -> Fitted:
         """Raises what ``fit`` does."""
-        schema = rows.schema(recipe)
-        if schema not in self._frames:
-            self._frames[schema] = self._spark.createDataFrame([], schema)
+        ranks = rows.make(recipe)
+        frame = rows.frame(self._spark, recipe, ranks)
         settings = {"timeout": f"{WAIT}s", "progress": "false", "logs": "false", **recipe.settings}
-        with self._in_place_of_spark(recipe), applied(self._spark, settings), warnings.catch_warnings():
+        with self._in_place_of_spark(recipe, ranks), applied(self._spark, settings), warnings.catch_warnings():
             warnings.simplefilter("ignore")
             if recipe.stop is None:
-                model = self._estimator(recipe, callbacks=_callbacks(recipe)).fit(self._frames[schema])
+                model = self._estimator(recipe, callbacks=_callbacks(recipe)).fit(frame)
             else:
                 folder = tempfile.mkdtemp(prefix="sparkdl-recipe-")
                 try:
-                    model = self._twice(recipe, folder, self._frames[schema])
+                    model = self._twice(recipe, folder, frame)
                 finally:
                     shutil.rmtree(folder, ignore_errors=True)
         _check_saved(recipe, model.module)
+        _check_transformed(recipe, model, frame, ranks)
         summary = model.summary or {}
         losses = [row["loss"] for row in summary["history"]]
         return Fitted(model.module.state_dict(), losses, summary["resumed_at"], summary.get("skipped_steps", 0))
@@ -136,6 +138,7 @@ class Fitter:
             lr_scheduler=components.schedule(recipe),
             lrSchedulerInterval=recipe.interval,
             featuresCols=features,
+            inputTypes=["sparse", None][: len(features)] if recipe.features == "sparse" else None,
             batchSize=recipe.batch,
             accumulationSteps=recipe.accumulation,
             maxIter=recipe.epochs,
@@ -147,8 +150,8 @@ class Fitter:
         )
 
     @contextmanager
-    def _in_place_of_spark(self, recipe: Recipe) -> Iterator[None]:
-        batches = [rows.batches(recipe, part) for part in rows.make(recipe)]
+    def _in_place_of_spark(self, recipe: Recipe, ranks: list[rows.Rows]) -> Iterator[None]:
+        batches = [rows.batches(recipe, part) for part in ranks]
 
         def launch(frame: Any, spec: Any, host: str, watch: Any) -> Any:
             tensors, reports = run_gang(
@@ -185,3 +188,15 @@ def _check_saved(recipe: Recipe, module: torch.nn.Module) -> None:
     for name, value in module.state_dict().items():
         same = torch.equal(value, loaded[name]) if isinstance(value, torch.Tensor) else value == loaded[name]
         assert same, f"{name} is another one after it was saved and loaded"
+
+
+def _check_transformed(recipe: Recipe, model: Any, frame: Any, ranks: list[rows.Rows]) -> None:
+    """Fails if ``transform`` gives something else than the module."""
+    every = [part.inputs(recipe, torch.arange(len(part.x))) for part in ranks]
+    with torch.no_grad():
+        expected = model.module(*(torch.cat(column) for column in zip(*every, strict=True)))
+    column = "rawPrediction" if expected.shape[1] > 2 else "prediction"
+    rows_by_number = sorted(model.transform(frame).select("row", column).collect())
+    found = torch.tensor([np.ravel(value).tolist() for _, value in rows_by_number])
+    off = (found - expected).abs().max() / expected.abs().max().clamp(1.0)
+    assert off < TRANSFORM_BOUND, f"transform gives {found.tolist()}, the module {expected.tolist()}"

@@ -21,6 +21,7 @@ from .layers import (
     WeightNormed,
 )
 from .parts import (
+    FEATURES,
     WIDTH,
     Checkpointed,
     CheckpointedReentrant,
@@ -90,6 +91,7 @@ class Net(nn.Module):
         self.head = nn.Linear(WIDTH, outputs)
 
     def forward(self, x: torch.Tensor, ids: torch.Tensor | None = None) -> torch.Tensor:
+        x = (x.to_dense() if x.is_sparse else x)[:, :FEATURES]
         h = torch.tanh(self.stem(x[:, 2:]))
         for part in self.parts:
             h = part(h, x, ids)

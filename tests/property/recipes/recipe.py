@@ -14,6 +14,7 @@ class Recipe:
     ``settings``: of ``spark.sparkdl.comm.``, without the prefix. ``rows``: of each rank. ``parts``: of the model, see
     ``modules.PARTS``. ``given``: the model as ``factory`` or as ``module``. ``loss``, ``optimizer``, ``groups``, ``schedule``:
     see ``components.py``; ``options``: the optimizer's. ``data``: what is special about the rows, see ``rows.py``.
+    ``features``: ``arrays``; or sparse Vectors, of which batches are dense (``vectors``) or sparse (``sparse``).
     ``stop``: the optimizer step after which a first fit breaks off; a second one goes on from its checkpoints, which there
     are every ``every`` steps. None: one fit. ``thaw``: the stem is frozen in every other epoch, from the first one on.
     ``best``: ends with the epoch of the smallest loss.
@@ -38,6 +39,7 @@ class Recipe:
     clip: float | None = None
     precision: str = "fp32"
     data: tuple[str, ...] = ()
+    features: str = "arrays"
     stop: int | None = None
     every: int = 1
     thaw: bool = False

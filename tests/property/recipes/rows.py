@@ -7,11 +7,17 @@ from dataclasses import dataclass
 import numpy as np
 import pyarrow as pa
 import torch
+from pyspark.ml.linalg import Vectors, VectorUDT
+from pyspark.sql import DataFrame, SparkSession
+from pyspark.sql import types as T
 
 from .components import CLASSES, IGNORED, over_classes
 from .modules import takes_ids
 from .parts import FEATURES, FLAG, IDS, ROOT
 from .recipe import Recipe
+
+#: Elements of a Vector, of which the first FEATURES may not be 0. Smaller ones are not kept as pairs.
+WIDE = 300
 
 
 @dataclass(frozen=True)
@@ -72,7 +78,9 @@ def batches(recipe: Recipe, rows: Rows) -> list[pa.RecordBatch]:
     """As Spark gives them to a rank: in another order, in pieces."""
     count = len(rows.x)
     order = np.random.default_rng(recipe.seed).permutation(count)
-    columns: dict[str, pa.Array] = {"input0": pa.array(list(rows.x.numpy()[order]), pa.list_(pa.float32()))}
+    x = rows.x.numpy()[order]
+    dense = pa.array(list(x), pa.list_(pa.float32()))
+    columns: dict[str, pa.Array] = {"input0": dense if recipe.features == "arrays" else _sparse(x)}
     if takes_ids(recipe):
         columns["input1"] = pa.array(rows.ids.numpy()[order])
     target = rows.target.numpy()[order]
@@ -84,7 +92,37 @@ def batches(recipe: Recipe, rows: Rows) -> list[pa.RecordBatch]:
     return [whole.slice(start, 3) for start in range(0, count, 3)]
 
 
-def schema(recipe: Recipe) -> str:
-    """Of the DataFrame that the rows would come from."""
-    label = "bigint" if over_classes(recipe) else "array<float>" if recipe.loss == "mse of two" else "float"
-    return f"features array<float>, ids bigint, label {label}, weight double"
+def _sparse(x: np.ndarray) -> pa.Array:
+    """``[rows, FEATURES]`` as Spark gives ML Vectors to Python."""
+    places = [np.flatnonzero(row) for row in x]
+    return pa.StructArray.from_arrays(
+        [
+            pa.array([0] * len(x), pa.int8()),
+            pa.array([WIDE] * len(x), pa.int32()),
+            pa.array(places, pa.list_(pa.int32())),
+            pa.array([row[place] for row, place in zip(x, places, strict=True)], pa.list_(pa.float64())),
+        ],
+        ["type", "size", "indices", "values"],
+    )
+
+
+def frame(spark: SparkSession, recipe: Recipe, ranks: list[Rows]) -> DataFrame:
+    """The DataFrame that the rows would come from, in the order of the ranks, with their numbers in ``row``."""
+    label: T.DataType = T.LongType() if over_classes(recipe) else T.FloatType()
+    if recipe.loss == "mse of two":
+        label = T.ArrayType(label)
+    types = {
+        "features": T.ArrayType(T.FloatType()) if recipe.features == "arrays" else VectorUDT(),
+        "ids": T.LongType(),
+        "label": label,
+        "weight": T.DoubleType(),
+        "row": T.LongType(),
+    }
+    found: list[tuple[object, ...]] = []
+    for rows in ranks:
+        for x, *rest in zip(rows.x, rows.ids, rows.target, rows.weight, strict=True):
+            given = x.tolist()
+            if recipe.features != "arrays":
+                given = Vectors.sparse(WIDE, [(place, value) for place, value in enumerate(given) if value])
+            found.append((given, *(each.tolist() for each in rest), len(found)))
+    return spark.createDataFrame(found, T.StructType([T.StructField(name, kind) for name, kind in types.items()]))

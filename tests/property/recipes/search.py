@@ -52,6 +52,7 @@ def seen(recipe: Recipe, verdict: Verdict) -> list[tuple[str, str]]:
         ("groups", str(recipe.groups)),
         ("schedule", f"{recipe.schedule} per {recipe.interval}" if recipe.schedule else "none"),
         ("precision", recipe.precision),
+        ("features", recipe.features),
         *(("rows", special) for special in recipe.data),
     ]
     if 0 in recipe.rows:
