@@ -1,4 +1,4 @@
-"""Session of one rank with the parameter server in its executor's JVM: one method for each request of PsSession.scala."""
+"""Session of one rank with the parameter server in its executor's JVM: one method for each request of BridgeRequest.scala."""
 
 from __future__ import annotations
 
@@ -71,9 +71,9 @@ class PsSession:
         self._bridge.request("attach", path=path)
 
     def report_measurements(self, computing: dict[str, Any]) -> dict[str, Any]:
-        """Return this rank's measurements of its last steps, including transfers (see RankReport.scala).
+        """Return this rank's measurements of its last steps, including transfers (see Measurements.scala).
 
-        ``computing``: compute times, the fields of ComputingTimes.scala.
+        ``computing``: compute times, the fields of ComputingTimes in Measurements.scala.
         """
         answer = self._bridge.request("measured", **computing)
         del answer["ok"]

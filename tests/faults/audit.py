@@ -20,7 +20,7 @@ SETTLE_SECONDS = 30.0
 #: Of each of these an executor has instances only while there is a rank that trains with ps.
 _CLASSES = (
     "sparkdl.comm.ps.PsSession",
-    "sparkdl.comm.ps.MappedSegment",
+    "sparkdl.comm.ps.Segment",
     "sparkdl.comm.bridge.BridgeConnection",
     "sparkdl.comm.flow.ScheduledFetch",
     "org.apache.spark.storage.SparkdlBlocks$BorrowedBytes",

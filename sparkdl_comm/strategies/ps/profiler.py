@@ -85,7 +85,7 @@ class Profiler:
         self._begin_at, self._update_seconds = now, update_seconds
 
     def get_times(self) -> dict[str, Any]:
-        """Return the fields of ComputingTimes.scala, JSON-able. None: not measured."""
+        """Return the fields of ComputingTimes in Measurements.scala, JSON-able. None: not measured."""
         return {
             "forward": self.forward.medians(),
             "backward": self.backward.medians(),

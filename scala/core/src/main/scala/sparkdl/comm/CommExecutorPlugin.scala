@@ -14,15 +14,14 @@ import sparkdl.comm.transport.{Transport, TransportWrapper}
 
 /** Plugin of an executor: starts the parameter server and its bridge with the executor, and stops them with it. */
 private[comm] final class CommExecutorPlugin extends ExecutorPlugin {
-  private var node: PsNode = _
-  private var bridge: BridgeServer = _
+  private var bridge = Option.empty[BridgeServer]
 
   override def init(context: PluginContext, extraConf: JMap[String, String]): Unit = {
     val executor = new SparkdlExecutor(context.conf)
     val wrappers = ServiceLoader.load(classOf[TransportWrapper], getClass.getClassLoader).asScala
     val transport = wrappers.foldLeft[Transport](executor)((inner, wrapper) => wrapper.wrap(inner))
-    node = new PsNode(transport, CommConf(context.conf), context.metricRegistry)
-    try bridge = new BridgeServer(node, executor)
+    val node = new PsNode(transport, CommConf(context.conf), context.metricRegistry)
+    try bridge = Some(new BridgeServer(node, executor))
     catch {
       case NonFatal(e) =>
         node.close()
@@ -32,9 +31,10 @@ private[comm] final class CommExecutorPlugin extends ExecutorPlugin {
   }
 
   override def shutdown(): Unit = {
+    val node = CommExecutorPlugin.runningNode
     CommExecutorPlugin.runningNode = None
-    if (bridge != null) bridge.close()
-    if (node != null) node.close()
+    bridge.foreach(_.close())
+    node.foreach(_.close())
   }
 }
 

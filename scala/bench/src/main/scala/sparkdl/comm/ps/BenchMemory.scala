@@ -31,7 +31,7 @@ final class BenchMemory(values: Array[Float]) extends AutoCloseable {
     finally descriptors.close()
   }
   Files.delete(name)
-  private val segment = MappedSegment.mapFile(file, bytesOf(count), MapMode.READ_WRITE)
+  private val segment = Segment.mapFile(file, bytesOf(count), MapMode.READ_WRITE)
   segment.putFloats(0, values, count)
 
   /** Copy the values. */
@@ -85,7 +85,7 @@ object BenchMemory {
   /** Map the memory of `count` numbers that a process of this host has at `path`. */
   def neighbor(path: String, count: Int): BenchNeighbor = {
     val file = new RandomAccessFile(path, "r")
-    try new BenchNeighbor(MappedSegment.mapFile(file, bytesOf(count), MapMode.READ_ONLY))
+    try new BenchNeighbor(Segment.mapFile(file, bytesOf(count), MapMode.READ_ONLY))
     finally file.close()
   }
 }

@@ -16,9 +16,6 @@ private[bigdl] final case class IBatchSettings(batching: BatchingSettings, sessi
 private[bigdl] object IBatchSettings {
   private val Prefix = "spark.sparkdl.comm."
 
-  /** Longest time: thirty years. Its nanoseconds fit a Long. */
-  private val MostSeconds = 1000000000L
-
   /**
    * Parse the settings.
    *
@@ -47,9 +44,9 @@ private[bigdl] object IBatchSettings {
     val wire =
       try BlockEncoding(text("ps.wire", "fp32"))
       catch { case e: IllegalArgumentException => throw new UnsupportedTrainingException(e.getMessage) }
-    val timeout = parse("timeout", s"a time such as 5min, more than 0 and at most ${MostSeconds}s")(
+    val timeout = parse("timeout", s"a time such as 5min, more than 0 and at most ${SessionSettings.MostSeconds}s")(
       conf.getTimeAsMs(Prefix + "timeout", "5min") / 1e3
-    )(seconds => seconds > 0 && seconds <= MostSeconds)
+    )(seconds => seconds > 0 && seconds <= SessionSettings.MostSeconds)
     val restarts = parse("maxRestarts", "a number, 0 or more")(text("maxRestarts", "2").toInt)(_ >= 0)
     val session = SessionSettings(Encodings(wire), batching.canOverlap, false, batching.isSequential, batching.measuredSteps, timeout)
     IBatchSettings(batching, session, restarts)

@@ -3,7 +3,7 @@ package sparkdl.comm.bigdl
 import java.util.Arrays
 
 import sparkdl.comm.gang.JvmRank
-import sparkdl.comm.ps.{AllocatedSegment, Segment, SegmentMap}
+import sparkdl.comm.ps.{Segment, SegmentMap}
 
 /**
  * Transfers of one rank's parameters and gradients. Each layer of the replicas waits for its parameters. A bucket is
@@ -24,10 +24,9 @@ private[bigdl] final class ParameterExchange(
 ) extends LayerListener {
   import ParameterExchange._
 
-  private val session = rank.session
   private val layers = replicas.layers
-  private val map = session.open(rank.peers, layers.counts.map(_.toLong), settings.session)
-  private val memory = allocateOrRefuse(map.bytes)(AllocatedSegment(map.bytes))
+  private val map = rank.session.open(rank.peers, layers.counts.map(_.toLong), settings.session)
+  private val memory = allocateOrRefuse(map.bytes)(Segment.allocate(map.bytes))
   private val buckets = new GangBuckets(rank, settings.batching, map.traffic(rank.inlineThreshold, density = 1))
   private val profiler =
     if (buckets.needsProfiles) Some(new Profiler(layers.size, settings.batching.profileIterations, rank.clock)) else None
@@ -36,7 +35,7 @@ private[bigdl] final class ParameterExchange(
   private val accountKeeper = new AccountKeeper(replicas.watches, rank.clock)
 
   memory.putFloats(map.parameters(0), replicas.weights, replicas.weights.length)
-  session.attach(memory, buckets.pulls.batches, buckets.pushes.batches)
+  private val transfers = rank.session.attach(memory, buckets.pulls.batches, buckets.pushes.batches)
   private val shard = makeShard(map, memory)
 
   private var gates = IndexedSeq.empty[LayerGate]
@@ -58,7 +57,7 @@ private[bigdl] final class ParameterExchange(
 
   if (!inPlace) {
     prefetch(0)
-    pulls.batches.indices.foreach(session.publish(0, _))
+    pulls.batches.indices.foreach(transfers.publish(0, _))
   }
 
   /** Make the replicas' layers wait for their parameters from now on. */
@@ -113,7 +112,7 @@ private[bigdl] final class ParameterExchange(
           )
         if (complete) takeGradients(layer)
       }
-      if (pullsEarly) while (collectedCount < session.countSummed(version)) updateNext(watch)
+      if (pullsEarly) while (collectedCount < transfers.countSummed(version)) updateNext(watch)
     })
     timed.foreach(_.backward.skip())
   }
@@ -126,10 +125,10 @@ private[bigdl] final class ParameterExchange(
     uses.endStep()
     var next = pushes
     if (buckets.isReportStep(step)) {
-      if (profiler.exists(measured => buckets.replan(session.report(measured.times)))) {
+      if (profiler.exists(measured => buckets.replan(transfers.report(measured.times)))) {
         pulls = buckets.pulls
         next = buckets.pushes
-        session.cut(pulls.batches, next.batches)
+        transfers.cut(pulls.batches, next.batches)
       }
     }
     prefetch(version + 1)
@@ -163,7 +162,7 @@ private[bigdl] final class ParameterExchange(
   private def pullUpTo(bucket: Int, watch: Stopwatch): Unit = if (pulledCount <= bucket) watch.time(Phase.Pull)(pull(bucket))
 
   private def pull(bucket: Int): Unit = {
-    val transfer = session.pull(version, bucket)
+    val transfer = transfers.pull(version, bucket)
     memory.access {
       (pulledCount to bucket).foreach { number =>
         val (first, last) = (pulls.layers(number).head, pulls.layers(number).last)
@@ -179,7 +178,7 @@ private[bigdl] final class ParameterExchange(
   private def prefetchNext(): Unit = if (pullsEarly && pulledCount == pulls.size) prefetch(version + 1)
 
   private def prefetch(next: Long): Unit = if (prefetched < next) {
-    session.prefetch(next)
+    transfers.prefetch(next)
     prefetched = next
   }
 
@@ -200,21 +199,21 @@ private[bigdl] final class ParameterExchange(
     memory.access(memory.putFloats(map.gradients + start * 4L, sum, start, count))
     replicas.gradients.foreach(Arrays.fill(_, start, start + count, 0f))
     taken(layer) = true
-    awaited.countDown(layer).foreach(session.push(version, _))
+    awaited.countDown(layer).foreach(transfers.push(version, _))
   }
 
   /**
    * Update with the next bucket of gradients, once it is summed. Publish each bucket of parameters when it is complete.
    */
   private def updateNext(watch: Stopwatch): Unit = watch.time(Phase.Push) {
-    val transfer = session.collect(version, collectedCount)
+    val transfer = transfers.collect(version, collectedCount)
     watch.move(Phase.Push, Phase.Aggregate, transfer.aggregateSeconds)
     accountKeeper.recordPush(transfer)
     val updated = pushes.layers(collectedCount)
     collectedCount += 1
     watch.time(Phase.Update)(shard.step(updated, progress))
     if (unpublished.isEmpty) unpublished = Some(new Countdown(pulls))
-    unpublished.foreach(left => updated.flatMap(left.countDown(_)).sorted.foreach(session.publish(version + 1, _)))
+    unpublished.foreach(left => updated.flatMap(left.countDown(_)).sorted.foreach(transfers.publish(version + 1, _)))
   }
 }
 

@@ -27,8 +27,8 @@ private[bigdl] final class Profiler(layers: Int, steps: Int, clock: Clock) {
   }
 
   def times: ComputingTimes = {
-    def median(of: RecentSteps[Double]) = if (of.isEmpty) None else Some(RecentSteps.median(of.values))
-    ComputingTimes(forward.medians, backward.medians, median(updates).getOrElse(0), median(iterations))
+    val update = RecentSteps.median(updates.values).getOrElse(0.0)
+    ComputingTimes(forward.medians, backward.medians, update, RecentSteps.median(iterations.values))
   }
 }
 
@@ -39,4 +39,55 @@ private object Profiler {
    * them.
    */
   private val SettlingIterations = 2
+}
+
+/**
+ * Stopwatch that times one layer at a time, or none. It keeps the rounds of the last `steps` steps. Times are in
+ * seconds.
+ */
+private[bigdl] final class LayerTimes(layers: Int, steps: Int, clock: Clock) {
+  private val rounds = new RecentSteps[Array[Double]](steps)
+  private var round = new Array[Double](layers)
+  private var since = 0L
+  private var current = Option.empty[Int]
+
+  /** Begin a round, whose time counts for no layer yet. */
+  def begin(): Unit = {
+    round = new Array[Double](layers)
+    current = None
+    since = clock.nanoTime
+  }
+
+  /** Count the time so far for the current layer, and the time from now on for no layer. */
+  def stop(): Unit = {
+    current.foreach(layer => round(layer) += (clock.nanoTime - since) / 1e9)
+    current = None
+  }
+
+  /** Count the time from now on for `layer`. */
+  def start(layer: Int): Unit = {
+    stop()
+    current = Some(layer)
+    since = clock.nanoTime
+  }
+
+  /** Count the time since the last call for `layer`. */
+  def record(layer: Int): Unit = {
+    val now = clock.nanoTime
+    round(layer) += (now - since) / 1e9
+    since = now
+  }
+
+  /** Count the time since the last call for no layer. */
+  def skip(): Unit = since = clock.nanoTime
+
+  def end(): Unit = {
+    stop()
+    rounds.add(round)
+  }
+
+  /** Median of each layer; None if there was no round. */
+  def medians: Option[IndexedSeq[Double]] =
+    if (rounds.values.isEmpty) None
+    else Some((0 until layers).flatMap(layer => RecentSteps.median(rounds.values.map(_(layer)))))
 }

@@ -3,7 +3,7 @@ package sparkdl.comm.bigdl
 import scala.collection.mutable
 
 import org.apache.spark.{SparkConf, TaskContext, TaskKilledException}
-import org.slf4j.LoggerFactory
+import org.apache.spark.internal.Logging
 
 import com.intel.analytics.bigdl.SparkdlBigDL
 import com.intel.analytics.bigdl.dllib.feature.dataset.MiniBatch
@@ -14,9 +14,8 @@ import sparkdl.comm.gang.JvmRank
 import sparkdl.comm.ps.{Gathering, Segment, SegmentMap}
 
 /** Training of one rank: iterations until the trigger ends them, which happens on all ranks alike. */
-private[bigdl] final class RankTraining(request: TrainingRequest, rank: JvmRank, data: RankData, context: TaskContext) {
-  import RankTraining._
-
+private[bigdl] final class RankTraining(request: TrainingRequest, rank: JvmRank, data: RankData, context: TaskContext)
+    extends Logging {
   private val clock = rank.clock
   private val replicas = new Replicas(IndexedSeq.fill(request.cores)(replica()))
 
@@ -95,7 +94,7 @@ private[bigdl] final class RankTraining(request: TrainingRequest, rank: JvmRank,
     if (rank.number == 0) {
       val rate = state[Float]("LearningRate")
       iterations += IterationRecord(number, progress.epoch, sums.mean, progress.score, rate, state[Float]("Throughput"))
-      log.debug(s"Iteration $number: ${sums.rows} rows in $seconds s, loss ${sums.mean}")
+      logDebug(s"Iteration $number: ${sums.rows} rows in $seconds s, loss ${sums.mean}")
     }
   }
 
@@ -125,7 +124,7 @@ private[bigdl] final class RankTraining(request: TrainingRequest, rank: JvmRank,
     describe(state)
     val values = validation.methods.map(_.toString()).zip(means)
     validations += ValidationRecord(progress.iteration - 1, values)
-    if (rank.number == 0) log.info(s"Iteration ${progress.iteration - 1}: ${values.mkString(", ")}")
+    if (rank.number == 0) logInfo(s"Iteration ${progress.iteration - 1}: ${values.mkString(", ")}")
   }
 
   private def saveCheckpoint(state: Table): Unit = request.checkpoint.filter(_.trigger(state)).foreach { checkpoint =>
@@ -150,8 +149,4 @@ private[bigdl] final class RankTraining(request: TrainingRequest, rank: JvmRank,
     state("Loss") = progress.loss
     state("score") = progress.score
   }
-}
-
-private object RankTraining {
-  private val log = LoggerFactory.getLogger(classOf[RankTraining])
 }

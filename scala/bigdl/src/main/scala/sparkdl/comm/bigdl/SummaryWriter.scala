@@ -4,14 +4,15 @@ import java.io.IOException
 
 import scala.concurrent.duration._
 
-import org.slf4j.LoggerFactory
+import org.apache.spark.internal.Logging
 
 import com.intel.analytics.bigdl.SparkdlBigDL
 import com.intel.analytics.bigdl.dllib.utils.T
 import com.intel.analytics.bigdl.dllib.visualization.{Summary, TrainSummary, ValidationSummary}
 
 /** Writer of a training's values from rank 0 into BigDL's summaries, after training. */
-private[bigdl] final class SummaryWriter(train: Option[TrainSummary], validation: Option[ValidationSummary]) {
+private[bigdl] final class SummaryWriter(train: Option[TrainSummary], validation: Option[ValidationSummary])
+    extends Logging {
   import SummaryWriter._
 
   /** Write all values. When this returns, the summaries can be read. */
@@ -57,14 +58,13 @@ private[bigdl] final class SummaryWriter(train: Option[TrainSummary], validation
       Thread.sleep(PollMillis)
       hasAll = isWritten
     }
-    if (!hasAll) log.warn(s"A summary is not complete after $Patience: it is still being written")
+    if (!hasAll) logWarning(s"A summary is not complete after $Patience: it is still being written")
   }
 }
 
 private object SummaryWriter {
   private final case class Scalar(name: String, value: Float, step: Long)
 
-  private val log = LoggerFactory.getLogger(classOf[SummaryWriter])
   private val Patience = 1.minute
   private val PollMillis = 10
 }

@@ -5,7 +5,7 @@ import java.util.UUID
 import scala.util.{Failure, Success, Try}
 
 import org.apache.spark.{BarrierTaskContext, SparkConf, SparkContext, SparkException}
-import org.slf4j.LoggerFactory
+import org.apache.spark.internal.Logging
 
 import com.intel.analytics.bigdl.{Criterion, Module, SparkdlBigDL}
 import com.intel.analytics.bigdl.dllib.feature.dataset.{DistributedDataSet, MiniBatch}
@@ -22,7 +22,7 @@ private[bigdl] final class TrainingJob(
     data: DistributedDataSet[MiniBatch[Float]],
     criterion: Criterion[Float],
     conf: SparkConf
-) {
+) extends Logging {
   import TrainingJob._
 
   private val settings = IBatchSettings(conf)
@@ -77,7 +77,7 @@ private[bigdl] final class TrainingJob(
         case Success(results) => finish(results)
         case Failure(refused @ Refusal(_)) => throw refused
         case Failure(e: SparkException) if number < settings.maxRestarts =>
-          log.warn(s"A rank failed: restarting all ranks, attempt ${number + 1} of at most ${settings.maxRestarts}", e)
+          logWarning(s"A rank failed: restarting all ranks, attempt ${number + 1} of at most ${settings.maxRestarts}", e)
           val saved = checkpoint.flatMap(to => new Checkpoints(to.path).latest(methods.keySet))
           val (from, known) = saved.getOrElse((network, methods))
           attempt(number + 1, from, known)
@@ -118,7 +118,6 @@ private[bigdl] final class TrainingJob(
 }
 
 private[bigdl] object TrainingJob {
-  private val log = LoggerFactory.getLogger(classOf[TrainingJob])
   private val Interrupt = "spark.job.interruptOnCancel"
 
   /** Run one Spark job. The job captures only this request. */

@@ -11,7 +11,11 @@ import sparkdl.comm.chunks.ChunkNode
 import sparkdl.comm.transport.{Blocks, ChunkNetwork, ExecutorEnvironment, PeerMessageReceiver, Transport}
 
 /**
- * Executor that runs in this JVM. Only this file, SparkdlBlocks and SparkdlChunks use names that are internal to Spark.
+ * Executor that runs in this JVM.
+ *
+ * Names that Spark's module core declares `private[spark]` are used only in this package: here, and those of block
+ * storage in [[SparkdlBlocks]] and [[SparkdlChunks]]. Two other parts of Spark are public but no stable API. The module
+ * network-common is used in the package sparkdl.comm.chunks. The trait `Logging` is extended by all classes that log.
  */
 final class SparkdlExecutor(conf: SparkConf) extends Transport with ExecutorEnvironment {
   private val env = SparkEnv.get

@@ -9,7 +9,8 @@ import scala.util.control.NonFatal
 import com.fasterxml.jackson.databind.JsonNode
 import com.fasterxml.jackson.databind.node.ObjectNode
 import org.apache.hadoop.conf.Configuration
-import org.slf4j.LoggerFactory
+
+import org.apache.spark.internal.Logging
 
 import sparkdl.comm.CommException
 import sparkdl.comm.ps.PsNode
@@ -19,7 +20,8 @@ import sparkdl.comm.ps.PsNode
  * files, which needs no rank. Requests are carried out in order. A separate thread runs each request that may wait,
  * while this thread keeps reading. So this thread notices when the worker dies, and ends the wait.
  */
-private[bridge] final class BridgeConnection(channel: SocketChannel, node: PsNode, hadoopConf: => Configuration) {
+private[bridge] final class BridgeConnection(channel: SocketChannel, node: PsNode, hadoopConf: => Configuration)
+    extends Logging {
   import BridgeConnection._
 
   private val worker = Executors.newSingleThreadExecutor(operationThread)
@@ -44,7 +46,7 @@ private[bridge] final class BridgeConnection(channel: SocketChannel, node: PsNod
       operations.abort()
       worker.execute { () =>
         try operations.leave()
-        catch { case NonFatal(e) => log.error("A session could not be closed", e) }
+        catch { case NonFatal(e) => logError("A session could not be closed", e) }
       }
       worker.shutdown()
     }
@@ -56,7 +58,7 @@ private[bridge] final class BridgeConnection(channel: SocketChannel, node: PsNod
     val reply = failedPost.getOrElse(attempt(name, request))
     failedPost = None
     try Frames.write(channel, reply)
-    catch { case e: java.io.IOException => log.debug("The worker left before its answer: {}", e.toString) }
+    catch { case e: java.io.IOException => logDebug(s"The worker left before its answer: $e") }
   }
 
   private def attempt(name: String, request: JsonNode): ObjectNode =
@@ -65,7 +67,7 @@ private[bridge] final class BridgeConnection(channel: SocketChannel, node: PsNod
       case e: CommException => refusal(name, e.kind, e.getMessage).put("peer", e.peer)
       case e: IllegalArgumentException => refusal(name, CommException.Protocol, e.getMessage)
       case NonFatal(e) =>
-        log.error("A bridge request failed", e)
+        logError("A bridge request failed", e)
         refusal(name, CommException.Internal, e.toString)
     }
 
@@ -75,7 +77,6 @@ private[bridge] final class BridgeConnection(channel: SocketChannel, node: PsNod
 
 private[bridge] object BridgeConnection {
   val Protocol = 12L
-  private val log = LoggerFactory.getLogger(classOf[BridgeConnection])
 
   private val operationThread: ThreadFactory = task => {
     val thread = new Thread(task, "sparkdl-bridge-operations")

@@ -6,7 +6,7 @@ import com.fasterxml.jackson.databind.JsonNode
 
 import sparkdl.comm.CommException
 import sparkdl.comm.ibatch.{Batch, BatchingSettings, ComputingTimes, DirectionProfile, RankReport}
-import sparkdl.comm.ps.{BlockEncoding, DenseEncoding}
+import sparkdl.comm.ps.{BlockEncoding, DenseEncoding, SessionSettings}
 import sparkdl.comm.transport.ChunkPeer
 
 /**
@@ -73,9 +73,6 @@ private[bridge] object BridgeRequest {
 
   /** Most versions. A version counts 2^32 in the value that reports sums to the worker. */
   private val MostVersions = Int.MaxValue.toLong
-
-  /** Most seconds: thirty years. Their nanoseconds fit a Long. */
-  private val MostSeconds = 1e9
 
   private final case class Operation(posted: Boolean, parse: Fields => BridgeRequest)
 
@@ -144,7 +141,7 @@ private[bridge] object BridgeRequest {
         fields.int("profile_iterations", least = 1),
         fields.amount("replan_drift")
       ),
-      fields.seconds("timeout", MostSeconds)
+      fields.seconds("timeout", SessionSettings.MostSeconds.toDouble)
     )
   }
 

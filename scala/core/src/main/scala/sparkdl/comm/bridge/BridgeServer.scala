@@ -12,7 +12,7 @@ import java.util.concurrent.{ConcurrentHashMap, TimeUnit}
 import scala.jdk.CollectionConverters._
 import scala.util.control.NonFatal
 
-import org.slf4j.LoggerFactory
+import org.apache.spark.internal.Logging
 
 import sparkdl.comm.ps.PsNode
 import sparkdl.comm.transport.ExecutorEnvironment
@@ -22,7 +22,7 @@ import sparkdl.comm.transport.ExecutorEnvironment
  * user can enter. Its path and the token that a worker must send are in a file that only this user can read. The file
  * is in the executor's first block directory, which Python workers find in SPARK_LOCAL_DIRS.
  */
-private[comm] final class BridgeServer(node: PsNode, executor: ExecutorEnvironment) {
+private[comm] final class BridgeServer(node: PsNode, executor: ExecutorEnvironment) extends Logging {
   import BridgeServer._
 
   private val token = {
@@ -43,7 +43,7 @@ private[comm] final class BridgeServer(node: PsNode, executor: ExecutorEnvironme
   // The executor starts even if the sweep fails.
   startThread("sparkdl-bridge-sweep") {
     try SocketDirectory.sweep(directory)
-    catch { case NonFatal(e) => log.warn("Sockets of killed executors could not be removed: {}", e.toString) }
+    catch { case NonFatal(e) => logWarning(s"Sockets of killed executors could not be removed: $e") }
   }
 
   def close(): Unit = {
@@ -76,14 +76,14 @@ private[comm] final class BridgeServer(node: PsNode, executor: ExecutorEnvironme
         case _: ClosedChannelException => ()
         case e: java.io.IOException =>
           // For example, out of file descriptors. An exception that ends a thread would end the executor.
-          log.warn("The bridge cannot accept a connection: {}", e.toString)
+          logWarning(s"The bridge cannot accept a connection: $e")
           Thread.sleep(100)
       }
 
   private def serve(channel: SocketChannel): Unit = {
     connections.add(channel)
     try if (showsToken(channel)) new BridgeConnection(channel, node, executor.hadoopConf).run()
-    catch { case NonFatal(e) => log.warn("A bridge connection ended: {}", e.toString) }
+    catch { case NonFatal(e) => logWarning(s"A bridge connection ended: $e") }
     finally {
       connections.remove(channel)
       channel.close()
@@ -116,5 +116,4 @@ private[comm] object BridgeServer {
   val AdvertisementName = "sparkdl-bridge.json"
   private val TokenBytes = 32
   private val TokenSeconds = 5L
-  private val log = LoggerFactory.getLogger(classOf[BridgeServer])
 }

@@ -1,15 +1,15 @@
 package sparkdl.comm.bridge
 
+import java.net.{StandardProtocolFamily, UnixDomainSocketAddress}
 import java.nio.channels.SocketChannel
 import java.nio.file.{Files, LinkOption, Path, Paths}
 import java.nio.file.attribute.PosixFilePermissions
-import java.net.{StandardProtocolFamily, UnixDomainSocketAddress}
 import java.util.concurrent.TimeUnit
 
-import org.slf4j.LoggerFactory
+import org.apache.spark.internal.Logging
 
 /** Directory of the bridge's socket, which only this user can enter. */
-private[bridge] object SocketDirectory {
+private[bridge] object SocketDirectory extends Logging {
   val SocketName = "bridge"
   private val Prefix = "sparkdl-"
 
@@ -18,7 +18,6 @@ private[bridge] object SocketDirectory {
    * some.
    */
   private val MaxParentBytes = 60
-  private val log = LoggerFactory.getLogger(SocketDirectory.getClass)
 
   /**
    * Return the parent of sockets' directories: the JVM's directory for temporary files, or /tmp if its path is too
@@ -49,7 +48,7 @@ private[bridge] object SocketDirectory {
             Files.deleteIfExists(abandoned)
             Files.deleteIfExists(left)
           }
-        catch { case e: java.io.IOException => log.debug(s"$left stays: $e") }
+        catch { case e: java.io.IOException => logDebug(s"$left stays: $e") }
       }
     finally found.close()
   }

@@ -6,24 +6,15 @@ import java.util.concurrent.{ConcurrentHashMap, LinkedBlockingQueue, ThreadPoolE
 import scala.jdk.CollectionConverters._
 
 import io.netty.handler.timeout.WriteTimeoutHandler
-import org.slf4j.LoggerFactory
 
+import org.apache.spark.internal.Logging
 import org.apache.spark.network.TransportContext
 import org.apache.spark.network.client.{TransportClient, TransportClientBootstrap}
 import org.apache.spark.network.server.NoOpRpcHandler
 import org.apache.spark.network.util.TransportConf
 
 import sparkdl.comm.Clock
-import sparkdl.comm.transport.{
-  Chunk,
-  ChunkFailure,
-  ChunkFetch,
-  ChunkPeer,
-  ChunkTarget,
-  Chunks,
-  MessagePart,
-  PeerMessages
-}
+import sparkdl.comm.transport.{Chunk, ChunkFailure, ChunkFetch, ChunkPeer, ChunkTarget, Chunks, MessagePart, PeerMessages}
 
 /**
  * Client of [[ChunkServer]]s: fetches chunks and sends messages over one connection to each peer. A connection is made
@@ -42,7 +33,8 @@ private[comm] final class ChunkClient(
     clock: Clock,
     onLost: ChunkPeer => Unit
 ) extends Chunks
-    with PeerMessages {
+    with PeerMessages
+    with Logging {
   import ChunkClient._
 
   private val context = new TransportContext(conf, new AnswerHandler, false, true)
@@ -57,7 +49,7 @@ private[comm] final class ChunkClient(
     override def receive(client: TransportClient, message: ByteBuffer): Unit = {
       val channel = client.getChannel
       def refuse(what: String): Unit = {
-        log.warn(s"The connection to ${channel.remoteAddress} is closed: it sent $what")
+        logWarning(s"The connection to ${channel.remoteAddress} is closed: it sent $what")
         channel.close()
       }
       try
@@ -140,7 +132,6 @@ private[comm] final class ChunkClient(
 }
 
 private object ChunkClient {
-  private val log = LoggerFactory.getLogger(classOf[ChunkClient])
 
   /** Threads that open connections. So many peers that do not answer delay connections to others. */
   private val ConnectorThreads = 4

@@ -8,7 +8,6 @@ import sparkdl.comm.transport.{
   ChunkNetwork,
   ChunkPeer,
   ChunkTarget,
-  ChunkTransport,
   MessagePart,
   PeerMessageReceiver
 }

@@ -8,8 +8,8 @@ import scala.jdk.CollectionConverters._
 
 import io.netty.channel.Channel
 import io.netty.handler.timeout.WriteTimeoutHandler
-import org.slf4j.LoggerFactory
 
+import org.apache.spark.internal.Logging
 import org.apache.spark.network.TransportContext
 import org.apache.spark.network.buffer.ManagedBuffer
 import org.apache.spark.network.client.{RpcResponseCallback, TransportClient}
@@ -17,7 +17,7 @@ import org.apache.spark.network.server.{NoOpRpcHandler, RpcHandler, StreamManage
 import org.apache.spark.network.util.TransportConf
 
 import sparkdl.comm.Clock
-import sparkdl.comm.transport.{ChunkPeer, ChunkSource, PeerMessageReceiver}
+import sparkdl.comm.transport.{ChunkPeer, PeerMessageReceiver}
 
 /**
  * Server of chunks, and receiver of messages. A peer that takes no data for longer than `conf` lets connections be
@@ -36,9 +36,7 @@ private[comm] final class ChunkServer(
     source: ChunkSource,
     receiver: PeerMessageReceiver,
     clock: Clock
-) {
-  import ChunkServer._
-
+) extends Logging {
   private val sendingCount = new AtomicInteger
   private val context = new TransportContext(conf, new NoOpRpcHandler)
 
@@ -100,12 +98,8 @@ private[comm] final class ChunkServer(
 
     private def refuse(what: String): Unit = {
       peer = None // later messages may have arrived already
-      log.warn(s"A connection of ${channel.remoteAddress} is closed: it sent $what")
+      logWarning(s"A connection of ${channel.remoteAddress} is closed: it sent $what")
       channel.close()
     }
   }
-}
-
-private object ChunkServer {
-  private val log = LoggerFactory.getLogger(classOf[ChunkServer])
 }

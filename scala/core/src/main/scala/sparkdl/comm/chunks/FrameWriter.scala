@@ -4,8 +4,8 @@ import java.nio.ByteBuffer
 
 import io.netty.buffer.{ByteBuf, Unpooled}
 import io.netty.channel.{Channel, ChannelFuture}
-import org.slf4j.LoggerFactory
 
+import org.apache.spark.internal.Logging
 import org.apache.spark.network.buffer.NioManagedBuffer
 import org.apache.spark.network.protocol.{Message, OneWayMessage}
 
@@ -15,8 +15,7 @@ import org.apache.spark.network.protocol.{Message, OneWayMessage}
  * never throws. If a message cannot be written, the connection is closed, which fails everything that waits for it here
  * and at the peer.
  */
-private[chunks] object FrameWriter {
-  private val log = LoggerFactory.getLogger(getClass)
+private[chunks] object FrameWriter extends Logging {
 
   /**
    * Write a message with its body in one piece.
@@ -56,7 +55,7 @@ private[chunks] object FrameWriter {
       catch { case e: Throwable => channel.newFailedFuture(e) }
     written.addListener { (future: io.netty.util.concurrent.Future[Void]) =>
       if (!future.isSuccess && channel.isOpen) {
-        log.error(s"The connection to ${channel.remoteAddress} is closed: a message could not be written", future.cause)
+        logError(s"The connection to ${channel.remoteAddress} is closed: a message could not be written", future.cause)
         channel.close()
       }
     }

@@ -3,11 +3,14 @@ package sparkdl.comm.chunks
 import java.io.IOException
 import java.nio.ByteBuffer
 import java.nio.channels.ScatteringByteChannel
+import java.util.concurrent.ConcurrentHashMap
 
+import scala.jdk.CollectionConverters._
 import scala.util.control.NonFatal
 
-import org.slf4j.LoggerFactory
+import org.apache.spark.internal.Logging
 
+import sparkdl.comm.Clock
 import sparkdl.comm.transport.{Chunk, ChunkFailure, ChunkFetch, ChunkPeer, ChunkTarget, DirectChunkTarget}
 
 /**
@@ -22,9 +25,8 @@ private[chunks] final class PendingFetch(
     val deadline: Long,
     deadlines: DeadlineTimer,
     onEnd: Option[ChunkFailure] => Unit
-) extends ChunkFetch {
-  import PendingFetch._
-
+) extends ChunkFetch
+    with Logging {
   // Both are null once the fetch is over.
   private var target = into
   private var done = onEnd
@@ -110,13 +112,43 @@ private[chunks] final class PendingFetch(
       deadlines.remove(this)
       // An exception would end the connection, which others share.
       try callback(failure)
-      catch { case NonFatal(e) => log.error(s"$description: the caller's callback failed", e) }
+      catch { case NonFatal(e) => logError(s"$description: the caller's callback failed", e) }
     }
   }
 
   private def description: String = s"chunk ${Wire.request(chunk)} of ${from.host}:${from.port}"
 }
 
-private object PendingFetch {
-  private val log = LoggerFactory.getLogger(classOf[PendingFetch])
+/** Timer that ends fetches at their deadlines. It keeps one or two tasks in the clock, not one for each fetch. */
+private[chunks] final class DeadlineTimer(clock: Clock) {
+  private val pending = ConcurrentHashMap.newKeySet[PendingFetch]
+  private var nextCheck = Long.MaxValue
+
+  /** Fetches in progress. */
+  def count: Int = pending.size
+
+  def add(fetch: PendingFetch): Unit = {
+    pending.add(fetch)
+    synchronized(if (fetch.deadline < nextCheck) checkAt(fetch.deadline))
+  }
+
+  def remove(fetch: PendingFetch): Unit = pending.remove(fetch)
+
+  def foreach(act: PendingFetch => Unit): Unit = pending.forEach(fetch => act(fetch))
+
+  private def checkAt(time: Long): Unit = {
+    clock.after(math.max(0, time - clock.nanoTime))(check())
+    nextCheck = time
+  }
+
+  private def check(): Unit = {
+    val now = clock.nanoTime
+    foreach(fetch => if (fetch.deadline <= now) fetch.expire())
+    synchronized {
+      if (now >= nextCheck) {
+        nextCheck = Long.MaxValue
+        pending.asScala.map(_.deadline).reduceOption(_ min _).foreach(checkAt)
+      }
+    }
+  }
 }

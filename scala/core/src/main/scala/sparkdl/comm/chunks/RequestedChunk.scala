@@ -10,7 +10,7 @@ import io.netty.util.ReferenceCountUtil
 import org.apache.spark.network.buffer.ManagedBuffer
 import org.apache.spark.network.protocol.{StreamFailure, StreamResponse}
 
-import sparkdl.comm.transport.{Chunk, ChunkAnswer, ChunkPeer, ChunkSource}
+import sparkdl.comm.transport.{Chunk, ChunkAnswer, ChunkPeer}
 
 /**
  * Chunk that a peer asked for over `channel`. Its block is open only while a part of it is being sent. It is opened and

@@ -2,7 +2,7 @@ package sparkdl.comm.flow
 
 import java.util.concurrent.atomic.AtomicLong
 
-import org.slf4j.LoggerFactory
+import org.apache.spark.internal.Logging
 
 import sparkdl.comm.Clock
 import sparkdl.comm.transport.{ChunkAnswer, ChunkPeer, MessagePart, OutboundTransfer, PeerMessages}
@@ -21,7 +21,7 @@ private[comm] final class ScheduledSends(
     clock: Clock,
     onLost: ChunkPeer => Unit,
     scheduler: TransferScheduler = new TransferScheduler
-) {
+) extends Logging {
   import ScheduledSends._
 
   private val transfers = new TransferDriver[OutboundTransfer](clock, scheduler)(send)(onFailure)
@@ -55,7 +55,7 @@ private[comm] final class ScheduledSends(
   private def loseAll(connection: AnyRef): Unit = transfers.cancelAll(_.connection == connection)
 
   private def onFailure(outbound: OutboundTransfer, cause: Throwable): Unit = {
-    log.error(s"Sending to ${outbound.to} failed: everything that waits for its connection is dropped", cause)
+    logError(s"Sending to ${outbound.to} failed: everything that waits for its connection is dropped", cause)
     loseAll(outbound.connection)
     onLost(outbound.to)
   }
@@ -69,5 +69,4 @@ private[comm] final class ScheduledSends(
 }
 
 private object ScheduledSends {
-  private val log = LoggerFactory.getLogger(classOf[ScheduledSends])
 }

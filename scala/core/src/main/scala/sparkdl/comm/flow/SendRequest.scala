@@ -31,12 +31,45 @@ private[comm] final case class Urgency(phase: Long, order: Int) extends Ordered[
     if (phase != that.phase) java.lang.Long.compare(phase, that.phase) else Integer.compare(order, that.order)
 }
 
-/** Request to send `bytes` bytes of a block from `offset` on. */
-private[comm] final class ChunkRequest private[flow] (val block: SendRequest, val offset: Long, val bytes: Int) {
-
-  /** Entry in the window of its peer, and in the common window unless that was given back. */
-  private[flow] var peerFlight: Flight = _
-  private[flow] var commonFlight: Option[Flight] = None
-
+/**
+ * Request to send `bytes` bytes of a block from `offset` on.
+ *
+ * @param peerFlight entry in the window of its peer
+ * @param commonFlight entry in the common window, unless that was given back
+ */
+private[comm] final class ChunkRequest private[flow] (
+    val block: SendRequest,
+    val offset: Long,
+    val bytes: Int,
+    private[flow] val peerFlight: Flight,
+    private[flow] var commonFlight: Option[Flight]
+) {
   override def toString: String = s"$bytes bytes at $offset of $block"
+}
+
+/**
+ * Priorities of one fit's phases: its pulls and pushes, which count from 0. A phase takes its number from `next` when
+ * something of it is first sent, after all phases before it. So fits that share `next` take turns, however many steps
+ * each has done.
+ */
+private[comm] final class PhaseNumbers(next: () => Long) {
+  import PhaseNumbers._
+
+  private var last = -1L
+  private var numbers = Vector.empty[Long] // of the last phases
+
+  def apply(phase: Long): Long = synchronized {
+    last = math.max(last, phase - KeptPhases)
+    while (last < phase) {
+      last += 1
+      numbers = (numbers :+ next()).takeRight(KeptPhases)
+    }
+    numbers(numbers.size - 1 - math.min(numbers.size - 1L, last - phase).toInt)
+  }
+}
+
+private object PhaseNumbers {
+
+  /** Phases whose numbers are kept. A rank transfers data of two phases at a time. */
+  private val KeptPhases = 4
 }

@@ -169,9 +169,8 @@ private[comm] final class TransferScheduler private[flow] (newWindow: () => Wind
 
   private def requestChunk(entry: PendingSend, now: Long): ChunkRequest = {
     val peer = peers(entry.block.peer)
-    val request = entry.takeNext(nextBytes(entry))
-    request.peerFlight = peer.window.send(request.bytes, now)
-    request.commonFlight = Some(commonWindow.send(request.bytes, now))
+    val bytes = nextBytes(entry)
+    val request = entry.takeNext(bytes, peer.window.send(bytes, now), commonWindow.send(bytes, now))
     peer.recordRequest(request, now)
     longestWaiting -= entry
     if (entry.isFullyRequested) peer.waiting -= entry else longestWaiting += entry // behind the others

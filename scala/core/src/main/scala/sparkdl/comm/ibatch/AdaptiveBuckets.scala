@@ -46,7 +46,7 @@ private[comm] final class AdaptiveBuckets(settings: BatchingSettings, traffic: T
    * @throws IllegalArgumentException if a report is not valid
    */
   def replan(reports: Seq[RankReport]): Option[(IndexedSeq[Batch], IndexedSeq[Batch])] = {
-    val seconds = ProfileAgreement.medianSeconds(reports.flatMap(_.seconds))
+    val seconds = RecentSteps.median(reports.flatMap(_.seconds))
     val made = (runningTrial, seconds) match {
       case (Some(autotuner), Some(taken)) => tune(autotuner, taken)
       case _ => planFrom(reports, seconds)
@@ -116,7 +116,7 @@ private[comm] final class AdaptiveBuckets(settings: BatchingSettings, traffic: T
     val isFirst = !directions.exists(_.isMeasured)
     val before = (pulls, pushes)
     def learn(batches: DirectionBatches, found: Seq[DirectionProfile]): Boolean =
-      ProfileAgreement.agree(found).exists(batches.learn(_, settings.replanDrift))
+      DirectionProfile.agree(found).exists(batches.learn(_, settings.replanDrift))
     val learned = Seq(learn(pull, reports.flatMap(_.pull)), learn(push, reports.flatMap(_.push)))
     val changed = learned.contains(true)
     if (changed && sharesNetwork) {

@@ -32,7 +32,7 @@ private[ibatch] final class DirectionBatches(
    * if so.
    */
   def learn(now: DirectionProfile, drift: Double): Boolean = {
-    val changed = measured.forall(ProfileAgreement.drift(_, now) > drift)
+    val changed = measured.forall(now.drift(_) > drift)
     if (changed) measured = Some(now)
     changed
   }

@@ -30,9 +30,9 @@ private[comm] final case class BatchTimes(
  * batch before it is computed.
  *
  *   S_k = k T_s + T_t[1..l_k]                     batch k has arrived
- *   F_k = max(F_{k-1}, S_k) + C[l_{k-1}+1..l_k]   batch k is computed, F_0 = 0; F_N is the plan's time
+ *   F_k = max(F_{k-1}, S_k) + C[l_{k-1}+1..l_k]   batch k is computed; F_0 = 0
  *
- * Written out, F_N is the largest S_k + C[l_{k-1}+1..L] over all k. It is computed by this formula everywhere, so that
+ * F_N is the plan's time. Written out, it is the largest S_k + C[l_{k-1}+1..L] over all k. It is computed by this formula everywhere, so that
  * plans with equal times compare as equal.
  */
 private[comm] final class Pipeline(val profile: Profile) {
@@ -65,4 +65,34 @@ private[comm] final class Pipeline(val profile: Profile) {
       BatchTimes(before.transferEnd, arrived, begin, begin + compute(batch.first - 1, batch.last))
     }
     .tail
+}
+
+/** Direction in which layers travel. */
+private[ibatch] sealed abstract class Direction(val name: String, plural: String) {
+
+  /** Return a count of batches as text, for example "7 pulls". */
+  def count(batches: Int): String = s"$batches ${if (batches == 1) name else plural}"
+
+  /** Put values in the order of the layers into the order of transfer. */
+  def inTransferOrder[T](layers: IndexedSeq[T]): IndexedSeq[T]
+}
+
+private[ibatch] object Direction {
+  case object Pull extends Direction("pull", "pulls") {
+    override def inTransferOrder[T](layers: IndexedSeq[T]): IndexedSeq[T] = layers
+  }
+
+  /** Gradients, which backward makes for the last layer first. */
+  case object Push extends Direction("push", "pushes") {
+    override def inTransferOrder[T](layers: IndexedSeq[T]): IndexedSeq[T] = layers.reverse
+  }
+
+  /**
+   * Return the direction of this name.
+   *
+   * @throws IllegalArgumentException if there is none
+   */
+  def apply(name: String): Direction = Seq(Pull, Push)
+    .find(_.name == name)
+    .getOrElse(throw new IllegalArgumentException(s"direction=$name does not exist: set pull or push"))
 }

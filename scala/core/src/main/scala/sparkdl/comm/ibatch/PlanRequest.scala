@@ -1,9 +1,15 @@
 package sparkdl.comm.ibatch
 
-import com.fasterxml.jackson.databind.JsonNode
+import java.io.PrintStream
+import java.nio.charset.StandardCharsets.UTF_8
+
+import scala.io.Source
+
+import com.fasterxml.jackson.core.JsonProcessingException
+import com.fasterxml.jackson.databind.{JsonNode, ObjectMapper}
 import com.fasterxml.jackson.databind.node.ObjectNode
 
-import sparkdl.comm.Clock
+import sparkdl.comm.{Clock, SystemClock}
 
 /**
  * Request for a plan, and its answer, in JSON.
@@ -117,5 +123,26 @@ private[comm] object PlanRequest {
   private def wholeNumber(value: JsonNode): Long = {
     require(value.isIntegralNumber, s"bytes=$value in a profile: expected whole numbers")
     value.asLong
+  }
+}
+
+/**
+ * Program that answers each line of standard input, a [[PlanRequest]], with a line. Its `error` says why there is no
+ * plan. It needs no Spark.
+ */
+object PlanMain {
+  def main(arguments: Array[String]): Unit = {
+    val mapper = new ObjectMapper
+    val out = new PrintStream(System.out, false, UTF_8)
+    Source.fromInputStream(System.in, UTF_8.name).getLines().foreach { line =>
+      val reply = mapper.createObjectNode()
+      try PlanRequest.answer(mapper.readTree(line), reply, SystemClock)
+      catch {
+        case e: JsonProcessingException => reply.put("error", s"not JSON: ${e.getOriginalMessage}")
+        case e: IllegalArgumentException => reply.put("error", e.getMessage.stripPrefix("requirement failed: "))
+      }
+      out.println(mapper.writeValueAsString(reply))
+    }
+    out.flush()
   }
 }

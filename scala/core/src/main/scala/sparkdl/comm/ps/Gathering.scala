@@ -12,7 +12,7 @@ private[comm] final class Gathering private[ps] (
     world: Int,
     timeoutSeconds: Double,
     clock: Clock,
-    incoming: IncomingBlocks,
+    inbox: Inbox,
     outgoing: OutgoingBlocks
 ) {
   import Gathering._
@@ -21,19 +21,19 @@ private[comm] final class Gathering private[ps] (
 
   /** Send this rank's `part`, of at most [[MostBytes]], to the others, without waiting. */
   def begin(part: Array[Byte]): Round = {
-    incoming.checkNotFailed()
+    inbox.checkNotFailed()
     require(part.length <= MostBytes, s"the part to gather has ${part.length} bytes: at most $MostBytes are allowed")
     rounds += 1
-    incoming.onContribution(Contribution(job, rank, rank, rounds, part))
+    inbox.onContribution(Contribution(job, rank, rank, rounds, part))
     outgoing.contribute(rounds, part)
     val number = rounds
     new Round(() => parts(number))
   }
 
   private def parts(round: Long): IndexedSeq[Array[Byte]] = {
-    val arriving = (0 until world).map(incoming.contribution(round, _))
+    val arriving = (0 until world).map(inbox.contribution(round, _))
     val deadline = clock.nanoTime + (timeoutSeconds * 1e9).toLong
-    incoming.await(CompletableFuture.allOf(arriving: _*), deadline) {
+    inbox.await(CompletableFuture.allOf(arriving: _*), deadline) {
       val missing = arriving.indexWhere(!_.isDone)
       new CommException(
         CommException.Deadline,
@@ -42,7 +42,7 @@ private[comm] final class Gathering private[ps] (
         missing
       )
     }
-    incoming.forgetRound(round)
+    inbox.forgetRound(round, world)
     arriving.map(_.join())
   }
 }

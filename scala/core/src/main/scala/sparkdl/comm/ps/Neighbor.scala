@@ -2,60 +2,12 @@ package sparkdl.comm.ps
 
 import java.io.IOException
 import java.nio.ByteBuffer
-import java.nio.charset.StandardCharsets.UTF_8
-import java.nio.file.{Files, Path}
 
 import scala.collection.mutable
-import scala.util.Try
 
-import org.slf4j.LoggerFactory
+import org.apache.spark.internal.Logging
 
 import sparkdl.comm.CommException
-
-/**
- * Message in which rank `from` tells rank `to` where its memory is. It is encoded as a [[MessageHead]] and the two
- * texts, each after its length.
- *
- * @param host as [[SegmentOffer.thisHost]]
- * @param path of the open memory file of `from`'s worker
- */
-private[comm] final case class SegmentOffer(job: Long, to: Int, from: Int, host: String, path: String) {
-  def encode: Array[Byte] = {
-    val texts = Seq(host, path).map(_.getBytes(UTF_8))
-    MessageHead(job, to, from, SegmentOffer.Kind).encode(texts.map(4 + _.length).sum) { body =>
-      texts.foreach(text => body.putInt(text.length).put(text))
-    }
-  }
-}
-
-private[comm] object SegmentOffer {
-  val Kind: Byte = 2
-
-  /** Decode a message; return None if it is not an offer. */
-  def decode(message: ByteBuffer): Option[SegmentOffer] =
-    MessageHead.decode(message, Set(Kind), leastBody = 0) { (head, body) =>
-      for (host <- text(body); path <- text(body) if !body.hasRemaining)
-        yield SegmentOffer(head.job, head.to, head.from, host, path)
-    }
-
-  private def text(body: ByteBuffer): Option[String] = Try {
-    val length = body.getInt()
-    require(length <= body.remaining)
-    val bytes = new Array[Byte](length)
-    body.get(bytes)
-    new String(bytes, UTF_8)
-  }.toOption
-
-  /**
-   * Identity of this host: its boot, PID namespace and network namespace. Processes with the same identity see each
-   * other's memory files. One machine that emulates several hosts has several identities. None if it is unknown.
-   */
-  lazy val thisHost: Option[String] = Try {
-    val boot = Files.readString(Path.of("/proc/sys/kernel/random/boot_id")).trim
-    val spaces = Seq("pid", "net").map(space => Files.readSymbolicLink(Path.of(s"/proc/self/ns/$space")))
-    (boot +: spaces).mkString(" ")
-  }.toOption
-}
 
 /** Memory of another rank on this host, and the blocks in it. */
 private[ps] final class Neighbor(segment: Segment, map: SegmentMap) {
@@ -73,9 +25,7 @@ private[ps] final class Neighbor(segment: Segment, map: SegmentMap) {
 }
 
 /** Other ranks on this host whose memory can be read. */
-private[ps] final class Neighbors(job: Long) {
-  import Neighbors._
-
+private[ps] final class Neighbors(job: Long) extends Logging {
   private var layout = Option.empty[Int => SegmentMap]
   private var early = Seq.empty[SegmentOffer] // from ranks that know their peers before this one does
   private val mapped = mutable.Map.empty[Int, Option[Neighbor]]
@@ -112,17 +62,13 @@ private[ps] final class Neighbors(job: Long) {
 
   private def map(offer: SegmentOffer, layout: SegmentMap): Option[Neighbor] =
     try {
-      val segment = MappedSegment.read(offer.path, layout.bytes)
+      val segment = Segment.read(offer.path, layout.bytes)
       val isTheirs = layout.isOwned(segment, job)
       if (!isTheirs) segment.close()
       if (isTheirs) Some(new Neighbor(segment, layout)) else None
     } catch {
       case e @ (_: IOException | _: CommException) =>
-        log.info("The memory of rank {}, on this host, cannot be read: {}", offer.from, e.toString)
+        logInfo(s"The memory of rank ${offer.from}, on this host, cannot be read: $e")
         None
     }
-}
-
-private object Neighbors {
-  private val log = LoggerFactory.getLogger(classOf[Neighbors])
 }

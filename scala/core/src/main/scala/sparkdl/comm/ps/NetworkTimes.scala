@@ -3,6 +3,33 @@ package sparkdl.comm.ps
 import sparkdl.comm.ibatch.{DirectionProfile, RecentSteps}
 
 /**
+ * Data that an operation waited for. A bucket is the parameters, or the gradients, of layers that travel together.
+ *
+ * @param bytes that other executors sent for it.
+ * @param buckets times of the blocks of each bucket
+ * @param aggregateSeconds wait for a sum after the last byte arrived
+ * @param sum time in which the gradients were added up
+ */
+private[comm] final case class Transfer(
+    bytes: Long,
+    buckets: Seq[Seq[BlockTimes]],
+    aggregateSeconds: Double = 0,
+    sum: Option[Span] = None
+)
+
+/**
+ * Times when a block of rank `from` was requested, and when its first and its last byte arrived. They are nanoseconds
+ * of System.nanoTime, which is the clock of Python's time.perf_counter. Nobody requests an inline block, so its
+ * `requested` is its `firstByte`.
+ *
+ * @param bytes of the block
+ */
+private[comm] final case class BlockTimes(from: Int, requested: Long, firstByte: Long, lastByte: Long, bytes: Long)
+
+/** Begin and end of an action, in nanoseconds of System.nanoTime. */
+private[comm] final case class Span(begun: Long, ended: Long)
+
+/**
  * Measurements of transfers in the last `steps` steps.
  *
  * Buckets overlap: one is requested while the bucket before it still arrives. So the transfer time of a step is the
@@ -33,7 +60,7 @@ private[ps] final class NetworkTimes(steps: Int) {
     summing = 0
     val blocks = buckets.flatten
     if (blocks.nonEmpty) {
-      startups.add(RecentSteps.median(idleStartups(buckets)))
+      RecentSteps.median(idleStartups(buckets)).foreach(startups.add)
       leastGap(blocks).foreach(gaps.add)
       perByte.add(union(blocks) / blocks.map(_.bytes).sum)
     }
@@ -47,30 +74,24 @@ private[ps] final class NetworkTimes(steps: Int) {
    * @param update seconds per step
    */
   def profile(compute: IndexedSeq[Double], update: Double): Option[DirectionProfile] =
-    if (perByte.isEmpty) None
-    else {
-      val startup = RecentSteps.median(startups.values)
-      val gap = if (gaps.isEmpty) None else Some(math.min(startup, RecentSteps.median(gaps.values)))
-      Some(DirectionProfile(
-        compute,
-        startup,
-        RecentSteps.median(perByte.values),
-        gap,
-        RecentSteps.median(sums.values),
-        update
-      ))
+    for {
+      startup <- RecentSteps.median(startups.values)
+      perByte <- RecentSteps.median(perByte.values)
+    } yield {
+      val gap = RecentSteps.median(gaps.values).map(math.min(startup, _))
+      DirectionProfile(compute, startup, perByte, gap, RecentSteps.median(sums.values).getOrElse(0.0), update)
     }
 }
 
 private object NetworkTimes {
-  private def idleStartups(buckets: Seq[Seq[BlockTimes]]): IndexedSeq[Double] = {
+  private def idleStartups(buckets: Seq[Seq[BlockTimes]]): Seq[Double] = {
     var idleFrom = Long.MinValue
     buckets.flatMap { blocks =>
       val first = blocks.minBy(_.firstByte)
       val found = if (first.requested >= idleFrom) Some((first.firstByte - first.requested) / 1e9) else None
       idleFrom = math.max(idleFrom, blocks.map(_.lastByte).max)
       found
-    }.toIndexedSeq
+    }
   }
 
   /**

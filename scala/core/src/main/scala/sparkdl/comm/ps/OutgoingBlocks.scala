@@ -2,27 +2,26 @@ package sparkdl.comm.ps
 
 import java.nio.ByteBuffer
 
-import sparkdl.comm.flow.Urgency
+import sparkdl.comm.flow.{PhaseNumbers, Urgency}
 import sparkdl.comm.transport.ChunkPeer
 
-/** Outgoing blocks of one rank. A notice announces each block, or contains it if the block is small. */
-private[ps] final class OutgoingBlocks(job: Long, rank: Int, node: PsNode, urgencies: BlockUrgencies) {
+/**
+ * Outgoing blocks of one rank. A notice announces each block, or contains it if the block is small.
+ *
+ * @param peers by rank
+ * @param inlineFrom the first version whose small blocks travel inside their notices
+ */
+private[ps] final class OutgoingBlocks(
+    job: Long,
+    rank: Int,
+    node: PsNode,
+    peers: IndexedSeq[ChunkPeer],
+    inlineFrom: Long
+) {
+  private val urgencies = new BlockUrgencies(node)
   private val published = new PublishedBlocks(job, node.blocks, node.served)
-  private var addresses = Map.empty[Int, ChunkPeer]
-  private var ranks = Map.empty[ChunkPeer, Int] // one of each executor
-  private var inlineFrom = 0L
-
-  /**
-   * Set the peers.
-   *
-   * @param peers by rank
-   * @param inlineFrom the first version whose small blocks travel inside their notices
-   */
-  def open(peers: IndexedSeq[ChunkPeer], inlineFrom: Long): Unit = {
-    this.inlineFrom = inlineFrom
-    addresses = peers.indices.filter(_ != rank).map(other => other -> peers(other)).toMap
-    ranks = addresses.map(_.swap)
-  }
+  private val addresses = peers.indices.filter(_ != rank).map(other => other -> peers(other)).toMap
+  private val ranks = addresses.map(_.swap) // one of each executor
 
   /** Tell the other ranks where this rank's memory is. */
   def offer(path: String): Unit = SegmentOffer.thisHost.foreach { host =>
@@ -88,4 +87,28 @@ private[ps] final class OutgoingBlocks(job: Long, rank: Int, node: PsNode, urgen
     block.foreach(chunk => copied.put(chunk.duplicate))
     copied.flip()
   }
+}
+
+/**
+ * Priorities of the blocks that one rank serves to the others.
+ *
+ * Parameters of a version come before its gradients, and its gradients before the parameters of the next version. So a
+ * rank that is behind gets the data that lets it catch up. The others' gradients are of no use to it before its own.
+ */
+private[ps] final class BlockUrgencies(node: PsNode) {
+  private val phases = new PhaseNumbers(() => node.nextPhase())
+
+  /** Return the priority of parameters. Forward needs the first layers first. */
+  def parameters(version: Long, slice: ShardSlice): Urgency = Urgency(phases(2 * version), slice.firstLayer)
+
+  /**
+   * Return the priority of gradients. Backward makes the last layers first, and the optimizer takes them in that order.
+   */
+  def gradients(version: Long, slice: ShardSlice): Urgency = Urgency(phases(2 * version + 1), -slice.firstLayer)
+}
+
+private[ps] object BlockUrgencies {
+
+  /** Priority of messages that belong to no block. They are small and rare. */
+  val OfMessages: Urgency = Urgency(0, 0)
 }

@@ -1,22 +1,15 @@
 package sparkdl.comm.ps
 
 import java.nio.ByteBuffer
-import java.util.concurrent.{
-  CompletableFuture,
-  ConcurrentHashMap,
-  ExecutorService,
-  Executors,
-  ThreadFactory,
-  TimeUnit,
-  TimeoutException
-}
+import java.util.concurrent.{CompletableFuture, ConcurrentHashMap, ExecutorService, Executors, ThreadFactory, TimeUnit, TimeoutException}
 import java.util.concurrent.atomic.{AtomicInteger, AtomicLong}
 
 import scala.jdk.CollectionConverters._
 import scala.util.control.NonFatal
 
 import com.codahale.metrics.{Gauge, MetricRegistry}
-import org.slf4j.LoggerFactory
+
+import org.apache.spark.internal.Logging
 
 import sparkdl.comm.{Clock, CommConf, CommException, SystemClock}
 import sparkdl.comm.flow.{Fetcher, ScheduledSends}
@@ -29,7 +22,8 @@ private[comm] final class PsNode(
     registry: MetricRegistry,
     private[comm] val clock: Clock = SystemClock,
     threads: Option[ExecutorService] = None
-) extends PeerMessageReceiver {
+) extends PeerMessageReceiver
+    with Logging {
   import PsNode._
 
   private val sessions = new ConcurrentHashMap[(Long, Int), PsSession]
@@ -122,7 +116,7 @@ private[comm] final class PsNode(
         try attempt
         catch {
           case NonFatal(e) =>
-            log.warn("The blocks of an ended session could not be removed; retrying: {}", e.toString)
+            logWarning(s"The blocks of an ended session could not be removed; retrying: $e")
             false
         }
       if (done) lingeringBytes.addAndGet(-bytes) else again()
@@ -138,13 +132,13 @@ private[comm] final class PsNode(
     def deliver(job: Long, to: Int)(take: PsSession => Unit): Unit = session(job, to).foreach(take)
     Notice
       .decode(message)
-      .map(notice => deliver(notice.job, notice.to)(_.incoming.onNotice(notice)))
+      .map(notice => deliver(notice.job, notice.to)(_.inbox.onNotice(notice)))
       .orElse(SegmentOffer.decode(message).map(offer =>
-        deliver(offer.job, offer.to)(_.incoming.neighbors.onOffer(offer))
+        deliver(offer.job, offer.to)(_.neighbors.onOffer(offer))
       ))
-      .orElse(Contribution.decode(message).map(part => deliver(part.job, part.to)(_.incoming.onContribution(part))))
+      .orElse(Contribution.decode(message).map(part => deliver(part.job, part.to)(_.inbox.onContribution(part))))
       .orElse(PeerFailed.decode(message).map(failure => deliver(failure.job, failure.to)(_.onPeerFailed(failure))))
-      .getOrElse(log.warn("Dropping a message of {} bytes that this version does not know", message.remaining))
+      .getOrElse(logWarning(s"Dropping a message of ${message.remaining} bytes that this version does not know"))
   }
 
   override def onRequest(answer: ChunkAnswer): Unit = {
@@ -167,7 +161,7 @@ private[comm] final class PsNode(
       completeIfAllLeft()
     }
     try clock.await(allLeft, clock.nanoTime + TimeUnit.SECONDS.toNanos(CloseSeconds))
-    catch { case _: TimeoutException => log.warn("{} ranks did not leave within {} s", sessions.size, CloseSeconds) }
+    catch { case _: TimeoutException => logWarning(s"${sessions.size} ranks did not leave within $CloseSeconds s") }
     pool.shutdownNow()
     closeNetwork()
   }
@@ -176,7 +170,6 @@ private[comm] final class PsNode(
 private[comm] object PsNode {
   private val IdleSeconds = 30L
   private val CloseSeconds = 5L
-  private val log = LoggerFactory.getLogger(classOf[PsNode])
 
   private final case class Links(network: ChunkNetwork, fetcher: Fetcher, sender: ScheduledSends)
 
@@ -188,4 +181,13 @@ private[comm] object PsNode {
       thread
     }
   }
+}
+
+/** Entries of the plugin in Spark's metric registry, summed over the ranks of an executor. */
+private[ps] final class PsMetrics(registry: MetricRegistry) {
+  val pulledBytes = registry.counter("ps.pull.bytes")
+  val pushedBytes = registry.counter("ps.push.bytes")
+  val pullTime = registry.timer("ps.pull.time")
+  val pushTime = registry.timer("ps.push.time")
+  val aggregateTime = registry.timer("ps.aggregate.time")
 }

@@ -5,12 +5,13 @@ import java.util.concurrent.ConcurrentHashMap
 
 import scala.jdk.CollectionConverters._
 
-import org.slf4j.LoggerFactory
+import org.apache.spark.internal.Logging
 
-import sparkdl.comm.transport.Blocks
+import sparkdl.comm.flow.Urgency
+import sparkdl.comm.transport.{Blocks, ChunkPeer}
 
 /** Blocks that one rank has published and not retired. */
-private[ps] final class PublishedBlocks(job: Long, blocks: Blocks, served: ServedBlocks) {
+private[ps] final class PublishedBlocks(job: Long, blocks: Blocks, served: ServedBlocks) extends Logging {
   import PublishedBlocks._
 
   private val names = new ConcurrentHashMap[Label, Set[String]]
@@ -34,12 +35,10 @@ private[ps] final class PublishedBlocks(job: Long, blocks: Blocks, served: Serve
     served.add(job, name, as)
     if (!warnedOfSpill && blocks.status(job, name).exists { case (_, disk) => disk > 0 }) {
       warnedOfSpill = true
-      log.warn(
-        "Spark has no free storage memory for block {} of {} bytes and keeps it on disk, which makes every iteration slower:" +
+      logWarning(
+        s"Spark has no free storage memory for block $name of $bytes bytes and keeps it on disk, which makes every iteration slower:" +
           " set spark.memory.offHeap.enabled=true and spark.memory.offHeap.size (blocks of a rank take as much as the" +
-          " model), raise spark.executor.memory, or unpersist what is cached",
-        name,
-        bytes
+          " model), raise spark.executor.memory, or unpersist what is cached"
       )
     }
   }
@@ -74,5 +73,38 @@ private[ps] final class PublishedBlocks(job: Long, blocks: Blocks, served: Serve
 
 private[ps] object PublishedBlocks {
   private final case class Label(kind: Notice.Kind, version: Long)
-  private val log = LoggerFactory.getLogger(classOf[PublishedBlocks])
+}
+
+/** Priorities of the blocks that the ranks of this executor serve, by job and name. */
+private[ps] final class ServedBlocks {
+  import ServedBlocks._
+
+  private val priorities = new ConcurrentHashMap[(Long, String), Priority]
+
+  def add(job: Long, name: String, block: Priority): Unit = priorities.put((job, name), block)
+
+  def remove(job: Long, name: String): Unit = priorities.remove((job, name))
+
+  /** Return the priority of a block; any priority if it is not served. */
+  def apply(job: Long, name: String): Priority = priorities.getOrDefault((job, name), Unknown)
+}
+
+private[ps] object ServedBlocks {
+
+  /**
+   * Priority of a block.
+   *
+   * @param turn position among equally urgent blocks, by the peer that asks; see [[sparkdl.comm.flow.SendRequest]]
+   */
+  final case class Priority(urgency: Urgency, turn: ChunkPeer => Int)
+
+  private val Unknown = Priority(BlockUrgencies.OfMessages, _ => 0)
+}
+
+/** Names of blocks, made of shard, bucket and version. The block bridge adds the job. */
+private[ps] object BlockNames {
+  def parameters(server: Int, bucket: Int, version: Long): String = s"sparkdl_p_${server}_${bucket}_$version"
+
+  def gradients(worker: Int, server: Int, bucket: Int, version: Long): String =
+    s"sparkdl_g_${worker}_${server}_${bucket}_$version"
 }

@@ -11,7 +11,7 @@ import org.scalatest.funsuite.AnyFunSuite
 import org.apache.spark.network.buffer.{ManagedBuffer, NioManagedBuffer}
 import org.apache.spark.network.protocol.StreamFailure
 
-import sparkdl.comm.transport.{Chunk, ChunkPeer, ChunkSource, MessagePart}
+import sparkdl.comm.transport.{Chunk, ChunkPeer, MessagePart}
 
 /** Tests of chunks that cannot be read and messages that cannot be written. */
 class RequestedChunkSpec extends AnyFunSuite {

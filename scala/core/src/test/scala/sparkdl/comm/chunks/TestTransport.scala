@@ -13,7 +13,7 @@ import org.apache.spark.network.sasl.SecretKeyHolder
 import org.apache.spark.network.server.TransportServerBootstrap
 import org.apache.spark.network.util.{MapConfigProvider, TransportConf}
 
-import sparkdl.comm.transport.{Chunk, ChunkAnswer, ChunkPeer, ChunkTransport, PeerMessageReceiver}
+import sparkdl.comm.transport.{Chunk, ChunkAnswer, ChunkPeer, PeerMessageReceiver}
 
 /**
  * Transport that serves blocks of memory, without Spark's environment.

@@ -69,7 +69,7 @@ class BlockEncodingSpec extends AnyFunSuite {
       val layout = new ShardLayout(IndexedSeq(5000L, 17L, 20000L, 3L), 2)
       val shape = layout.wholeBlock(1)
       val count = layout.total.toInt
-      val memory = Memory.allocate(count * 16L)
+      val memory = Segment.allocate(count * 16L)
       memory.putFloats(0, Array.tabulate(count)(_ / 8f), count)
       val staging = count * 4L
       half.encode(memory, _.start * 4, shape, staging)
@@ -110,7 +110,7 @@ class BlockEncodingSpec extends AnyFunSuite {
       val layout = new ShardLayout(IndexedSeq(5000L, 17L, 20000L), 1)
       val shape = layout.wholeBlock(0)
       val count = layout.total.toInt
-      val memory = Memory.allocate(count * 32L)
+      val memory = Segment.allocate(count * 32L)
       def vector(number: Int)(range: ElementRange): Long = number * count * 4L + range.start * 4
       def read(number: Int): Array[Float] = {
         val elements = new Array[Float](count)
@@ -143,7 +143,7 @@ class BlockEncodingSpec extends AnyFunSuite {
 
   /** Return the shape of one layer on one server, and memory for it. */
   private def oneLayer(count: Int): (BlockShape, Segment) =
-    (new ShardLayout(IndexedSeq(count.toLong), 1).wholeBlock(0), Memory.allocate(count * 32L))
+    (new ShardLayout(IndexedSeq(count.toLong), 1).wholeBlock(0), Segment.allocate(count * 32L))
 
   private def encoded(memory: Segment, shape: BlockShape, elements: Array[Float], at: Long): ByteRange = {
     memory.putFloats(0, elements, elements.length)

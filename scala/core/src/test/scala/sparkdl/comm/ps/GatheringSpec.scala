@@ -84,16 +84,16 @@ class GatheringSpec extends AnyFunSuite {
       val batches = IndexedSeq(Batch(1, 2))
       val memories = ranks.map { rank =>
         val map = new SegmentMap(layout, rank.rank, Encodings(Fp32))
-        val memory = AllocatedSegment(map.bytes)
+        val memory = Segment.allocate(map.bytes)
         memory.putFloats(map.gradients, Array.fill(layout.total.toInt)(rank.rank + 1f), layout.total.toInt)
         rank.attach(memory, batches, batches)
         map -> memory
       }
-      assert(ranks.map(_.countSummed(0)) === Seq(0, 0, 0))
-      ranks.foreach(_.push(0, 0))
-      ranks.foreach(_.collect(0, 0))
-      assert(ranks.map(_.countSummed(0)) === Seq(1, 1, 1))
-      assert(ranks.map(_.countSummed(1)) === Seq(0, 0, 0))
+      assert(ranks.map(_.transfers.countSummed(0)) === Seq(0, 0, 0))
+      ranks.foreach(_.transfers.push(0, 0))
+      ranks.foreach(_.transfers.collect(0, 0))
+      assert(ranks.map(_.transfers.countSummed(0)) === Seq(1, 1, 1))
+      assert(ranks.map(_.transfers.countSummed(1)) === Seq(0, 0, 0))
       memories.foreach { case (map, memory) =>
         val sums = map.shard.flatMap { range =>
           val values = new Array[Float](range.count.toInt + 1)

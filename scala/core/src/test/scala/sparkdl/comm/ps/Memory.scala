@@ -1,15 +1,7 @@
 package sparkdl.comm.ps
 
-import java.nio.{ByteBuffer, ByteOrder}
-
-/** Segments without a Python worker. */
+/** Memory files of other processes, as Python workers have them. */
 object Memory {
-
-  /** Return a segment of this JVM's own memory. */
-  def allocate(bytes: Long): Segment = {
-    val buffer = ByteBuffer.allocateDirect(bytes.toInt).order(ByteOrder.nativeOrder)
-    new BufferSegment(Array(buffer), Int.MaxValue.toLong) { override protected def release(): Unit = () }
-  }
 
   /** Run `body` with the path of another process's memory file, as a worker has one. */
   def withPath[T](bytes: Long, seals: String = "F_SEAL_SHRINK F_SEAL_GROW F_SEAL_SEAL")(body: String => T): T = {

@@ -43,8 +43,8 @@ class PsSessionSpec extends AnyFunSuite {
     private val batches =
       if (byLayer) map.layout.layers.indices.map(layer => Batch(layer + 1, layer + 1))
       else IndexedSeq(Batch(1, map.layout.layers.size))
-    session.attach(path, batches, batches)
-    private val memory = MappedSegment.map(path, map.bytes)
+    val transfers: BucketTransfers = session.attach(path, batches, batches)
+    private val memory = Segment.map(path, map.bytes)
     def write(offset: Long, value: Float): Unit =
       memory.putFloats(offset, Array.fill(map.layout.total.toInt)(value), map.layout.total.toInt)
     def read(offset: Long): Set[Float] = {
@@ -117,16 +117,16 @@ class PsSessionSpec extends AnyFunSuite {
   private def iterate(workers: IndexedSeq[Worker]): Unit = {
     workers.zip(Seq(1f, 2f)).foreach { case (worker, gradient) =>
       worker.write(worker.map.gradients, gradient)
-      worker.session.push(0, 0)
-      worker.session.prefetch(1)
+      worker.transfers.push(0, 0)
+      worker.transfers.prefetch(1)
     }
-    val collected = workers.map(_.session.collect(0, 0))
+    val collected = workers.map(_.transfers.collect(0, 0))
     workers.foreach { worker =>
       assert(worker.read(worker.map.gradients) === Set(1f + worker.map.rank, 3f))
       worker.write(worker.map.parameters(1), -3f * (worker.map.rank + 1))
     }
-    workers.foreach(_.session.publish(1, 0))
-    val pulled = workers.map(_.session.pull(1, 0))
+    workers.foreach(_.transfers.publish(1, 0))
+    val pulled = workers.map(_.transfers.pull(1, 0))
     workers.foreach(worker => assert(worker.read(worker.map.parameters(1)) === Set(-3f, -6f)))
     (pulled ++ collected).zip(workers ++ workers).foreach { case (transfer, worker) =>
       val shard = worker.map.shard.map(_.count).sum * 4
@@ -147,9 +147,9 @@ class PsSessionSpec extends AnyFunSuite {
   /** Pull the initial parameters, which an encoding other than fp32 needs. */
   private def pullFirst(workers: IndexedSeq[Worker]): Unit = {
     workers.foreach(worker => worker.writeShard(0.5f * (worker.map.rank + 1)))
-    workers.foreach(_.session.publish(0, 0))
-    workers.foreach(_.session.prefetch(0))
-    workers.foreach(_.session.pull(0, 0))
+    workers.foreach(_.transfers.publish(0, 0))
+    workers.foreach(_.transfers.prefetch(0))
+    workers.foreach(_.transfers.pull(0, 0))
     workers.foreach(worker => assert(worker.read(worker.map.parameters(0)) === Set(0.5f, 1f)))
   }
 
@@ -166,11 +166,11 @@ class PsSessionSpec extends AnyFunSuite {
       withWorkers(Seq(40000L), pullsAhead = false, profileIterations = steps) { workers =>
         clock.tickNanos = 1
         iterate(workers)
-        val found = workers.head.session.report(computing)
+        val found = workers.head.transfers.report(computing)
         assert(found.seconds === Some(4.0))
         assert(found.pull.map(_.compute) === steps.map(_ => IndexedSeq(1.0)))
         assert(found.push.map(push => (push.compute, push.update)) === steps.map(_ => (IndexedSeq(2.0), 0.25)))
-        assert(workers.head.session.report(computing.copy(forward = None)).pull === None)
+        assert(workers.head.transfers.report(computing.copy(forward = None)).pull === None)
       }
   }
 
@@ -180,7 +180,7 @@ class PsSessionSpec extends AnyFunSuite {
       clock.tickNanos = 1
       iterate(workers)
       assert(executors.map(_.served.get) === Seq(2, 2))
-      val found = workers.head.session.report(computing)
+      val found = workers.head.transfers.report(computing)
       assert(found.pull.exists(_.startup > 0) && found.push.exists(_.startup > 0))
     }
     withWorkers(Seq(1600L), pullsAhead = false, profileIterations = Some(0)) { workers =>
@@ -213,13 +213,13 @@ class PsSessionSpec extends AnyFunSuite {
         workers =>
           val buckets = 0 until 3
           workers.foreach { worker =>
-            buckets.foreach(worker.session.push(0, _))
-            worker.session.prefetch(1)
+            buckets.foreach(worker.transfers.push(0, _))
+            worker.transfers.prefetch(1)
           }
-          workers.foreach(worker => buckets.foreach(worker.session.collect(0, _)))
+          workers.foreach(worker => buckets.foreach(worker.transfers.collect(0, _)))
           executors(1).asked.clear()
           executors(1).silent = true
-          buckets.foreach(workers(1).session.publish(1, _))
+          buckets.foreach(workers(1).transfers.publish(1, _))
           val expected = buckets.map(BlockNames.parameters(1, _, 1))
           assert(executors(1).asked.asScala.toSeq === expected.take(begun))
       }
@@ -228,12 +228,12 @@ class PsSessionSpec extends AnyFunSuite {
           // Published in reverse order, they arrive nevertheless.
           val buckets = 0 until 3
           workers.foreach { worker =>
-            buckets.foreach(worker.session.push(0, _))
-            worker.session.prefetch(1)
+            buckets.foreach(worker.transfers.push(0, _))
+            worker.transfers.prefetch(1)
           }
-          workers.foreach(worker => buckets.foreach(worker.session.collect(0, _)))
-          workers.foreach(worker => buckets.reverse.foreach(worker.session.publish(1, _)))
-          workers.foreach(_.session.pull(1, 2))
+          workers.foreach(worker => buckets.foreach(worker.transfers.collect(0, _)))
+          workers.foreach(worker => buckets.reverse.foreach(worker.transfers.publish(1, _)))
+          workers.foreach(_.transfers.pull(1, 2))
           assert(executors(1).asked.asScala.toSeq.filter(_.startsWith("sparkdl_p")).size === 3)
       }
     }
@@ -242,7 +242,7 @@ class PsSessionSpec extends AnyFunSuite {
     val layout = new ShardLayout(IndexedSeq(80000L), 2)
     def mapOf(rank: Int): SegmentMap = new SegmentMap(layout, rank, Encodings(Fp32), pullsAhead = false)
     Memory.withPath(mapOf(1).bytes) { path =>
-      val segment = MappedSegment.map(path, mapOf(1).bytes)
+      val segment = Segment.map(path, mapOf(1).bytes)
       mapOf(1).markOwner(segment, Job)
       val neighbors = new Neighbors(Job)
       neighbors.onOffer(SegmentOffer(Job, 0, 1, SegmentOffer.thisHost.get, path))
@@ -278,8 +278,8 @@ class PsSessionSpec extends AnyFunSuite {
         workers =>
           workers.foreach(worker => worker.write(worker.map.gradients, 0f))
           workers(0).write(workers(0).map.gradients, 1f)
-          workers.foreach(_.session.push(0, 0))
-          val bytes = workers.map(_.session.collect(0, 0).bytes)
+          workers.foreach(_.transfers.push(0, 0))
+          val bytes = workers.map(_.transfers.collect(0, 0).bytes)
           workers.foreach(worker => assert(worker.gradientsOfShard === Set(1f)))
           val shard = workers(1).map.shard.map(_.count).sum
           assert(bytes === Seq(8 + 4, 4 + shard * 4)) // no entry in one stretch; all elements, densely
@@ -289,7 +289,7 @@ class PsSessionSpec extends AnyFunSuite {
   test("a failed rank requests nothing more, and waits for no earlier request") {
     withWorkers(Seq.fill(8)(40000L), pullsAhead = false, byLayer = true) { workers =>
       executors(1).silent = true
-      (0 until 8).foreach(workers(1).session.push(0, _)) // each notifies rank 0 at once, on this thread
+      (0 until 8).foreach(workers(1).transfers.push(0, _)) // each notifies rank 0 at once, on this thread
       val fetcher = nodes(0).fetcher
       assert(fetcher.pending === 8)
       workers(0).session.fail(new CommException(CommException.Closed, "left"))
@@ -318,8 +318,8 @@ class PsSessionSpec extends AnyFunSuite {
 
   test("a wait for a rank that does not push ends at its deadline, with that rank and the key to change") {
     withWorkers(1600) { workers =>
-      workers(0).session.push(0, 0)
-      val waiting = Future(intercept[CommException](workers(0).session.collect(0, 0)))(ExecutionContext.global)
+      workers(0).transfers.push(0, 0)
+      val waiting = Future(intercept[CommException](workers(0).transfers.collect(0, 0)))(ExecutionContext.global)
       clock.awaitWaiter()
       clock.advance(TimeoutSeconds - 1)
       assert(!waiting.isCompleted)
@@ -335,14 +335,14 @@ class PsSessionSpec extends AnyFunSuite {
   for (operation <- Seq("pull", "collect"))
     test(s"a wait for other ranks and then for readers takes at most one timeout in all: $operation") {
       withWorkers(40000) { workers =>
-        val (one, other) = (workers(0).session, workers(1).session)
+        val (one, other) = (workers(0).transfers, workers(1).transfers)
         if (operation == "collect") iterate(workers)
         val version = if (operation == "collect") 1L else 0L
-        workers.foreach(_.session.prefetch(version + 1))
+        workers.foreach(_.transfers.prefetch(version + 1))
         one.push(version, 0)
         if (operation == "pull") {
           other.push(version, 0)
-          workers.foreach(_.session.collect(version, 0))
+          workers.foreach(_.transfers.collect(version, 0))
           one.publish(version + 1, 0)
         }
         executors(0).readersStay = true
@@ -369,18 +369,18 @@ class PsSessionSpec extends AnyFunSuite {
     withWorkers(Seq(40000L, 1600L), pullsAhead = true) { workers =>
       workers.foreach { worker =>
         worker.write(worker.map.parameters(0), 5f)
-        worker.session.prefetch(1)
+        worker.transfers.prefetch(1)
         worker.write(worker.map.gradients, 1f)
       }
-      workers.foreach(_.session.push(0, 0))
+      workers.foreach(_.transfers.push(0, 0))
       workers.foreach { worker =>
-        worker.session.collect(0, 0)
+        worker.transfers.collect(0, 0)
         assert(worker.summed === 1)
         worker.writeShard(-1f - worker.map.rank)
       }
-      workers.foreach(_.session.publish(1, 0))
+      workers.foreach(_.transfers.publish(1, 0))
       workers.foreach { worker =>
-        worker.session.pull(1, 0)
+        worker.transfers.pull(1, 0)
         assert(worker.read(worker.map.parameters(0)) === Set(5f))
         assert(worker.read(worker.map.parameters(1)) === Set(-1f, -2f))
       }
@@ -389,9 +389,9 @@ class PsSessionSpec extends AnyFunSuite {
 
   test("a version that was not pulled cannot be pushed, nor the next version prefetched") {
     withWorkers(1600) { workers =>
-      workers(0).session.prefetch(1)
-      Seq[PsSession => Unit](_.push(1, 0), _.prefetch(2)).foreach { early =>
-        assert(intercept[CommException](early(workers(0).session)).getMessage.contains("before"))
+      workers(0).transfers.prefetch(1)
+      Seq[BucketTransfers => Unit](_.push(1, 0), _.prefetch(2)).foreach { early =>
+        assert(intercept[CommException](early(workers(0).transfers)).getMessage.contains("before"))
       }
     }
   }
@@ -399,7 +399,7 @@ class PsSessionSpec extends AnyFunSuite {
   test("buckets that lack a layer, or have it twice, are refused for any numbers") {
     withWorkers(Seq.fill(3)(1600L), pullsAhead = false) { workers =>
       val right = IndexedSeq(Batch(2, 3), Batch(1, 1))
-      workers(0).session.cut(right, right)
+      workers(0).transfers.cut(right, right)
       val wrong = Seq(
         IndexedSeq(Batch(1, 2)),
         IndexedSeq(Batch(1, 2), Batch(2, 3)),
@@ -409,7 +409,7 @@ class PsSessionSpec extends AnyFunSuite {
         IndexedSeq.empty
       )
       wrong.foreach { buckets =>
-        val error = intercept[CommException](workers(0).session.cut(right, buckets))
+        val error = intercept[CommException](workers(0).transfers.cut(right, buckets))
         assert(error.kind === CommException.Protocol && error.getMessage.contains("3 layers"))
       }
     }
@@ -419,7 +419,7 @@ class PsSessionSpec extends AnyFunSuite {
     withWorkers(1600) { workers =>
       val contents = ByteBuffer.allocate(7)
       executors(0).deliver(Notice(Job, 0, 1, Notice.Gradients, 0, 0, 7, contents).encode)
-      val error = intercept[CommException](workers(0).session.push(0, 0))
+      val error = intercept[CommException](workers(0).transfers.push(0, 0))
       assert(error.getMessage.contains("7 bytes") && error.peer === 1)
     }
   }

@@ -17,7 +17,7 @@ class SegmentBlocksSpec extends AnyFunSuite {
       val random = new Random(5)
       val layout = new ShardLayout(layers, 3)
       val map = new SegmentMap(layout, 2, Encodings(Fp32))
-      val segment = Memory.allocate(map.bytes)
+      val segment = Segment.allocate(map.bytes)
       val own = Array.fill(layout.total.toInt)(random.nextGaussian().toFloat)
       segment.putFloats(map.gradients, own, own.length)
       val expected = own.clone
@@ -45,7 +45,7 @@ class SegmentBlocksSpec extends AnyFunSuite {
       val layout = new ShardLayout(layers, 2)
       val owner = new SegmentMap(layout, 0, Encodings(encoding))
       val reader = new SegmentMap(layout, 1, Encodings(encoding))
-      val (owned, read) = (Memory.allocate(owner.bytes), Memory.allocate(reader.bytes))
+      val (owned, read) = (Segment.allocate(owner.bytes), Segment.allocate(reader.bytes))
       owner.shard.foreach { range =>
         val exact = Array.fill(range.count.toInt)(random.nextGaussian().toFloat)
         owned.putFloats(owner.master(range), exact, exact.length)

@@ -15,7 +15,7 @@ class SegmentSpec extends AnyFunSuite {
 
   test("views and copies can cross windows of the mapping") {
     Memory.withPath(Window + 4096) { path =>
-      val segment = MappedSegment.map(path, Window + 4096)
+      val segment = Segment.map(path, Window + 4096)
       val values = Array.tabulate(64)(_ * 1.5f)
       segment.putFloats(Window - 128, values, 64)
       val back = new Array[Float](64)
@@ -31,8 +31,8 @@ class SegmentSpec extends AnyFunSuite {
 
   test("both processes see the same memory") {
     Memory.withPath(4096) { path =>
-      val one = MappedSegment.map(path, 4096)
-      val other = MappedSegment.map(path, 4096)
+      val one = Segment.map(path, 4096)
+      val other = Segment.map(path, 4096)
       one.put(100, ByteBuffer.wrap(Array[Byte](1, 2, 3)))
       assert(other.slices(100, 3).head.get(2) === 3)
       one.close()
@@ -41,7 +41,7 @@ class SegmentSpec extends AnyFunSuite {
   }
 
   test("access outside the segment, or after it is closed, is refused") {
-    val segment = Memory.allocate(4096)
+    val segment = Segment.allocate(4096)
     intercept[IndexOutOfBoundsException](segment.slices(4000, 97))
     intercept[IndexOutOfBoundsException](segment.put(-1, ByteBuffer.allocate(1)))
     segment.close()
@@ -49,7 +49,7 @@ class SegmentSpec extends AnyFunSuite {
   }
 
   private def refused(path: String, bytes: Long): String = {
-    val ways = Seq[(String, Long) => MappedSegment](MappedSegment.map, MappedSegment.read)
+    val ways = Seq[(String, Long) => Segment](Segment.map, Segment.read)
     val errors = ways.map(map => intercept[CommException](map(path, bytes)))
     assert(errors.forall(_.kind === CommException.Protocol))
     errors.map(_.getMessage).distinct.mkString

@@ -21,7 +21,8 @@ import org.apache.spark.security.CryptoStreamUtils
 import org.apache.spark.util.Utils
 import org.apache.spark.util.io.ChunkedByteBuffer
 
-import sparkdl.comm.transport.{Chunk, ChunkTransport}
+import sparkdl.comm.chunks.ChunkTransport
+import sparkdl.comm.transport.Chunk
 
 /**
  * Parts of Spark for the network of chunks. The blocks are those of this executor's BlockManager, locked while they are

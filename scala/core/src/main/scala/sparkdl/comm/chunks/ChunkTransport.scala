@@ -1,9 +1,11 @@
-package sparkdl.comm.transport
+package sparkdl.comm.chunks
 
 import org.apache.spark.network.buffer.ManagedBuffer
 import org.apache.spark.network.client.TransportClientBootstrap
 import org.apache.spark.network.server.TransportServerBootstrap
 import org.apache.spark.network.util.TransportConf
+
+import sparkdl.comm.transport.Chunk
 
 /** Source of the chunks that this executor serves. */
 trait ChunkSource {

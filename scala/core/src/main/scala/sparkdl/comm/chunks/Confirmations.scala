@@ -4,6 +4,10 @@ import java.util.ArrayDeque
 
 import scala.jdk.CollectionConverters._
 
+import io.netty.channel.Channel
+
+import sparkdl.comm.Clock
+
 /** Sends over one connection, in order, that the peer has not confirmed. */
 private[chunks] final class UnconfirmedSends {
   private val sent = new ArrayDeque[Option[Long] => Unit]
@@ -49,5 +53,23 @@ private[chunks] final class UnconfirmedSends {
       left
     }
     left.foreach(_(None))
+  }
+}
+
+/** Sender of confirmations: reports how much has arrived over `channel`. All calls come from its event loop. */
+private[chunks] final class ConfirmationSender(channel: Channel, clock: Clock) {
+  private var received = 0L
+  private var isScheduled = false
+
+  /** Count `count` more arrivals. One confirmation covers all arrivals before it is sent. */
+  def recordArrivals(count: Int): Unit = {
+    received += count
+    if (!isScheduled) {
+      isScheduled = true
+      channel.eventLoop.execute { () =>
+        isScheduled = false
+        FrameWriter.write(channel, Wire.received(received, clock.nanoTime))
+      }
+    }
   }
 }
