@@ -146,11 +146,13 @@ scala-test-4: ## ScalaTest on Spark 4.2
 # --- checks and tests ---------------------------------------------------------------------------
 
 .PHONY: check
-check: env ## ruff, mypy, which room imports which, scalafmt; changes nothing
+check: env ## ruff, mypy, which room imports which, licence headers, scalafmt; changes nothing
 	$(BIN)/ruff check
 	$(BIN)/ruff format --check
 	$(BIN)/mypy
 	$(BIN)/lint-imports --no-cache --no-logo
+	@missing=$$(grep -rL --include='*.scala' --include='*.java' '^// SPDX-License-Identifier: Apache-2.0$$' scala/*/src); \
+	  test -z "$$missing" || { echo "no licence header: $$missing"; exit 1; }
 	@$(MAKE) --no-print-directory scalafmt
 
 .PHONY: scalafmt

@@ -1,3 +1,5 @@
+// SPDX-License-Identifier: Apache-2.0
+
 package sparkdl.comm.flow
 
 /** Windows of fixed size, to compare with the window that follows the link. */

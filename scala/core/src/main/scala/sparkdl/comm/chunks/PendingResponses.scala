@@ -1,3 +1,5 @@
+// SPDX-License-Identifier: Apache-2.0
+
 package sparkdl.comm.chunks
 
 import java.io.IOException

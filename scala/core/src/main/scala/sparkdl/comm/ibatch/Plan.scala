@@ -1,3 +1,5 @@
+// SPDX-License-Identifier: Apache-2.0
+
 package sparkdl.comm.ibatch
 
 /** Batch of the layers `first` to `last`, both included, counted from 1. */

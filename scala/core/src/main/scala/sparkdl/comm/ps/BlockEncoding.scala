@@ -1,3 +1,5 @@
+// SPDX-License-Identifier: Apache-2.0
+
 package sparkdl.comm.ps
 
 /** Range of `count` bytes of a segment, from `offset` on. */

@@ -1,3 +1,5 @@
+// SPDX-License-Identifier: Apache-2.0
+
 package sparkdl.comm.ibatch
 
 import java.io.{ByteArrayInputStream, ByteArrayOutputStream, PrintStream}

@@ -1,3 +1,5 @@
+// SPDX-License-Identifier: Apache-2.0
+
 package sparkdl.comm.ps
 
 /** Memory files of other processes, as Python workers have them. */

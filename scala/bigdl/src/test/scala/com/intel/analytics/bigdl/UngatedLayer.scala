@@ -1,3 +1,5 @@
+// SPDX-License-Identifier: Apache-2.0
+
 package com.intel.analytics.bigdl
 
 import com.intel.analytics.bigdl.dllib.nn.abstractnn.TensorModule
