@@ -20,7 +20,7 @@ INDEX = $(if $(PIP_INDEX_URL),--default-index $(PIP_INDEX_URL))
 VERSION := $(shell sed -n 's/^version = "\(.*\)"/\1/p' pyproject.toml)
 BIN := $(CURDIR)/.venv/bin
 MAVEN := $(MVN) -q -ntp -B -f scala/pom.xml
-SCALAFMT = env MAVEN_OPTS="$${MAVEN_OPTS-} -XX:TieredStopAtLevel=1" $(MAVEN) org.antipathy:mvn-scalafmt_2.12:format
+SCALAFMT = env MAVEN_OPTS="$${MAVEN_OPTS-} -XX:TieredStopAtLevel=1" $(MAVEN) -Pspark-3.5,bigdl org.antipathy:mvn-scalafmt_2.12:format
 # Scalafmt tells each file that it downloads. What else it tells is shown if it fails.
 SCALAFMT_LOGGED = mkdir -p build; $(SCALAFMT) $(1) > build/scalafmt.log 2>&1 || \
 	{ grep -v '^Downloading ' build/scalafmt.log; exit 1; }

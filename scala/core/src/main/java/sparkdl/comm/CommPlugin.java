@@ -13,9 +13,9 @@ import org.apache.spark.api.plugin.SparkPlugin;
 /**
  * Entry point of the plugin: {@code spark.plugins=sparkdl.comm.CommPlugin}.
  *
- * <p>It is in Java and does not use the Scala library, so that a jar for another Scala version reports that. Otherwise an
- * executor would fail with a NoSuchMethodError. It is compiled for Java 8, unlike the rest of the jar, so that it can also
- * report an older Java.
+ * <p>It is in Java and does not use the Scala library, so that a jar for another Scala version
+ * reports that. Otherwise an executor would fail with a NoSuchMethodError. It is compiled for Java
+ * 8, unlike the rest of the jar, so that it can also report an older Java.
  */
 public final class CommPlugin implements SparkPlugin {
   @Override
@@ -37,28 +37,31 @@ public final class CommPlugin implements SparkPlugin {
   }
 
   /**
-   * @throws IllegalStateException if the Java that runs is older than the one that the jar was built for
+   * @throws IllegalStateException if the Java that runs is older than the one that the jar was
+   *    built for
    */
   static void checkJava(Properties build, String runningJava) {
     int needed = Integer.parseInt(build.getProperty("java.release"));
     if (Integer.parseInt(runningJava.replaceFirst("^1\\.", "").split("[^0-9]")[0]) < needed) {
       throw new IllegalStateException(
-          "This sparkdl-comm jar needs Java " + needed + " or newer, but Java " + runningJava + " is running. Set JAVA_HOME"
-              + " for the driver, and spark.executorEnv.JAVA_HOME for executors.");
+          "This sparkdl-comm jar needs Java " + needed + " or newer, but Java " + runningJava
+              + " is running. Set JAVA_HOME for the driver, and spark.executorEnv.JAVA_HOME for"
+              + " executors.");
     }
   }
 
   /**
-   * @throws IllegalStateException if the jar was built for another Spark or Scala than the one that runs
+   * @throws IllegalStateException if the jar was built for another Spark or Scala than the one that
+   *    runs
    */
   static void checkBuild(Properties build, String runningSpark, String runningScala) {
     String spark = build.getProperty("spark.version");
     String scala = build.getProperty("scala.binary.version");
     if (!runningSpark.startsWith(spark + ".") || !runningScala.startsWith(scala + ".")) {
       throw new IllegalStateException(
-          "This sparkdl-comm jar was built for Spark " + spark + " and Scala " + scala + ", but Spark " + runningSpark
-              + " with Scala " + runningScala + " is running: put the jar that matches into spark.jars"
-              + " (in Python, sparkdl_comm.spark_conf() picks it).");
+          "This sparkdl-comm jar was built for Spark " + spark + " and Scala " + scala
+              + ", but Spark " + runningSpark + " with Scala " + runningScala + " is running: put the"
+              + " jar that matches into spark.jars (in Python, sparkdl_comm.spark_conf() picks it).");
     }
   }
 

@@ -5,8 +5,9 @@ package sparkdl.comm
 import org.apache.spark.SparkConf
 
 /**
- * Settings that the plugin reads from Spark's conf when an executor starts. Settings of one job, such as its wire
- * format and deadlines, come with the job over the bridge. conf/sparkdl-defaults.conf lists and documents all keys.
+ * Settings that the plugin reads from Spark's conf when an executor starts. Settings of one job,
+ * such as its wire format and deadlines, come with the job over the bridge.
+ * conf/sparkdl-defaults.conf lists and documents all keys.
  */
 private[comm] final case class CommConf(firstPort: Int, portCount: Int)
 
@@ -22,7 +23,8 @@ private[comm] object CommConf {
     text.split("-").map(part => scala.util.Try(part.trim.toInt).getOrElse(refuse())) match {
       case Array(0) => CommConf(0, 1)
       case Array(port) if port >= 1024 && port <= 65535 => CommConf(port, 1)
-      case Array(first, last) if first >= 1024 && first <= last && last <= 65535 => CommConf(first, last - first + 1)
+      case Array(first, last) if first >= 1024 && first <= last && last <= 65535 =>
+        CommConf(first, last - first + 1)
       case _ => refuse()
     }
   }

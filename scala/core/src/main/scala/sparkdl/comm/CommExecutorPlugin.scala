@@ -14,7 +14,10 @@ import sparkdl.comm.bridge.BridgeServer
 import sparkdl.comm.ps.PsNode
 import sparkdl.comm.transport.{Transport, TransportWrapper}
 
-/** Plugin of an executor: starts the parameter server and its bridge with the executor, and stops them with it. */
+/**
+ * Plugin of an executor: starts the parameter server and its bridge with the executor, and stops
+ * them with it.
+ */
 private[comm] final class CommExecutorPlugin extends ExecutorPlugin {
   private var bridge = Option.empty[BridgeServer]
 
@@ -50,6 +53,7 @@ private[comm] object CommExecutorPlugin {
    */
   def node: PsNode = runningNode.getOrElse(throw new CommException(
     CommException.Plugin,
-    "the plugin is not loaded in this executor: set spark.plugins=sparkdl.comm.CommPlugin and put the jar into spark.jars"
+    "the plugin is not loaded in this executor: set spark.plugins=sparkdl.comm.CommPlugin and put" +
+      " the jar into spark.jars"
   ))
 }

@@ -6,7 +6,8 @@ import org.apache.spark.SparkConf
 import org.scalatest.funsuite.AnyFunSuite
 
 class CommConfSpec extends AnyFunSuite {
-  private def read(ports: String) = CommConf(new SparkConf(false).set("spark.sparkdl.comm.ports", ports))
+  private def read(ports: String) =
+    CommConf(new SparkConf(false).set("spark.sparkdl.comm.ports", ports))
 
   test("the default is any port") {
     assert(CommConf(new SparkConf(false)) === CommConf(0, 1))

@@ -26,16 +26,21 @@ class CommPluginSpec extends AnyFunSuite {
     Seq("17", "17.0.15", "17-ea", "21.0.2", "25").foreach(CommPlugin.checkJava(build, _))
     Seq("1.8.0_402", "9", "11.0.22", "16-ea").foreach { java =>
       val message = intercept[IllegalStateException](CommPlugin.checkJava(build, java)).getMessage
-      Seq("Java 17 or newer", s"Java $java", "JAVA_HOME").foreach(part => assert(message.contains(part)))
-    }
-  }
-
-  Seq(("4.2.0", "2.13.16"), ("3.5.9", "2.13.8"), ("3.50.1", "2.12.18")).foreach { case (spark, scala) =>
-    test(s"on Spark $spark with Scala $scala the error names both versions") {
-      val message = intercept[IllegalStateException](CommPlugin.checkBuild(build, spark, scala)).getMessage
-      Seq("Spark 3.5", "Scala 2.12", s"Spark $spark", s"Scala $scala", "spark.jars").foreach(part =>
+      Seq("Java 17 or newer", s"Java $java", "JAVA_HOME").foreach(part =>
         assert(message.contains(part))
       )
     }
+  }
+
+  Seq(("4.2.0", "2.13.16"), ("3.5.9", "2.13.8"), ("3.50.1", "2.12.18")).foreach {
+    case (spark, scala) =>
+      test(s"on Spark $spark with Scala $scala the error names both versions") {
+        val message =
+          intercept[IllegalStateException](CommPlugin.checkBuild(build, spark, scala)).getMessage
+        Seq("Spark 3.5", "Scala 2.12", s"Spark $spark", s"Scala $scala", "spark.jars").foreach(
+          part =>
+            assert(message.contains(part))
+        )
+      }
   }
 }

@@ -4,7 +4,10 @@ package sparkdl.comm
 
 import java.util.concurrent.{CompletableFuture, TimeUnit, TimeoutException}
 
-/** Clock that stands still until a test moves it, unless it ticks. Tasks run on the thread that moves it, each at its time. */
+/**
+ * Clock that stands still until a test moves it, unless it ticks. Tasks run on the thread that
+ * moves it, each at its time.
+ */
 final class ManualClock extends Clock {
   private var now = 0L
   private var tasks = Vector.empty[(Long, () => Unit)]
@@ -18,7 +21,8 @@ final class ManualClock extends Clock {
     now
   }
 
-  override def after(nanos: Long)(task: => Unit): Unit = synchronized(tasks :+= ((now + nanos, () => task)))
+  override def after(nanos: Long)(task: => Unit): Unit =
+    synchronized(tasks :+= ((now + nanos, () => task)))
 
   override def await(done: CompletableFuture[_], deadline: Long): Unit = {
     done.whenComplete((_, _) => synchronized(notifyAll()))

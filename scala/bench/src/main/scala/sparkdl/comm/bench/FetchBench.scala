@@ -12,13 +12,28 @@ import org.apache.spark.{BarrierTaskContext, SparkContext, SparkEnv, SparkdlExec
 import org.apache.spark.storage.{PlainFetch, PlainServer}
 
 import sparkdl.comm.SystemClock
-import sparkdl.comm.flow.{BlockTarget, Fetch, Fetcher, FixedWindows, RemoteBlock, ScheduledSends, Urgency}
+import sparkdl.comm.flow.{
+  BlockTarget,
+  Fetch,
+  Fetcher,
+  FixedWindows,
+  RemoteBlock,
+  ScheduledSends,
+  Urgency
+}
 import sparkdl.comm.ps.{BenchMemory, Notice}
-import sparkdl.comm.transport.{ChunkAnswer, ChunkNetwork, ChunkPeer, DirectChunkTarget, PeerMessageReceiver}
+import sparkdl.comm.transport.{
+  ChunkAnswer,
+  ChunkNetwork,
+  ChunkPeer,
+  DirectChunkTarget,
+  PeerMessageReceiver
+}
 
 /**
- * Benchmark of fetching a block from another executor, and of converting it, for python/benchmarks/fetch. Rank 0 measures
- * and the other ranks serve. The driver calls it; no request of a Python worker's bridge leads here.
+ * Benchmark of fetching a block from another executor, and of converting it, for
+ * python/benchmarks/fetch. Rank 0 measures and the other ranks serve. The driver calls it; no
+ * request of a Python worker's bridge leads here.
  */
 object FetchBench {
 
@@ -26,18 +41,27 @@ object FetchBench {
    * Run the benchmark.
    *
    * @param sizes bytes of the blocks, separated by commas.
-   * @param windows bytes, separated by commas. Blocks then come from all servers at once, with windows that follow the
-   *    link and with each of these. If it is empty, all other ways are measured
+   * @param windows bytes, separated by commas. Blocks then come from all servers at once, with
+   *    windows that follow the link and with each of these. If it is empty, all other ways are
+   *    measured
    * @param repeats samples of each way, after as many runs that do not count
    * @return a JSON array of {way, servers, bytes, seconds: [...], verified}
    */
-  def run(context: SparkContext, executors: Int, sizes: String, windows: String, repeats: Int): String = {
+  def run(
+      context: SparkContext,
+      executors: Int,
+      sizes: String,
+      windows: String,
+      repeats: Int
+  ): String = {
     val blocks = sizes.split(",").toIndexedSeq.map(_.toInt)
     val fixed = windows.split(",").toIndexedSeq.filter(_.nonEmpty).map(_.toLong)
     val rows = context
       .parallelize(0 until executors, executors)
       .barrier()
-      .mapPartitions(_ => new FetchBench(BarrierTaskContext.get(), blocks, fixed, repeats).rows.iterator)
+      .mapPartitions(_ =>
+        new FetchBench(BarrierTaskContext.get(), blocks, fixed, repeats).rows.iterator
+      )
       .collect()
     rows.mkString("[", ",", "]")
   }
@@ -52,10 +76,12 @@ object FetchBench {
   private final class Target(expected: ByteBuffer) extends BlockTarget {
     private val memory = ByteBuffer.allocateDirect(expected.remaining)
 
-    override def part(offset: Long, length: Int): DirectChunkTarget = new Part(memory.slice(offset.toInt, length))
+    override def part(offset: Long, length: Int): DirectChunkTarget =
+      new Part(memory.slice(offset.toInt, length))
 
     /**
-     * Return true if the memory has the expected bytes. Then clear it, so that the next way has to bring all of them.
+     * Return true if the memory has the expected bytes. Then clear it, so that the next way has to
+     * bring all of them.
      */
     def isExpected: Boolean = {
       val right = memory.clear().equals(expected)
@@ -74,7 +100,9 @@ object FetchBench {
     }
   }
 
-  /** Addresses of a rank: of Spark's block transfer, of its chunks, and of its memory for each size. */
+  /**
+   * Addresses of a rank: of Spark's block transfer, of its chunks, and of its memory for each size.
+   */
   private final case class Server(plain: PlainServer, chunks: ChunkPeer, memory: IndexedSeq[String])
 
   /**
@@ -90,13 +118,16 @@ object FetchBench {
 
     /** Senders with the window that follows the link, and with each fixed one. */
     private lazy val sends = new ScheduledSends(network, SystemClock, onPeerLost) +:
-      windows.map(bytes => new ScheduledSends(network, SystemClock, onPeerLost, FixedWindows.scheduler(bytes))).toIndexedSeq
+      windows.map(bytes =>
+        new ScheduledSends(network, SystemClock, onPeerLost, FixedWindows.scheduler(bytes))
+      ).toIndexedSeq
     override def onRequest(answer: ChunkAnswer): Unit =
       sends(answer.chunk.block.split('_').last.toInt).answer(answer, Urgency(0, 0), 0)
     override def onMessage(message: ByteBuffer): Unit = {
       val bytes = new Array[Byte](message.remaining)
       message.get(bytes)
-      if (back) network.send(peer, bytes)(_ => ()) else Notice.decode(ByteBuffer.wrap(bytes)).foreach(notices.put)
+      if (back) network.send(peer, bytes)(_ => ())
+      else Notice.decode(ByteBuffer.wrap(bytes)).foreach(notices.put)
     }
     override def onPeerLost(peer: ChunkPeer): Unit = ()
   }
@@ -116,18 +147,30 @@ private final class FetchBench(
 
   def rows: Seq[String] = {
     val names = sizes.flatMap(bytes => (0 to windows.size).map(bytes -> name(bytes, _)))
-    names.foreach { case (bytes, name) => blocks.put(Job, name, Array(direct(contents(rank, bytes)))) }
+    names.foreach { case (bytes, name) =>
+      blocks.put(Job, name, Array(direct(contents(rank, bytes))))
+    }
     val echo = new Echo(back = rank != 0, windows)
     val network = executor.openNetwork(0, 1, echo)
     val memory = sizes.map(bytes => new BenchMemory(BenchMemory.draw(bytes / 4, seed = rank)))
     try {
       val (plain, chunks) = (PlainFetch.address, network.address)
       val paths = memory.map(_.path)
-      val address = (Seq(plain.host, plain.port, plain.executorId, chunks.host, chunks.port) ++ paths).mkString(" ")
+      val address = (Seq(
+        plain.host,
+        plain.port,
+        plain.executorId,
+        chunks.host,
+        chunks.port
+      ) ++ paths).mkString(" ")
       val servers =
         task.allGather(address).toIndexedSeq.map(_.split(" ")).map {
           case Array(host, port, id, ours, own, paths @ _*) =>
-            Server(PlainServer(host, port.toInt, id), ChunkPeer(ours, own.toInt, id), paths.toIndexedSeq)
+            Server(
+              PlainServer(host, port.toInt, id),
+              ChunkPeer(ours, own.toInt, id),
+              paths.toIndexedSeq
+            )
         }
       echo.network = network
       echo.peer = servers(if (rank == 0) 1 else 0).chunks
@@ -154,7 +197,10 @@ private final class FetchBench(
       val ways = "own" +: windows.map(bytes => s"fixed $bytes")
       sizes.flatMap { bytes =>
         val blocks = new Remote(servers.tail, bytes, fetching)
-        Timing.measure(repeats, ways.zipWithIndex.map { case (name, window) => blocks.atOnce(name, window) })
+        Timing.measure(
+          repeats,
+          ways.zipWithIndex.map { case (name, window) => blocks.atOnce(name, window) }
+        )
       }
     } else
       notices(echo) ++ sizes.flatMap(fetches(servers.tail, fetching, _)) ++
@@ -165,7 +211,16 @@ private final class FetchBench(
   private def notices(echo: Echo): Seq[String] =
     (0 +: sizes.filter(_ <= blocks.inlineThreshold)).flatMap { bytes =>
       val sent =
-        Notice(Job, 1, 0, Notice.Parameters, 0, 0, math.max(1, bytes).toLong, ByteBuffer.wrap(contents(0, bytes)))
+        Notice(
+          Job,
+          1,
+          0,
+          Notice.Parameters,
+          0,
+          0,
+          math.max(1, bytes).toLong,
+          ByteBuffer.wrap(contents(0, bytes))
+        )
       val there = Way("notice", 1, bytes) { () =>
         echo.network.send(echo.peer, sent.encode)(_ => ())
         val received = echo.notices.poll(WaitSeconds, TimeUnit.SECONDS)
@@ -220,15 +275,19 @@ private final class FetchBench(
     Timing.measure(repeats, one ++ (if (servers.size > 1) several else Nil))
   }
 
-  /** Measure what needs no network: copying a block from the memory of rank 1, on this host, and conversions. */
+  /**
+   * Measure what needs no network: copying a block from the memory of rank 1, on this host, and
+   * conversions.
+   */
   private def inMemory(own: BenchMemory, path: String, bytes: Int): Seq[String] = {
     val count = bytes / 4
     val (mine, theirs) = (BenchMemory.draw(count, seed = 0), BenchMemory.draw(count, seed = 1))
     val neighbor = BenchMemory.neighbor(path, count)
-    def way(name: String, copies: Array[Float], within: Double)(run: => Unit): Way = Way(name, 1, bytes) { () =>
-      run
-      () => own.isCopyOf(copies, within)
-    }
+    def way(name: String, copies: Array[Float], within: Double)(run: => Unit): Way =
+      Way(name, 1, bytes) { () =>
+        run
+        () => own.isCopyOf(copies, within)
+      }
     def encode(wire: String): Way = Way(s"$wire encode", 1, bytes) { () =>
       own.encode(wire)
       () => true // decoding checks it
@@ -252,5 +311,6 @@ private final class FetchBench(
     values
   }
 
-  private def direct(bytes: Array[Byte]): ByteBuffer = ByteBuffer.allocateDirect(bytes.length).put(bytes).flip()
+  private def direct(bytes: Array[Byte]): ByteBuffer =
+    ByteBuffer.allocateDirect(bytes.length).put(bytes).flip()
 }

@@ -15,7 +15,11 @@ final class SlowStart extends TransportWrapper {
       new Transport {
         override def host: String = transport.host
         override val blocks: Blocks = new FetchedBlocks(transport.blocks)
-        override def openNetwork(firstPort: Int, portCount: Int, receiver: PeerMessageReceiver): ChunkNetwork = {
+        override def openNetwork(
+            firstPort: Int,
+            portCount: Int,
+            receiver: PeerMessageReceiver
+        ): ChunkNetwork = {
           val network = transport.openNetwork(firstPort, portCount, receiver)
           new SlowStartNetwork(network, (seconds.toDouble * 1e9).toLong, SystemClock)
         }
@@ -26,8 +30,9 @@ final class SlowStart extends TransportWrapper {
 object SlowStart {
 
   /**
-   * Property of the JVM with the seconds of a start-up. It is not a key of Spark's conf, as only emulated networks use
-   * it. Spark does not start executors with properties that begin as its own do.
+   * Property of the JVM with the seconds of a start-up. It is not a key of Spark's conf, as only
+   * emulated networks use it. Spark does not start executors with properties that begin as its own
+   * do.
    */
   val Property = "lab.sparkdl.startupSeconds"
 }
@@ -36,16 +41,20 @@ object SlowStart {
 private[bench] final class FetchedBlocks(blocks: Blocks) extends Blocks {
   override def inlineThreshold: Long = 0
   override def executorId: String = blocks.executorId
-  override def put(job: Long, name: String, chunks: Array[ByteBuffer]): Unit = blocks.put(job, name, chunks)
-  override def retire(job: Long, name: String, isOver: () => Boolean): Boolean = blocks.retire(job, name, isOver)
+  override def put(job: Long, name: String, chunks: Array[ByteBuffer]): Unit =
+    blocks.put(job, name, chunks)
+  override def retire(job: Long, name: String, isOver: () => Boolean): Boolean =
+    blocks.retire(job, name, isOver)
   override def status(job: Long, name: String): Option[(Long, Long)] = blocks.status(job, name)
-  override def read(job: Long, name: String)(take: ByteBuffer => Unit): Unit = blocks.read(job, name)(take)
+  override def read(job: Long, name: String)(take: ByteBuffer => Unit): Unit =
+    blocks.read(job, name)(take)
 }
 
 /**
- * Network whose fetches start up as slowly as on a cluster that looks servers up and connects to them each time. It is
- * for emulated networks only. Blocks of one server start up one at a time, for `startupNanos` each. Blocks that have
- * started go on meanwhile. A block starts up with its first chunk, and its other chunks wait for that.
+ * Network whose fetches start up as slowly as on a cluster that looks servers up and connects to
+ * them each time. It is for emulated networks only. Blocks of one server start up one at a time,
+ * for `startupNanos` each. Blocks that have started go on meanwhile. A block starts up with its
+ * first chunk, and its other chunks wait for that.
  */
 private[bench] final class SlowStartNetwork(network: ChunkNetwork, startupNanos: Long, clock: Clock)
     extends ChunkNetwork {
@@ -70,7 +79,10 @@ private[bench] final class SlowStartNetwork(network: ChunkNetwork, startupNanos:
 
   private def startUp(block: (ChunkPeer, Long, String)): Unit = {
     val now = clock.nanoTime
-    val end = ends.compute(block._1, (_, last) => (if (last == null) now else math.max(now, last)) + startupNanos)
+    val end = ends.compute(
+      block._1,
+      (_, last) => (if (last == null) now else math.max(now, last)) + startupNanos
+    )
     val started = new CompletableFuture[Void]
     starting.put(block, started)
     clock.after(end - now) {
@@ -79,7 +91,8 @@ private[bench] final class SlowStartNetwork(network: ChunkNetwork, startupNanos:
     }
   }
 
-  override def send(to: ChunkPeer, part: MessagePart)(done: Option[Long] => Unit): Unit = network.send(to, part)(done)
+  override def send(to: ChunkPeer, part: MessagePart)(done: Option[Long] => Unit): Unit =
+    network.send(to, part)(done)
   override def address: ChunkPeer = network.address
   override def sending: Int = network.sending
   override def close(): Unit = network.close()
@@ -88,7 +101,8 @@ private[bench] final class SlowStartNetwork(network: ChunkNetwork, startupNanos:
 private object SlowStartNetwork {
 
   /** Fetch that begins when `start` is called. */
-  private final class DelayedFetch(begin: () => ChunkFetch, done: Option[ChunkFailure] => Unit) extends ChunkFetch {
+  private final class DelayedFetch(begin: () => ChunkFetch, done: Option[ChunkFailure] => Unit)
+      extends ChunkFetch {
     private var fetch = Option.empty[ChunkFetch]
     private var cancelled = false
 
@@ -99,7 +113,9 @@ private object SlowStartNetwork {
         cancelled = true
         fetch
       }
-      begun.fold(done(Some(new ChunkFailure.Cancelled("it was cancelled before it started"))))(_.cancel())
+      begun.fold(done(Some(new ChunkFailure.Cancelled("it was cancelled before it started"))))(
+        _.cancel()
+      )
     }
   }
 }

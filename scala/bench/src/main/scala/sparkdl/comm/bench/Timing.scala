@@ -6,10 +6,12 @@ import com.fasterxml.jackson.databind.{JsonNode, ObjectMapper}
 import com.fasterxml.jackson.databind.node.ObjectNode
 
 /**
- * Way to bring `bytes` from each of `servers`. `run` returns when they have arrived, and returns a function that checks
- * them.
+ * Way to bring `bytes` from each of `servers`. `run` returns when they have arrived, and returns a
+ * function that checks them.
  */
-private[bench] final case class Way(name: String, servers: Int, bytes: Int)(val run: () => () => Boolean)
+private[bench] final case class Way(name: String, servers: Int, bytes: Int)(
+    val run: () => () => Boolean
+)
 
 private[bench] object Timing {
 
@@ -35,7 +37,10 @@ private[bench] object Timing {
   private def row(way: Way, seconds: Array[Double], verified: Boolean): String = {
     val mapper = new ObjectMapper
     val row = mapper.createObjectNode()
-    row.put("way", way.name).put("servers", way.servers).put("bytes", way.bytes).put("verified", verified)
+    row.put("way", way.name).put("servers", way.servers).put("bytes", way.bytes).put(
+      "verified",
+      verified
+    )
     row.set[ObjectNode]("seconds", mapper.valueToTree[JsonNode](seconds)).toString
   }
 }

@@ -10,8 +10,9 @@ import scala.jdk.CollectionConverters._
 import scala.util.Random
 
 /**
- * Memory of one process, like a rank's, that other processes of its host map. It has `values`, and room for a copy and
- * an encoding of them. Its operations are those of ranks; the benchmark only times them.
+ * Memory of one process, like a rank's, that other processes of its host map. It has `values`, and
+ * room for a copy and an encoding of them. Its operations are those of ranks; the benchmark only
+ * times them.
  */
 final class BenchMemory(values: Array[Float]) extends AutoCloseable {
   import BenchMemory._
@@ -29,7 +30,8 @@ final class BenchMemory(values: Array[Float]) extends AutoCloseable {
   /** Path under which other processes find it. */
   val path: String = {
     val descriptors = Files.newDirectoryStream(Path.of(s"/proc/${ProcessHandle.current.pid}/fd"))
-    try descriptors.asScala.find(link => Files.exists(link) && Files.isSameFile(link, name)).get.toString
+    try
+      descriptors.asScala.find(link => Files.exists(link) && Files.isSameFile(link, name)).get.toString
     finally descriptors.close()
   }
   Files.delete(name)
@@ -52,18 +54,22 @@ final class BenchMemory(values: Array[Float]) extends AutoCloseable {
   def encode(wire: String): Unit = BlockEncoding(wire).encode(segment, _.start * 4, shape, encoded)
 
   /** Decode to the place of the copy. */
-  def decode(wire: String): Unit = BlockEncoding(wire).decode(segment, encoded, shape.ranges, copied + _.start * 4)
+  def decode(wire: String): Unit =
+    BlockEncoding(wire).decode(segment, encoded, shape.ranges, copied + _.start * 4)
 
   /**
    * Return true if the copy has these numbers. Then clear it.
    *
-   * @param within largest error, as a share of a number or of [[BenchMemory.Deviation]], whichever is more
+   * @param within largest error, as a share of a number or of [[BenchMemory.Deviation]], whichever
+   *    is more
    */
   def isCopyOf(numbers: Array[Float], within: Double): Boolean = {
     val found = new Array[Float](count)
     segment.getFloats(copied, found, count)
     segment.putFloats(copied, new Array[Float](count), count)
-    found.indices.forall(i => math.abs(found(i) - numbers(i)) <= within * math.max(math.abs(numbers(i)), Deviation))
+    found.indices.forall(i =>
+      math.abs(found(i) - numbers(i)) <= within * math.max(math.abs(numbers(i)), Deviation)
+    )
   }
 
   override def close(): Unit = {
@@ -74,7 +80,10 @@ final class BenchMemory(values: Array[Float]) extends AutoCloseable {
 
 object BenchMemory {
 
-  /** Standard deviation of the values, as of gradients. Some are normal numbers in 16 bits, and some are subnormal. */
+  /**
+   * Standard deviation of the values, as of gradients. Some are normal numbers in 16 bits, and some
+   * are subnormal.
+   */
   private val Deviation = 1e-4
 
   def draw(count: Int, seed: Int): Array[Float] = {

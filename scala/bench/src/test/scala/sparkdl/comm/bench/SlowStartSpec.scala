@@ -19,7 +19,8 @@ class SlowStartSpec extends AnyFunSuite {
   private final class Later extends Clock {
     var tasks = Vector.empty[(Long, () => Unit)]
     override def nanoTime: Long = 1000
-    override def await(done: CompletableFuture[_], deadline: Long): Unit = throw new UnsupportedOperationException
+    override def await(done: CompletableFuture[_], deadline: Long): Unit =
+      throw new UnsupportedOperationException
     override def after(nanos: Long)(task: => Unit): Unit = tasks :+= ((nanos, () => task))
   }
 
@@ -28,7 +29,8 @@ class SlowStartSpec extends AnyFunSuite {
     var fetched = Vector.empty[(String, Long)]
     override def address: ChunkPeer = ChunkPeer("here", 1, "1")
     override def sending: Int = 0
-    override def send(to: ChunkPeer, part: MessagePart)(done: Option[Long] => Unit): Unit = done(Some(0))
+    override def send(to: ChunkPeer, part: MessagePart)(done: Option[Long] => Unit): Unit =
+      done(Some(0))
     override def close(): Unit = ()
     override def fetch(from: ChunkPeer, chunk: Chunk, into: ChunkTarget, deadline: Long)(
         done: Option[ChunkFailure] => Unit
@@ -43,7 +45,12 @@ class SlowStartSpec extends AnyFunSuite {
     override def write(from: ByteBuffer): Unit = ()
   }
 
-  private final class Fetched(network: ChunkNetwork, server: String, block: String, offset: Long = 0) {
+  private final class Fetched(
+      network: ChunkNetwork,
+      server: String,
+      block: String,
+      offset: Long = 0
+  ) {
     var ends = Vector.empty[Option[ChunkFailure]]
     val fetch: ChunkFetch =
       network.fetch(ChunkPeer(server, 1, "1"), Chunk(7, block, offset, 10), Dropped, 0)(ends :+= _)
@@ -52,7 +59,8 @@ class SlowStartSpec extends AnyFunSuite {
   test("start-ups of one server are sequential, start-ups of several servers parallel") {
     val (network, clock) = (new Instant, new Later)
     val slow = new SlowStartNetwork(network, startupNanos = 60, clock)
-    val names = for (name <- Seq("first", "second", "third"); server <- Seq("a", "b")) yield (name, server)
+    val names = for (name <- Seq("first", "second", "third"); server <- Seq("a", "b"))
+      yield (name, server)
     val fetches = names.map { case (name, server) => new Fetched(slow, server, name) }
     assert(clock.tasks.map(_._1) === Seq(60, 60, 120, 120, 180, 180))
     assert(network.fetched.isEmpty)
@@ -92,7 +100,11 @@ class SlowStartSpec extends AnyFunSuite {
   private object Executor extends Transport {
     override def host: String = "here"
     override def blocks: Blocks = Unused
-    override def openNetwork(firstPort: Int, portCount: Int, receiver: PeerMessageReceiver): ChunkNetwork = new Instant
+    override def openNetwork(
+        firstPort: Int,
+        portCount: Int,
+        receiver: PeerMessageReceiver
+    ): ChunkNetwork = new Instant
   }
 
   private object Deaf extends PeerMessageReceiver {

@@ -26,8 +26,9 @@ private[bigdl] final case class Account(
 private[bigdl] object Account {
 
   /**
-   * Return the training in numbers as JSON, with the names of a fit's summary. Seconds are per iteration, the mean over
-   * ranks. Only `seconds_per_iteration` is the slowest rank's. Bytes are those of all ranks in the whole training.
+   * Return the training in numbers as JSON, with the names of a fit's summary. Seconds are per
+   * iteration, the mean over ranks. Only `seconds_per_iteration` is the slowest rank's. Bytes are
+   * those of all ranks in the whole training.
    *
    * @param batching how layers travelled, as JSON
    */
@@ -62,7 +63,10 @@ private[bigdl] final class AccountKeeper(watches: IndexedSeq[Stopwatch], clock: 
   private var pulledBytes, pushedBytes = 0L
   private var begun = Option.empty[Long]
 
-  /** Begin an iteration. A pull begins after forward of the iteration before, so everything earlier is known. */
+  /**
+   * Begin an iteration. A pull begins after forward of the iteration before, so everything earlier
+   * is known.
+   */
   def beginIteration(): Unit = {
     settle(begun)
     begun = Some(clock.nanoTime)
@@ -91,7 +95,9 @@ private[bigdl] final class AccountKeeper(watches: IndexedSeq[Stopwatch], clock: 
   }
 
   private def recordTransfer(transfer: Transfer): Unit =
-    overlap.addTransfers(transfer.buckets.flatten.map(block => Span(block.requested, block.lastByte)))
+    overlap.addTransfers(transfer.buckets.flatten.map(block =>
+      Span(block.requested, block.lastByte)
+    ))
 
   private def settle(before: Option[Long]): Unit = {
     overlap.addComputing(watches.head.takeComputed())
@@ -100,11 +106,12 @@ private[bigdl] final class AccountKeeper(watches: IndexedSeq[Stopwatch], clock: 
 }
 
 /**
- * Times in which a rank computes and receives, only computes, or only receives. Figure 7 of Wang, Pi and Zhou,
- * "Scalable Distributed DL Training: Batching Communication and Computation", divides an iteration into these parts.
+ * Times in which a rank computes and receives, only computes, or only receives. Figure 7 of Wang,
+ * Pi and Zhou, "Scalable Distributed DL Training: Batching Communication and Computation", divides
+ * an iteration into these parts.
  *
- * A transfer is known when it is waited for, possibly an iteration after it began. So time is counted once everything
- * in it is known: see [[settle]].
+ * A transfer is known when it is waited for, possibly an iteration after it began. So time is
+ * counted once everything in it is known: see [[settle]].
  */
 private[bigdl] final class Overlap {
   import Overlap._
@@ -119,7 +126,8 @@ private[bigdl] final class Overlap {
   def addTransfers(spans: Seq[Span]): Unit = communicating = union(communicating ++ spans)
 
   /**
-   * Add the time before `time` to [[parts]]. All computing and all transfers before `time` must have been added.
+   * Add the time before `time` to [[parts]]. All computing and all transfers before `time` must
+   * have been added.
    *
    * @param time nanoseconds, as in the spans
    */
@@ -157,7 +165,8 @@ private object Overlap {
   private def from(time: Long, spans: Seq[Span]): Seq[Span] =
     spans.collect { case Span(begun, ended) if ended > time => Span(math.max(begun, time), ended) }
 
-  private def seconds(disjoint: Seq[Span]): Double = disjoint.map(span => span.ended - span.begun).sum / 1e9
+  private def seconds(disjoint: Seq[Span]): Double =
+    disjoint.map(span => span.ended - span.begun).sum / 1e9
 
   /** Return the common seconds of two lists of disjoint spans. */
   private def common(some: Seq[Span], others: Seq[Span]): Double = {

@@ -14,10 +14,12 @@ import com.intel.analytics.bigdl.dllib.optim.OptimMethod
 import com.intel.analytics.bigdl.dllib.utils.File
 
 /**
- * Checkpoints in the files that BigDL's own optimizers write: `model.N`, and `optimMethod-NAME.N` for each method. The
- * methods are saved without values for each parameter, such as momentum. N is the number of the next iteration.
+ * Checkpoints in the files that BigDL's own optimizers write: `model.N`, and `optimMethod-NAME.N`
+ * for each method. The methods are saved without values for each parameter, such as momentum. N is
+ * the number of the next iteration.
  *
- * A file gets its name once it is complete. So an executor that is killed while it writes leaves no unreadable file.
+ * A file gets its name once it is complete. So an executor that is killed while it writes leaves no
+ * unreadable file.
  *
  * @param folder of one training, which the driver and the executors can all reach
  */
@@ -38,11 +40,15 @@ private[bigdl] final class Checkpoints(folder: String) {
   def latest(methods: Set[String]): Option[(Network, Map[String, OptimMethod[Float]])] = {
     val path = new Path(folder)
     val files = SparkdlBigDL.fileSystem(folder)
-    val names = if (files.exists(path)) files.listStatus(path).map(_.getPath.getName).toSet else Set.empty[String]
+    val names = if (files.exists(path)) files.listStatus(path).map(_.getPath.getName).toSet
+    else Set.empty[String]
     val numbers = names.collect { case Checkpoints.Model(number) => number.toInt }
-    val complete = numbers.filter(number => methods.forall(name => names.contains(s"optimMethod-$name.$number")))
+    val complete =
+      numbers.filter(number => methods.forall(name => names.contains(s"optimMethod-$name.$number")))
     complete.reduceOption(_ max _).map { number =>
-      val loaded = methods.map(name => name -> File.load[OptimMethod[Float]](s"$folder/optimMethod-$name.$number"))
+      val loaded = methods.map(name =>
+        name -> File.load[OptimMethod[Float]](s"$folder/optimMethod-$name.$number")
+      )
       (File.load[Network](s"$folder/model.$number"), loaded.toMap)
     }
   }

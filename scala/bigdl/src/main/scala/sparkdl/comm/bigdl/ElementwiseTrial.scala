@@ -9,8 +9,8 @@ import com.intel.analytics.bigdl.dllib.tensor.{Storage, Tensor}
 import com.intel.analytics.bigdl.numeric.NumericFloat
 
 /**
- * Trial of an optimization method: does it change each parameter by that parameter's own gradients alone? Then any part
- * of the parameters can be updated anywhere.
+ * Trial of an optimization method: does it change each parameter by that parameter's own gradients
+ * alone? Then any part of the parameters can be updated anywhere.
  */
 private[bigdl] object ElementwiseTrial {
   private val Elements = 24
@@ -24,17 +24,23 @@ private[bigdl] object ElementwiseTrial {
    */
   def check(method: OptimMethod[Float]): Unit = {
     def refuse(why: String): Nothing = throw new UnsupportedTrainingException(
-      s"${nameOf(method)} $why: every executor updates a part of the parameters, so methods have to be elementwise" +
-        " and without settings by parameter (SGD, Adam, Adagrad, Adadelta, Adamax, RMSprop and Ftrl are)"
+      s"${nameOf(method)} $why: every executor updates a part of the parameters, so methods have" +
+        " to be elementwise and without settings by parameter (SGD, Adam, Adagrad, Adadelta," +
+        " Adamax, RMSprop and Ftrl are)"
     )
-    Try((run(method, 0 until Elements), run(method, 0 until Cut) ++ run(method, Cut until Elements))) match {
+    Try((
+      run(method, 0 until Elements),
+      run(method, 0 until Cut) ++ run(method, Cut until Elements)
+    )) match {
       case Failure(cause) => refuse(s"does not update a part of the parameters ($cause)")
-      case Success((whole, parts)) => if (whole != parts) refuse("updates a parameter by the gradients of others")
+      case Success((whole, parts)) =>
+        if (whole != parts) refuse("updates a parameter by the gradients of others")
     }
   }
 
   /** Return the name in BigDL's documentation, without the suffix that Scala adds for floats. */
-  def nameOf(method: OptimMethod[Float]): String = method.getClass.getSimpleName.stripSuffix("$mcF$sp")
+  def nameOf(method: OptimMethod[Float]): String =
+    method.getClass.getSimpleName.stripSuffix("$mcF$sp")
 
   private def run(method: OptimMethod[Float], elements: Range): Seq[Float] = {
     val own = method.clone()

@@ -9,9 +9,10 @@ import com.intel.analytics.bigdl.dllib.tensor.Tensor
 import com.intel.analytics.bigdl.numeric.NumericFloat
 
 /**
- * Layer that owns parameters and returns gradients, but waits instead of computing: a machine with few cores cannot
- * compute for many executors at once. It returns its input of rows by columns unchanged. Its gradients are made up from
- * the gradient of the first column, and differ between layers and positions.
+ * Layer that owns parameters and returns gradients, but waits instead of computing: a machine with
+ * few cores cannot compute for many executors at once. It returns its input of rows by columns
+ * unchanged. Its gradients are made up from the gradient of the first column, and differ between
+ * layers and positions.
  *
  * @param index among the layers of this class, from 0
  * @param count of parameters
@@ -41,7 +42,8 @@ final class EmulatedLayer(index: Int, count: Int, forwardSeconds: Double, backwa
   override def accGradParameters(input: Tensor[Float], gradOutput: Tensor[Float]): Unit =
     addRamp(gradWeight, gradOutput.select(2, 1).sum() / (index + 1))
 
-  override def parameters(): (Array[Tensor[Float]], Array[Tensor[Float]]) = (Array(weight), Array(gradWeight))
+  override def parameters(): (Array[Tensor[Float]], Array[Tensor[Float]]) =
+    (Array(weight), Array(gradWeight))
 }
 
 private object EmulatedLayer {

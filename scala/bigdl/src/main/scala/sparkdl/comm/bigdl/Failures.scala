@@ -5,20 +5,25 @@ package sparkdl.comm.bigdl
 import org.apache.spark.SparkException
 
 /**
- * Request that cannot be trained this way. The message says what to change. Most such requests are refused before
- * training.
+ * Request that cannot be trained this way. The message says what to change. Most such requests are
+ * refused before training.
  */
 final class UnsupportedTrainingException(message: String) extends IllegalArgumentException(message)
 
 /** Failure of the ranks, more often than spark.sparkdl.comm.maxRestarts allows. */
-final class TrainingFailedException(message: String, cause: Throwable) extends RuntimeException(message, cause)
+final class TrainingFailedException(message: String, cause: Throwable)
+    extends RuntimeException(message, cause)
 
-/** Pattern for a failed Spark job whose task refused the request, with the task's message. A retry does not help. */
+/**
+ * Pattern for a failed Spark job whose task refused the request, with the task's message. A retry
+ * does not help.
+ */
 private[bigdl] object Refusal {
   private val MessagePattern = (classOf[UnsupportedTrainingException].getName + ": (.*)").r
 
   def unapply(failure: Throwable): Option[String] = failure match {
-    case job: SparkException => Option(job.getMessage).flatMap(MessagePattern.findFirstMatchIn(_)).map(_.group(1))
+    case job: SparkException =>
+      Option(job.getMessage).flatMap(MessagePattern.findFirstMatchIn(_)).map(_.group(1))
     case _ => None
   }
 }

@@ -22,18 +22,26 @@ private[bigdl] object FrameRows {
    * @param size of the tensor of features
    * @throws UnsupportedTrainingException if a column is missing or has another type
    */
-  def apply(frame: DataFrame, features: String, label: String, size: Array[Int]): RDD[Sample[Float]] = {
+  def apply(
+      frame: DataFrame,
+      features: String,
+      label: String,
+      size: Array[Int]
+  ): RDD[Sample[Float]] = {
     val read = Seq(features, label).map(name => numbers(name, typeOf(frame, name)))
     val count = size.product
     frame.select(features, label).rdd.map { row =>
       val Seq(values, target) = read.zipWithIndex.map { case (from, column) =>
         if (row.isNullAt(column))
-          throw new UnsupportedTrainingException(s"column ${Seq(features, label)(column)} has a row without a value")
+          throw new UnsupportedTrainingException(
+            s"column ${Seq(features, label)(column)} has a row without a value"
+          )
         from(row, column)
       }
       if (values.length != count)
         throw new UnsupportedTrainingException(
-          s"column $features has a row of ${values.length} numbers, but the model takes ${size.mkString(" x ")}"
+          s"column $features has a row of ${values.length} numbers, but the model takes" +
+            s" ${size.mkString(" x ")}"
         )
       Sample(Tensor(Storage(values), 1, size), Tensor(Storage(target), 1, Array(target.length)))
     }
@@ -50,10 +58,12 @@ private[bigdl] object FrameRows {
     case ArrayType(_: NumericType, _) =>
       (row, column) => row.getSeq[Number](column).map(_.floatValue).toArray
     case _: NumericType => (row, column) => Array(row.getAs[Number](column).floatValue)
-    case SQLDataTypes.VectorType => (row, column) => row.getAs[Vector](column).toArray.map(_.toFloat)
+    case SQLDataTypes.VectorType =>
+      (row, column) => row.getAs[Vector](column).toArray.map(_.toFloat)
     case other =>
       throw new UnsupportedTrainingException(
-        s"column $name has type ${other.simpleString}: it needs a vector, an array of numbers, or a number"
+        s"column $name has type ${other.simpleString}: it needs a vector, an array of numbers, or" +
+          " a number"
       )
   }
 }

@@ -7,13 +7,24 @@ import java.io.{ByteArrayInputStream, ByteArrayOutputStream, DataInputStream, Da
 import com.fasterxml.jackson.databind.ObjectMapper
 
 import sparkdl.comm.gang.JvmRank
-import sparkdl.comm.ibatch.{AdaptiveBuckets, Batch, BatchingSettings, DirectionProfile, RankReport, Traffic}
+import sparkdl.comm.ibatch.{
+  AdaptiveBuckets,
+  Batch,
+  BatchingSettings,
+  DirectionProfile,
+  RankReport,
+  Traffic
+}
 
 /**
- * Buckets of a gang. Rank 0 decides from the measurements of all ranks and tells the others, so all ranks have the
- * same.
+ * Buckets of a gang. Rank 0 decides from the measurements of all ranks and tells the others, so all
+ * ranks have the same.
  */
-private[bigdl] final class GangBuckets(rank: JvmRank, settings: BatchingSettings, traffic: Traffic) {
+private[bigdl] final class GangBuckets(
+    rank: JvmRank,
+    settings: BatchingSettings,
+    traffic: Traffic
+) {
   import GangBuckets._
 
   private val adaptive = new AdaptiveBuckets(settings, traffic, rank.clock)
@@ -51,7 +62,11 @@ private[bigdl] final class GangBuckets(rank: JvmRank, settings: BatchingSettings
 }
 
 private object GangBuckets {
-  private final case class Decision(nextReportStep: Option[Int], pulls: IndexedSeq[Batch], pushes: IndexedSeq[Batch])
+  private final case class Decision(
+      nextReportStep: Option[Int],
+      pulls: IndexedSeq[Batch],
+      pushes: IndexedSeq[Batch]
+  )
 
   private def encode(report: RankReport): Array[Byte] = written { out =>
     def optional(value: Option[Double]): Unit = out.writeDouble(value.getOrElse(Double.NaN))
@@ -92,7 +107,8 @@ private object GangBuckets {
 
   private def decision(bytes: Array[Byte]): Decision = {
     val in = new DataInputStream(new ByteArrayInputStream(bytes))
-    def batches(): IndexedSeq[Batch] = IndexedSeq.fill(in.readInt())(Batch(in.readInt(), in.readInt()))
+    def batches(): IndexedSeq[Batch] =
+      IndexedSeq.fill(in.readInt())(Batch(in.readInt(), in.readInt()))
     Decision(Some(in.readInt()).filter(_ > 0), batches(), batches())
   }
 

@@ -17,7 +17,8 @@ private[bigdl] final class RankData(
 ) {
 
   /**
-   * Return the next batch. As in DistriOptimizer, each call has a dataset's window of rows, which may begin anywhere.
+   * Return the next batch. As in DistriOptimizer, each call has a dataset's window of rows, which
+   * may begin anywhere.
    */
   def next(): MiniBatch[Float] = train().next()
 
@@ -31,8 +32,8 @@ private[bigdl] final class RankData(
 }
 
 /**
- * Rows of a gang, one partition for each rank. An RDD computes a partition again whenever a rank asks, from cached
- * rows. So one task can take any number of batches.
+ * Rows of a gang, one partition for each rank. An RDD computes a partition again whenever a rank
+ * asks, from cached rows. So one task can take any number of batches.
  */
 private[bigdl] final class GangData private (
     train: RDD[MiniBatch[Float]],
@@ -57,7 +58,10 @@ private[bigdl] final class GangData private (
     def rows[T](rdd: RDD[T], partition: Partition): Iterator[T] = rdd.iterator(partition, context)
     Iterator.single(new RankData(
       () => rows(train, of.train),
-      () => validation.zip(of.validation).iterator.flatMap { case (rdd, partition) => rows(rdd, partition) },
+      () =>
+        validation.zip(of.validation).iterator.flatMap { case (rdd, partition) =>
+          rows(rdd, partition)
+        },
       () => orders.zip(of.orders).map { case (rdd, partition) => rows(rdd, partition).next() }
     ))
   }
@@ -78,12 +82,16 @@ private[bigdl] object GangData {
    * @param validation cached, in as many partitions as there are ranks
    * @throws UnsupportedTrainingException if a dataset has another number of partitions
    */
-  def apply(train: RDD[MiniBatch[Float]], validation: Option[RDD[MiniBatch[Float]]], ranks: Int): GangData = {
+  def apply(
+      train: RDD[MiniBatch[Float]],
+      validation: Option[RDD[MiniBatch[Float]]],
+      ranks: Int
+  ): GangData = {
     Seq("training" -> Some(train), "validation" -> validation).foreach { case (name, data) =>
       data.map(_.partitions.length).filter(_ != ranks).foreach { partitions =>
         throw new UnsupportedTrainingException(
-          s"the $name data have $partitions partitions, but BigDL's engine has $ranks executors: use one partition for" +
-            " each (DataSet.rdd makes as many)"
+          s"the $name data have $partitions partitions, but BigDL's engine has $ranks executors:" +
+            " use one partition for each (DataSet.rdd makes as many)"
         )
       }
     }

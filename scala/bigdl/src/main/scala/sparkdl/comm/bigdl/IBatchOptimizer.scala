@@ -17,13 +17,15 @@ import com.intel.analytics.bigdl.dllib.optim.Optimizer
 import com.intel.analytics.bigdl.numeric.NumericFloat
 
 /**
- * Optimizer that trains a BigDL model on all executors at once. It gives the same result as BigDL's own
- * `DistriOptimizer`, but uses the parameter server of this package. Each layer waits for its own parameters just before
- * it is used, and its gradients are sent during backward, in planned buckets. The whole training is one Spark job of
- * one barrier stage, and nothing passes through the driver between iterations.
+ * Optimizer that trains a BigDL model on all executors at once. It gives the same result as BigDL's
+ * own `DistriOptimizer`, but uses the parameter server of this package. Each layer waits for its
+ * own parameters just before it is used, and its gradients are sent during backward, in planned
+ * buckets. The whole training is one Spark job of one barrier stage, and nothing passes through the
+ * driver between iterations.
  *
- * It has the same methods as `DistriOptimizer`. Each executor updates only a shard of the parameters, so optimization
- * methods have to be elementwise. `spark.sparkdl.comm.ps.batching` and related keys set how layers travel.
+ * It has the same methods as `DistriOptimizer`. Each executor updates only a shard of the
+ * parameters, so optimization methods have to be elementwise. `spark.sparkdl.comm.ps.batching` and
+ * related keys set how layers travel.
  *
  * @param network with float parameters
  * @param batches of as many partitions as there are executors
@@ -41,13 +43,18 @@ class IBatchOptimizer(
   private var lossHistory = Seq.empty[Float]
   private var ownConf = Map.empty[String, String]
 
-  /** Numbers of the last training, as JSON with the fields of a fit's summary that [[Account.summary]] names. */
+  /**
+   * Numbers of the last training, as JSON with the fields of a fit's summary that
+   * [[Account.summary]] names.
+   */
   def summary: String = summaryJson
 
   /** Mean loss of each iteration of the last training; after a restart, of the last attempt. */
   def losses: Seq[Float] = lossHistory
 
-  /** Set a key of this package, such as `spark.sparkdl.comm.ps.batching`, for this optimizer alone. */
+  /**
+   * Set a key of this package, such as `spark.sparkdl.comm.ps.batching`, for this optimizer alone.
+   */
   def setConf(key: String, value: String): this.type = {
     ownConf += key -> value
     this
@@ -72,8 +79,10 @@ class IBatchOptimizer(
   /**
    * Train the model, and return it with its new parameters.
    *
-   * @throws UnsupportedTrainingException if the request is not supported: before training, if that can be known
-   * @throws TrainingFailedException if ranks failed more often than spark.sparkdl.comm.maxRestarts allows
+   * @throws UnsupportedTrainingException if the request is not supported: before training, if that
+   *    can be known
+   * @throws TrainingFailedException if ranks failed more often than spark.sparkdl.comm.maxRestarts
+   *    allows
    */
   override def optimize(): Module[Float] =
     try train()
@@ -91,14 +100,18 @@ class IBatchOptimizer(
       optimMethods,
       clipping,
       endWhen,
-      for (trigger <- validationTrigger; methods <- validationMethods) yield Validation(trigger, methods.toSeq),
+      for (trigger <- validationTrigger; methods <- validationMethods)
+        yield Validation(trigger, methods.toSeq),
       validationDataSet.map(_.toDistributed()),
-      for (trigger <- checkpointTrigger; path <- checkpointPath) yield CheckpointRequest(trigger, path)
+      for (trigger <- checkpointTrigger; path <- checkpointPath)
+        yield CheckpointRequest(trigger, path)
     )
     summaryJson = summed
     lossHistory = result.iterations.map(_.loss)
     optimMethods.foreach { case (name, method) =>
-      SparkdlBigDL.state(result.methods(name)).foreach { case (key, value) => SparkdlBigDL.state(method)(key) = value }
+      SparkdlBigDL.state(result.methods(name)).foreach { case (key, value) =>
+        SparkdlBigDL.state(method)(key) = value
+      }
     }
     new SummaryWriter(trainSummary, validationSummary).write(result)
     model
@@ -112,15 +125,21 @@ class IBatchOptimizer(
   private def check(sc: SparkContext): Unit = {
     def refuse(what: String): Nothing = throw new UnsupportedTrainingException(what)
     SparkdlBigDL.otherEngine.foreach(engine =>
-      refuse(s"engine $engine keeps parameters in memory of its own: set the Java property bigdl.engineType=mklblas")
+      refuse(
+        s"engine $engine keeps parameters in memory of its own: set the Java property bigdl.engineType=mklblas"
+      )
     )
-    if (dropPercentage > 0) refuse("setDropModuleProperty is not supported: the gradients of all ranks are used")
+    if (dropPercentage > 0)
+      refuse("setDropModuleProperty is not supported: the gradients of all ranks are used")
     if (clipsByNorm)
       refuse(
-        "setGradientClippingByl2Norm is not supported: no executor has all gradients. Use setConstantGradientClipping"
+        "setGradientClippingByl2Norm is not supported: no executor has all gradients. Use" +
+          " setConstantGradientClipping"
       )
     if (trainSummary.exists(_.getSummaryTrigger("Parameters").isDefined))
-      refuse("Parameters in the train summary are not supported: the driver does not have them during training")
+      refuse(
+        "Parameters in the train summary are not supported: the driver does not have them during training"
+      )
     if (sc.getConf.get("spark.plugins", "").split(",").map(_.trim).forall(_ != Plugin))
       refuse(s"spark.plugins does not name $Plugin: set it when the application starts")
     NetworkLayers.check(model)
@@ -158,8 +177,8 @@ object IBatchOptimizer {
     val (executors, cores) = (SparkdlBigDL.nodes, SparkdlBigDL.cores)
     if (size <= 0 || size % (executors * cores) != 0)
       throw new UnsupportedTrainingException(
-        s"$name=$size: must be a multiple of ${executors * cores}, the executors ($executors) times the cores ($cores) of" +
-          " BigDL's engine"
+        s"$name=$size: must be a multiple of ${executors * cores}, the executors ($executors)" +
+          s" times the cores ($cores) of BigDL's engine"
       )
   }
 }

@@ -8,12 +8,17 @@ import sparkdl.comm.ibatch.BatchingSettings
 import sparkdl.comm.ps.{BlockEncoding, Encodings, SessionSettings}
 
 /**
- * Settings of a training, with the same keys as for PyTorch. conf/sparkdl-defaults.conf documents them.
+ * Settings of a training, with the same keys as for PyTorch. conf/sparkdl-defaults.conf documents
+ * them.
  *
  * @param session settings of the parameter server
  * @param maxRestarts how many times the gang starts again after a rank failed
  */
-private[bigdl] final case class IBatchSettings(batching: BatchingSettings, session: SessionSettings, maxRestarts: Int)
+private[bigdl] final case class IBatchSettings(
+    batching: BatchingSettings,
+    session: SessionSettings,
+    maxRestarts: Int
+)
 
 private[bigdl] object IBatchSettings {
   private val Prefix = "spark.sparkdl.comm."
@@ -33,24 +38,44 @@ private[bigdl] object IBatchSettings {
         catch { case _: IllegalArgumentException => refuse(key, expected) }
       if (isGood(value)) value else refuse(key, expected)
     }
-    if (text("compression", "none") != "none") refuse("compression", "for BigDL gradients are not compressed; use none")
+    if (text("compression", "none") != "none")
+      refuse("compression", "for BigDL gradients are not compressed; use none")
 
     val iterations =
       parse("ps.profileIterations", s"a number of at least 1 and at most ${Int.MaxValue}")(
         text("ps.profileIterations", "10").toInt
       )(_ > 0)
-    val drift = parse("ps.replanDrift", "a positive number")(text("ps.replanDrift", "0.25").toDouble)(_ > 0)
+    val drift =
+      parse("ps.replanDrift", "a positive number")(text("ps.replanDrift", "0.25").toDouble)(_ > 0)
     val batching =
-      try BatchingSettings(text("ps.batching", "whole"), text("ps.pushBatching", ""), iterations, drift)
+      try BatchingSettings(
+          text("ps.batching", "whole"),
+          text("ps.pushBatching", ""),
+          iterations,
+          drift
+        )
       catch { case e: IllegalArgumentException => refuse("ps.batching", e.getMessage) }
     val wire =
       try BlockEncoding(text("ps.wire", "fp32"))
-      catch { case e: IllegalArgumentException => throw new UnsupportedTrainingException(e.getMessage) }
-    val timeout = parse("timeout", s"a time such as 5min, more than 0 and at most ${SessionSettings.MostSeconds}s")(
+      catch {
+        case e: IllegalArgumentException => throw new UnsupportedTrainingException(e.getMessage)
+      }
+    val timeout = parse(
+      "timeout",
+      s"a time such as 5min, more than 0 and at most ${SessionSettings.MostSeconds}s"
+    )(
       conf.getTimeAsMs(Prefix + "timeout", "5min") / 1e3
     )(seconds => seconds > 0 && seconds <= SessionSettings.MostSeconds)
-    val restarts = parse("maxRestarts", "a number, 0 or more")(text("maxRestarts", "2").toInt)(_ >= 0)
-    val session = SessionSettings(Encodings(wire), batching.canOverlap, false, batching.isSequential, batching.measuredSteps, timeout)
+    val restarts =
+      parse("maxRestarts", "a number, 0 or more")(text("maxRestarts", "2").toInt)(_ >= 0)
+    val session = SessionSettings(
+      Encodings(wire),
+      batching.canOverlap,
+      false,
+      batching.isSequential,
+      batching.measuredSteps,
+      timeout
+    )
     IBatchSettings(batching, session, restarts)
   }
 }

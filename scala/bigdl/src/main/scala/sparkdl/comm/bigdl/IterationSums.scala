@@ -23,8 +23,10 @@ import sparkdl.comm.ps.Gathering
  * @param loss the sum over the replicas
  */
 private[bigdl] final case class Losses(loss: Double, replicas: Int, rows: Int) {
-  def encode: Array[Byte] = ByteBuffer.allocate(16).putDouble(loss).putInt(replicas).putInt(rows).array
-  def +(other: Losses): Losses = Losses(loss + other.loss, replicas + other.replicas, rows + other.rows)
+  def encode: Array[Byte] =
+    ByteBuffer.allocate(16).putDouble(loss).putInt(replicas).putInt(rows).array
+  def +(other: Losses): Losses =
+    Losses(loss + other.loss, replicas + other.replicas, rows + other.rows)
   def mean: Float = loss.toFloat / replicas
 }
 
@@ -66,8 +68,8 @@ private[bigdl] object ValidationSums {
    * Convert the results of one rank.
    *
    * @param results None if the rank has no rows
-   * @throws UnsupportedTrainingException if a result is not a mean over rows, so that the ranks' results cannot be
-   *    added up
+   * @throws UnsupportedTrainingException if a result is not a mean over rows, so that the ranks'
+   *    results cannot be added up
    */
   def apply(results: Option[Seq[ValidationResult]], methods: Int): ValidationSums =
     ValidationSums(results.fold(Seq.fill(methods)((0.0, 0L)))(_.map {
@@ -86,7 +88,7 @@ private[bigdl] object ValidationSums {
   )
 
   private def refuse(what: String): Nothing = throw new UnsupportedTrainingException(
-    s"$what is not a mean over rows, and ranks can add up nothing else: validate with accuracies, losses or mean" +
-      " errors, and compute others after training"
+    s"$what is not a mean over rows, and ranks can add up nothing else: validate with accuracies," +
+      " losses or mean errors, and compute others after training"
   )
 }

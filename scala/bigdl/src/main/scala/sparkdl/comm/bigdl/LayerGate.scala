@@ -19,10 +19,11 @@ private[bigdl] trait LayerListener {
 }
 
 /**
- * Gate of all leaves of one replica. In training, BigDL calls [[get]] when the forward pass of a leaf begins, and
- * [[put]] when its backward pass has ended.
+ * Gate of all leaves of one replica. In training, BigDL calls [[get]] when the forward pass of a
+ * leaf begins, and [[put]] when its backward pass has ended.
  *
- * BigDL clones some layers by serialization, such as the cells of a recurrent layer. The clones share this gate.
+ * BigDL clones some layers by serialization, such as the cells of a recurrent layer. The clones
+ * share this gate.
  *
  * @param layers by the names of the leaves
  */
@@ -47,8 +48,8 @@ private[bigdl] final class LayerGate(replica: Int, layers: Map[String, Int], eve
   ): Unit = ()
 
   /**
-   * Forget this gate. Clones made from now on do not have it. Until then it is never garbage-collected, nor is what it
-   * refers to.
+   * Forget this gate. Clones made from now on do not have it. Until then it is never
+   * garbage-collected, nor is what it refers to.
    */
   override def clear(): Unit = LayerGate.open.remove(id)
 
@@ -77,8 +78,9 @@ private[bigdl] object LayerGate {
 }
 
 /**
- * Count of each layer's uses in a step. The first step shows it: all parameters are there, and gradients travel at its
- * end. Some layers never report a use, such as those inside of a recurrent cell. Some report several uses.
+ * Count of each layer's uses in a step. The first step shows it: all parameters are there, and
+ * gradients travel at its end. Some layers never report a use, such as those inside of a recurrent
+ * cell. Some report several uses.
  */
 private[bigdl] final class LayerUses(layers: Int) {
   private val forward, backward = new Array[Int](layers)
@@ -107,5 +109,6 @@ private[bigdl] final class LayerUses(layers: Int) {
     }
 
   /** Return true if gradients arrive that should have been pushed before. */
-  def isTooLate(layer: Int): Boolean = isCounted && backward(layer) > 0 && madeCounts(layer) > backward(layer)
+  def isTooLate(layer: Int): Boolean =
+    isCounted && backward(layer) > 0 && madeCounts(layer) > backward(layer)
 }

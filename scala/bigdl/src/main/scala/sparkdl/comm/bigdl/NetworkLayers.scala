@@ -8,8 +8,8 @@ import com.intel.analytics.bigdl.dllib.nn.mkldnn.MklDnnModule
 import com.intel.analytics.bigdl.dllib.tensor.Tensor
 
 /**
- * Layers of a network: stretches of its flat vector of parameters, each of one leaf. A stretch that belongs to no leaf
- * is a layer too.
+ * Layers of a network: stretches of its flat vector of parameters, each of one leaf. A stretch that
+ * belongs to no leaf is a layer too.
  *
  * @param starts the first element of each layer
  * @param total elements of the vector
@@ -20,7 +20,9 @@ private[bigdl] final class NetworkLayers private (
     val total: Int,
     val leaves: Seq[(Network, Int)]
 ) {
-  val counts: IndexedSeq[Int] = starts.zip(starts.tail :+ total).map { case (start, end) => end - start }
+  val counts: IndexedSeq[Int] = starts.zip(starts.tail :+ total).map { case (start, end) =>
+    end - start
+  }
   def size: Int = starts.size
 
   /** Number of each leaf's layer, by the leaf's name. */
@@ -39,12 +41,13 @@ private[bigdl] object NetworkLayers {
     leaves.foreach {
       case leaf: MklDnnModule =>
         throw new UnsupportedTrainingException(
-          s"layer ${leaf.asInstanceOf[Network].getName()} is a ${leaf.getClass.getName}, which keeps parameters in its own" +
-            " memory: use the layer of nn that does the same"
+          s"layer ${leaf.asInstanceOf[Network].getName()} is a ${leaf.getClass.getName}, which" +
+            " keeps parameters in its own memory: use the layer of nn that does the same"
         )
       case _ =>
     }
-    if (leaves.forall(parametersOf(_).isEmpty)) throw new UnsupportedTrainingException("the network has no parameters")
+    if (leaves.forall(parametersOf(_).isEmpty))
+      throw new UnsupportedTrainingException("the network has no parameters")
     apply(network, SparkdlBigDL.flatten(network)._1.nElement())
   }
 

@@ -8,13 +8,14 @@ import sparkdl.comm.gang.JvmRank
 import sparkdl.comm.ps.{Segment, SegmentMap}
 
 /**
- * Transfers of one rank's parameters and gradients. Each layer of the replicas waits for its parameters. A bucket is
- * pushed when its last gradient is complete. BigDL computes on the heap and the parameter server has its own memory, so
- * parameters and gradients are copied.
+ * Transfers of one rank's parameters and gradients. Each layer of the replicas waits for its
+ * parameters. A bucket is pushed when its last gradient is complete. BigDL computes on the heap and
+ * the parameter server has its own memory, so parameters and gradients are copied.
  *
- * Call [[open]] first. A step is [[begin]], the replicas' forward and backward with [[onForwardEnded]] between them, and
- * [[end]]. The methods of [[LayerListener]] are called during forward and backward. After [[end]], the next version's
- * parameters are still on their way; [[await]] waits for all of them. Call [[close]] last, also after a failure.
+ * Call [[open]] first. A step is [[begin]], the replicas' forward and backward with
+ * [[onForwardEnded]] between them, and [[end]]. The methods of [[LayerListener]] are called during
+ * forward and backward. After [[end]], the next version's parameters are still on their way;
+ * [[await]] waits for all of them. Call [[close]] last, also after a failure.
  *
  * @param makeShard makes the part that this rank updates
  */
@@ -29,9 +30,12 @@ private[bigdl] final class ParameterExchange(
   private val layers = replicas.layers
   private val map = rank.session.open(rank.peers, layers.counts.map(_.toLong), settings.session)
   private val memory = allocateOrRefuse(map.bytes)(Segment.allocate(map.bytes))
-  private val buckets = new GangBuckets(rank, settings.batching, map.traffic(rank.inlineThreshold, density = 1))
+  private val buckets =
+    new GangBuckets(rank, settings.batching, map.traffic(rank.inlineThreshold, density = 1))
   private val profiler =
-    if (buckets.needsProfiles) Some(new Profiler(layers.size, settings.batching.profileIterations, rank.clock)) else None
+    if (buckets.needsProfiles)
+      Some(new Profiler(layers.size, settings.batching.profileIterations, rank.clock))
+    else None
   private val uses = new LayerUses(layers.size)
   private val inPlace = map.encodings.parameters.inPlace
   private val accountKeeper = new AccountKeeper(replicas.watches, rank.clock)
@@ -86,7 +90,8 @@ private[bigdl] final class ParameterExchange(
     val timed = profiler.filter(_ => replica == 0)
     timed.foreach(_.forward.stop())
     if (version == 0) synchronized(uses.recordUse(layer))
-    if (pulls.bucketOf(layer) >= pulledCount) synchronized(pullFor(layer, replicas.watches(replica)))
+    if (pulls.bucketOf(layer) >= pulledCount)
+      synchronized(pullFor(layer, replicas.watches(replica)))
     timed.foreach(_.forward.start(layer))
   }
 
@@ -109,8 +114,8 @@ private[bigdl] final class ParameterExchange(
       if (pushes.size > 1) {
         if (uses.isTooLate(layer))
           throw new UnsupportedTrainingException(
-            s"backward adds to the gradients of layer ${layer + 1} more often than in the first step, after they were" +
-              " pushed: set spark.sparkdl.comm.ps.pushBatching=whole"
+            s"backward adds to the gradients of layer ${layer + 1} more often than in the first" +
+              " step, after they were pushed: set spark.sparkdl.comm.ps.pushBatching=whole"
           )
         if (complete) takeGradients(layer)
       }
@@ -161,7 +166,8 @@ private[bigdl] final class ParameterExchange(
   private def pullAll(watch: Stopwatch): Unit = pullUpTo(pulls.size - 1, watch)
 
   /** Wait for the parameters up to those of this bucket. */
-  private def pullUpTo(bucket: Int, watch: Stopwatch): Unit = if (pulledCount <= bucket) watch.time(Phase.Pull)(pull(bucket))
+  private def pullUpTo(bucket: Int, watch: Stopwatch): Unit =
+    if (pulledCount <= bucket) watch.time(Phase.Pull)(pull(bucket))
 
   private def pull(bucket: Int): Unit = {
     val transfer = transfers.pull(version, bucket)
@@ -177,7 +183,8 @@ private[bigdl] final class ParameterExchange(
     prefetchNext()
   }
 
-  private def prefetchNext(): Unit = if (pullsEarly && pulledCount == pulls.size) prefetch(version + 1)
+  private def prefetchNext(): Unit =
+    if (pullsEarly && pulledCount == pulls.size) prefetch(version + 1)
 
   private def prefetch(next: Long): Unit = if (prefetched < next) {
     transfers.prefetch(next)
@@ -185,8 +192,8 @@ private[bigdl] final class ParameterExchange(
   }
 
   /**
-   * Take a layer's gradients, complete on all replicas, from the replicas. The last layer of a bucket pushes the
-   * bucket.
+   * Take a layer's gradients, complete on all replicas, from the replicas. The last layer of a
+   * bucket pushes the bucket.
    */
   private def takeGradients(layer: Int): Unit = {
     val (start, count) = (layers.starts(layer), layers.counts(layer))
@@ -205,7 +212,8 @@ private[bigdl] final class ParameterExchange(
   }
 
   /**
-   * Update with the next bucket of gradients, once it is summed. Publish each bucket of parameters when it is complete.
+   * Update with the next bucket of gradients, once it is summed. Publish each bucket of parameters
+   * when it is complete.
    */
   private def updateNext(watch: Stopwatch): Unit = watch.time(Phase.Push) {
     val transfer = transfers.collect(version, collectedCount)
@@ -215,14 +223,17 @@ private[bigdl] final class ParameterExchange(
     collectedCount += 1
     watch.time(Phase.Update)(shard.step(updated, progress))
     if (unpublished.isEmpty) unpublished = Some(new Countdown(pulls))
-    unpublished.foreach(left => updated.flatMap(left.countDown(_)).sorted.foreach(transfers.publish(version + 1, _)))
+    unpublished.foreach(left =>
+      updated.flatMap(left.countDown(_)).sorted.foreach(transfers.publish(version + 1, _))
+    )
   }
 }
 
 private[bigdl] object ParameterExchange {
 
   /**
-   * Allocate memory. Java's own error would end the executor, and then the executor of the next attempt.
+   * Allocate memory. Java's own error would end the executor, and then the executor of the next
+   * attempt.
    *
    * @throws UnsupportedTrainingException if the JVM does not have so many bytes outside of its heap
    */
@@ -231,8 +242,9 @@ private[bigdl] object ParameterExchange {
     catch {
       case e: OutOfMemoryError =>
         throw new UnsupportedTrainingException(
-          s"a rank needs $bytes bytes outside of the heap, but its executor does not have them (${e.getMessage}): raise" +
-            " -XX:MaxDirectMemorySize in spark.executor.extraJavaOptions (default: the heap's size), and" +
+          s"a rank needs $bytes bytes outside of the heap, but its executor does not have them" +
+            s" (${e.getMessage}): raise -XX:MaxDirectMemorySize in" +
+            " spark.executor.extraJavaOptions (default: the heap's size), and" +
             " spark.executor.memoryOverhead by as much"
         )
     }

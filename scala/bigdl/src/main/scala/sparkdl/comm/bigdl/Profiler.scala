@@ -37,15 +37,15 @@ private[bigdl] final class Profiler(layers: Int, steps: Int, clock: Clock) {
 private object Profiler {
 
   /**
-   * Iterations until new buckets take effect: one for pulls, two for pushes. A measurement of so few steps cannot time
-   * them.
+   * Iterations until new buckets take effect: one for pulls, two for pushes. A measurement of so
+   * few steps cannot time them.
    */
   private val SettlingIterations = 2
 }
 
 /**
- * Stopwatch that times one layer at a time, or none. It keeps the rounds of the last `steps` steps. Times are in
- * seconds.
+ * Stopwatch that times one layer at a time, or none. It keeps the rounds of the last `steps` steps.
+ * Times are in seconds.
  */
 private[bigdl] final class LayerTimes(layers: Int, steps: Int, clock: Clock) {
   private val rounds = new RecentSteps[Array[Double]](steps)

@@ -15,7 +15,10 @@ import com.intel.analytics.bigdl.dllib.optim.{OptimMethod, Trigger}
 import com.intel.analytics.bigdl.dllib.utils.python.api.{PythonBigDL, Sample}
 import com.intel.analytics.bigdl.numeric.NumericFloat
 
-/** Entry points for Python: BigDL's Python API calls them to make an [[IBatchOptimizer]], as it makes BigDL's own. */
+/**
+ * Entry points for Python: BigDL's Python API calls them to make an [[IBatchOptimizer]], as it
+ * makes BigDL's own.
+ */
 final class PythonIBatch extends PythonBigDL[Float] {
   def createIBatchOptimizer(
       model: Module[Float],
@@ -50,7 +53,12 @@ final class PythonIBatch extends PythonBigDL[Float] {
     new ArrayList(optimizer.losses.map(loss => Double.box(loss.toDouble)).asJava)
 
   /** Make a layer that only waits, for BigDL's Python API: see [[EmulatedLayer]]. */
-  def createEmulatedLayer(index: Int, count: Int, forwardSeconds: Double, backwardSeconds: Double): EmulatedLayer =
+  def createEmulatedLayer(
+      index: Int,
+      count: Int,
+      forwardSeconds: Double,
+      backwardSeconds: Double
+  ): EmulatedLayer =
     new EmulatedLayer(index, count, forwardSeconds, backwardSeconds)
 
   private def setUp(

@@ -15,9 +15,15 @@ import com.intel.analytics.bigdl.dllib.utils.{T, Table}
 import sparkdl.comm.gang.JvmRank
 import sparkdl.comm.ps.{Gathering, Segment, SegmentMap}
 
-/** Training of one rank: iterations until the trigger ends them, which happens on all ranks alike. */
-private[bigdl] final class RankTraining(request: TrainingRequest, rank: JvmRank, data: RankData, context: TaskContext)
-    extends Logging {
+/**
+ * Training of one rank: iterations until the trigger ends them, which happens on all ranks alike.
+ */
+private[bigdl] final class RankTraining(
+    request: TrainingRequest,
+    rank: JvmRank,
+    data: RankData,
+    context: TaskContext
+) extends Logging {
   private val clock = rank.clock
   private val replicas = new Replicas(IndexedSeq.fill(request.cores)(replica()))
 
@@ -37,7 +43,8 @@ private[bigdl] final class RankTraining(request: TrainingRequest, rank: JvmRank,
     } finally exchange.close()
 
   private def train(): RankResult = {
-    val state = T("epoch" -> progress.epoch, "neval" -> progress.iteration, "parallelism" -> request.cores)
+    val state =
+      T("epoch" -> progress.epoch, "neval" -> progress.iteration, "parallelism" -> request.cores)
     describe(state)
     val begun = clock.nanoTime
     while (!request.endWhen(state)) {
@@ -50,7 +57,8 @@ private[bigdl] final class RankTraining(request: TrainingRequest, rank: JvmRank,
     val account = exchange.account((clock.nanoTime - begun) / 1e9)
     val result =
       if (rank.number != 0) None
-      else Some(TrainingResult(iterations, validations, methods, replicas.extras, exchange.batching))
+      else
+        Some(TrainingResult(iterations, validations, methods, replicas.extras, exchange.batching))
     RankResult(exchange.stretches, account, result)
   }
 
@@ -64,7 +72,8 @@ private[bigdl] final class RankTraining(request: TrainingRequest, rank: JvmRank,
   )
 
   private def shard(map: SegmentMap, memory: Segment): Shard = {
-    def method(layer: Int): OptimMethod[Float] = request.methods(request.methodFor(replicas.layers.starts(layer)))
+    def method(layer: Int): OptimMethod[Float] =
+      request.methods(request.methodFor(replicas.layers.starts(layer)))
     new Shard(map, memory, replicas.weights, method, rank.world * replicas.size, request.clipping)
   }
 
@@ -95,7 +104,14 @@ private[bigdl] final class RankTraining(request: TrainingRequest, rank: JvmRank,
     state("Throughput") = (sums.rows / seconds).toFloat
     if (rank.number == 0) {
       val rate = state[Float]("LearningRate")
-      iterations += IterationRecord(number, progress.epoch, sums.mean, progress.score, rate, state[Float]("Throughput"))
+      iterations += IterationRecord(
+        number,
+        progress.epoch,
+        sums.mean,
+        progress.score,
+        rate,
+        state[Float]("Throughput")
+      )
       logDebug(s"Iteration $number: ${sums.rows} rows in $seconds s, loss ${sums.mean}")
     }
   }
@@ -117,28 +133,31 @@ private[bigdl] final class RankTraining(request: TrainingRequest, rank: JvmRank,
     round.get
   }
 
-  private def validate(state: Table): Unit = request.validation.filter(_.trigger(state)).foreach { validation =>
-    exchange.await()
-    val own = ValidationSums(replicas.evaluate(data.validation()), validation.methods.size)
-    val means = ValidationSums.addUp(rank.session.gathering.begin(own.encode)).means
-    progress = progress.copy(score = means.head)
-    updateMethods()
-    describe(state)
-    val values = validation.methods.map(_.toString()).zip(means)
-    validations += ValidationRecord(progress.iteration - 1, values)
-    if (rank.number == 0) logInfo(s"Iteration ${progress.iteration - 1}: ${values.mkString(", ")}")
-  }
-
-  private def saveCheckpoint(state: Table): Unit = request.checkpoint.filter(_.trigger(state)).foreach { checkpoint =>
-    if (rank.number == 0) {
+  private def validate(state: Table): Unit =
+    request.validation.filter(_.trigger(state)).foreach { validation =>
       exchange.await()
-      val network = request.network.value(initGradient = true, shareWeight = false)
-      val weights = SparkdlBigDL.flatten(network)._1.storage().array()
-      System.arraycopy(replicas.weights, 0, weights, 0, weights.length)
-      if (replicas.extras.nonEmpty) network.setExtraParameter(replicas.extras)
-      new Checkpoints(checkpoint.path).save(network, methods, progress.iteration)
+      val own = ValidationSums(replicas.evaluate(data.validation()), validation.methods.size)
+      val means = ValidationSums.addUp(rank.session.gathering.begin(own.encode)).means
+      progress = progress.copy(score = means.head)
+      updateMethods()
+      describe(state)
+      val values = validation.methods.map(_.toString()).zip(means)
+      validations += ValidationRecord(progress.iteration - 1, values)
+      if (rank.number == 0)
+        logInfo(s"Iteration ${progress.iteration - 1}: ${values.mkString(", ")}")
     }
-  }
+
+  private def saveCheckpoint(state: Table): Unit =
+    request.checkpoint.filter(_.trigger(state)).foreach { checkpoint =>
+      if (rank.number == 0) {
+        exchange.await()
+        val network = request.network.value(initGradient = true, shareWeight = false)
+        val weights = SparkdlBigDL.flatten(network)._1.storage().array()
+        System.arraycopy(replicas.weights, 0, weights, 0, weights.length)
+        if (replicas.extras.nonEmpty) network.setExtraParameter(replicas.extras)
+        new Checkpoints(checkpoint.path).save(network, methods, progress.iteration)
+      }
+    }
 
   private def updateMethods(): Unit = methods.values.foreach { method =>
     progress.writeTo(method)

@@ -19,8 +19,8 @@ private[bigdl] final case class Replica(
 )
 
 /**
- * Networks of one rank. Each computes its part of a batch, on its own thread. They share the parameters, and each has
- * its own gradients.
+ * Networks of one rank. Each computes its part of a batch, on its own thread. They share the
+ * parameters, and each has its own gradients.
  *
  * @param all at least one; their parameters lie in flat vectors that nobody else uses
  */
@@ -34,7 +34,9 @@ private[bigdl] final class Replicas(all: IndexedSeq[Replica]) {
   all.tail.foreach(replica => share(replica.network))
 
   /** Flat vector of each replica's gradients. */
-  val gradients: IndexedSeq[Array[Float]] = flat.map { case (_, gradients) => Replicas.array(gradients) }
+  val gradients: IndexedSeq[Array[Float]] = flat.map { case (_, gradients) =>
+    Replicas.array(gradients)
+  }
 
   private val leavesOfEach = all.map(replica => SparkdlBigDL.leaves(replica.network))
 
@@ -44,23 +46,26 @@ private[bigdl] final class Replicas(all: IndexedSeq[Replica]) {
   /** State of the first network other than parameters, such as the means of batch normalization. */
   def extras: Array[Tensor[Float]] = first.getExtraParameter()
 
-  /** Make the layers of each replica ask `by` for their parameters, and report complete gradients to it. */
+  /**
+   * Make the layers of each replica ask `by` for their parameters, and report complete gradients to
+   * it.
+   */
   def gate(by: Int => DistriParameterSynchronizer[Float]): Unit =
     all.indices.foreach(number => leavesOfEach(number).foreach(SparkdlBigDL.gate(_, by(number))))
 
   /**
    * Run forward and backward of a batch, cut over the replicas.
    *
-   * @param onForwardEnded called with each replica's number and loss as soon as the loss is known, on the replica's
-   *    thread
+   * @param onForwardEnded called with each replica's number and loss as soon as the loss is known,
+   *    on the replica's thread
    * @throws UnsupportedTrainingException if the batch cannot be cut into equal parts
    */
   def train(batch: MiniBatch[Float])(onForwardEnded: (Int, Double) => Unit): Unit = {
     val rows = batch.size()
     if (rows < size || rows % size != 0)
       throw new UnsupportedTrainingException(
-        s"a batch of $rows rows in each executor cannot be cut into $size equal parts, one for each core: set a batch size" +
-          " that is a multiple of executors times cores"
+        s"a batch of $rows rows in each executor cannot be cut into $size equal parts, one for" +
+          " each core: set a batch size that is a multiple of executors times cores"
       )
     onEach { number =>
       val Replica(network, criterion, _, watch) = all(number)
@@ -71,7 +76,10 @@ private[bigdl] final class Replicas(all: IndexedSeq[Replica]) {
         (output, criterion.forward(output, part.getTarget()).toDouble)
       }
       onForwardEnded(number, loss)
-      watch.time(Phase.Backward)(network.backward(part.getInput(), criterion.backward(output, part.getTarget())))
+      watch.time(Phase.Backward)(network.backward(
+        part.getInput(),
+        criterion.backward(output, part.getTarget())
+      ))
     }
   }
 
@@ -99,7 +107,9 @@ private[bigdl] final class Replicas(all: IndexedSeq[Replica]) {
     if (size == 1) work(0) else SparkdlBigDL.runAll(all.indices.map(number => () => work(number)))
 
   private def share(other: Network): Unit =
-    other.parameters()._1.zip(first.parameters()._1).foreach { case (tensor, shared) => tensor.set(shared) }
+    other.parameters()._1.zip(first.parameters()._1).foreach { case (tensor, shared) =>
+      tensor.set(shared)
+    }
 }
 
 private object Replicas {
@@ -111,7 +121,8 @@ private object Replicas {
     val array = tensor.storage().array()
     require(
       tensor.storageOffset() == 1 && array.length == tensor.nElement(),
-      s"${tensor.nElement()} parameters begin at element ${tensor.storageOffset()} of ${array.length}: they must be all"
+      s"${tensor.nElement()} parameters begin at element ${tensor.storageOffset()} of" +
+        s" ${array.length}: they must be all"
     )
     array
   }

@@ -13,8 +13,8 @@ import sparkdl.comm.ps.{ElementRange, Segment, SegmentMap}
 private[bigdl] final case class Stretch(start: Int, values: Array[Float])
 
 /**
- * Parameters that one rank updates: its stripe of each layer. Each stripe has its own optimization method, so that
- * layers can be updated in any grouping.
+ * Parameters that one rank updates: its stripe of each layer. Each stripe has its own optimization
+ * method, so that layers can be updated in any grouping.
  *
  * @param memory has the parameters and the sums of their gradients
  * @param weights the initial values of all parameters
@@ -66,7 +66,8 @@ private[bigdl] final class Shard(
   }
 
   /** Update the parameters of these layers. Their gradients must be summed. */
-  def step(layers: Range, progress: Progress): Unit = layers.flatMap(stripes(_)).foreach(_.step(progress))
+  def step(layers: Range, progress: Progress): Unit =
+    layers.flatMap(stripes(_)).foreach(_.step(progress))
 
   def stretches: Seq[Stretch] = stripes.flatten.map(_.stretch)
 }

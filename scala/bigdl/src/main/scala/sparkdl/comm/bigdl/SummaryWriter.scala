@@ -13,8 +13,10 @@ import com.intel.analytics.bigdl.dllib.utils.T
 import com.intel.analytics.bigdl.dllib.visualization.{Summary, TrainSummary, ValidationSummary}
 
 /** Writer of a training's values from rank 0 into BigDL's summaries, after training. */
-private[bigdl] final class SummaryWriter(train: Option[TrainSummary], validation: Option[ValidationSummary])
-    extends Logging {
+private[bigdl] final class SummaryWriter(
+    train: Option[TrainSummary],
+    validation: Option[ValidationSummary]
+) extends Logging {
   import SummaryWriter._
 
   /** Write all values. When this returns, the summaries can be read. */
@@ -39,29 +41,32 @@ private[bigdl] final class SummaryWriter(train: Option[TrainSummary], validation
       "Throughput" -> iteration.rowsPerSecond
     )
     SparkdlBigDL.scalarTriggers(summary).toSeq.collect {
-      case (name, trigger) if trigger(state) => Scalar(name, state[Float](name), iteration.number.toLong)
+      case (name, trigger) if trigger(state) =>
+        Scalar(name, state[Float](name), iteration.number.toLong)
     }
   }
 
   /**
-   * Add values to a summary. Its own thread writes them in order, without saying when it is done, so wait for the last
-   * one.
+   * Add values to a summary. Its own thread writes them in order, without saying when it is done,
+   * so wait for the last one.
    */
-  private def add(summary: Summary, scalars: Seq[Scalar]): Unit = scalars.lastOption.foreach { last =>
-    val before = summary.readScalar(last.name).length
-    scalars.foreach(scalar => summary.addScalar(scalar.name, scalar.value, scalar.step))
-    val written = before + scalars.count(_.name == last.name)
-    val deadline = Patience.fromNow
-    def isWritten: Boolean =
-      try summary.readScalar(last.name).length >= written
-      catch { case _: IOException => false } // only half of it is written yet
-    var hasAll = isWritten
-    while (!hasAll && deadline.hasTimeLeft()) {
-      Thread.sleep(PollMillis)
-      hasAll = isWritten
+  private def add(summary: Summary, scalars: Seq[Scalar]): Unit =
+    scalars.lastOption.foreach { last =>
+      val before = summary.readScalar(last.name).length
+      scalars.foreach(scalar => summary.addScalar(scalar.name, scalar.value, scalar.step))
+      val written = before + scalars.count(_.name == last.name)
+      val deadline = Patience.fromNow
+      def isWritten: Boolean =
+        try summary.readScalar(last.name).length >= written
+        catch { case _: IOException => false } // only half of it is written yet
+      var hasAll = isWritten
+      while (!hasAll && deadline.hasTimeLeft()) {
+        Thread.sleep(PollMillis)
+        hasAll = isWritten
+      }
+      if (!hasAll)
+        logWarning(s"A summary is not complete after $Patience: it is still being written")
     }
-    if (!hasAll) logWarning(s"A summary is not complete after $Patience: it is still being written")
-  }
 }
 
 private object SummaryWriter {

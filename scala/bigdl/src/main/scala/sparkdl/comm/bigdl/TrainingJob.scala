@@ -41,7 +41,11 @@ private[bigdl] final class TrainingJob(
     given.values.foreach(_.clearHistory())
     val spans = spansOf(given.keySet)
 
-    def attempt(number: Int, network: Module[Float], methods: Map[String, OptimMethod[Float]]): (TrainingResult, String) = {
+    def attempt(
+        number: Int,
+        network: Module[Float],
+        methods: Map[String, OptimMethod[Float]]
+    ): (TrainingResult, String) = {
       val state = SparkdlBigDL.state(methods.values.head)
       val used = state.getOrElse("recordsProcessedThisEpoch", 0).toLong
       val start = Progress(
@@ -51,10 +55,14 @@ private[bigdl] final class TrainingJob(
         state.getOrElse("score", 0f)
       )
       if (used == 0) data.shuffle()
-      // This also makes Spark cache again what it lost with an executor. A barrier stage cannot be retried for that.
+      // This also makes Spark cache again what it lost with an executor. A barrier stage cannot be
+      // retried for that.
       val rows = data.data(train = false).map(_.size().toLong).fold(0L)(_ + _)
       validationData.foreach(_.originRDD().count())
-      for ((name, count) <- Seq("training" -> rows) ++ validationData.map("validation" -> _.size()) if count == 0)
+      for (
+        (name, count) <- Seq("training" -> rows) ++ validationData.map("validation" -> _.size())
+        if count == 0
+      )
         throw new UnsupportedTrainingException(s"the $name data have no rows")
       val ranks = SparkdlBigDL.nodes
       val request = TrainingRequest(
@@ -74,18 +82,23 @@ private[bigdl] final class TrainingJob(
         ranks,
         SparkdlBigDL.cores
       )
-      val rowsOfRanks = GangData(data.data(train = true), validationData.map(_.data(train = false)), ranks)
+      val rowsOfRanks =
+        GangData(data.data(train = true), validationData.map(_.data(train = false)), ranks)
       Try(TrainingJob.train(request, rowsOfRanks)) match {
         case Success(results) => finish(results)
         case Failure(refused @ Refusal(_)) => throw refused
         case Failure(e: SparkException) if number < settings.maxRestarts =>
-          logWarning(s"A rank failed: restarting all ranks, attempt ${number + 1} of at most ${settings.maxRestarts}", e)
+          logWarning(
+            s"A rank failed: restarting all ranks, attempt ${number + 1} of at most ${settings.maxRestarts}",
+            e
+          )
           val saved = checkpoint.flatMap(to => new Checkpoints(to.path).latest(methods.keySet))
           val (from, known) = saved.getOrElse((network, methods))
           attempt(number + 1, from, known)
         case Failure(e: SparkException) =>
           throw new TrainingFailedException(
-            s"training failed ${number + 1} times (spark.sparkdl.comm.maxRestarts=${settings.maxRestarts}): ${e.getMessage}",
+            s"training failed ${number + 1} times" +
+              s" (spark.sparkdl.comm.maxRestarts=${settings.maxRestarts}): ${e.getMessage}",
             e
           )
         case Failure(e) => throw e
@@ -101,7 +114,9 @@ private[bigdl] final class TrainingJob(
     else
       names.map { name =>
         val part = model(name).getOrElse(
-          throw new UnsupportedTrainingException(s"an optimization method is set for $name, but the model lacks it")
+          throw new UnsupportedTrainingException(
+            s"an optimization method is set for $name, but the model lacks it"
+          )
         )
         val own = SparkdlBigDL.flatten(part)._1
         name -> (own.storageOffset() - 1 -> own.nElement())
@@ -126,8 +141,10 @@ private[bigdl] object TrainingJob {
   private def train(request: TrainingRequest, data: GangData): Seq[RankResult] = {
     val sc = data.sparkContext
     val before = sc.getLocalProperty(Interrupt)
-    sc.setLocalProperty(Interrupt, "true") // a rank of a cancelled stage should not wait for its deadline
-    try data.barrier().mapPartitions(rows => Iterator.single(runRank(request, rows.next()))).collect().toSeq
+    // a rank of a cancelled stage should not wait for its deadline
+    sc.setLocalProperty(Interrupt, "true")
+    try
+      data.barrier().mapPartitions(rows => Iterator.single(runRank(request, rows.next()))).collect().toSeq
     finally sc.setLocalProperty(Interrupt, before)
   }
 

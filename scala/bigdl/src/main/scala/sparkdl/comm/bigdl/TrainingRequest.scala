@@ -46,7 +46,9 @@ private[bigdl] final case class TrainingRequest(
 
   /** Return the name of the method for the parameters from this element on. */
   def methodFor(element: Int): String = spans
-    .collectFirst { case (name, (first, count)) if first <= element && element < first + count => name }
+    .collectFirst {
+      case (name, (first, count)) if first <= element && element < first + count => name
+    }
     .getOrElse(throw new UnsupportedTrainingException(
       s"parameter $element of the network has no optimization method"
     ))
@@ -78,7 +80,11 @@ private[bigdl] final case class ValidationRecord(iteration: Int, values: Seq[(St
  * @param stretches the parameters that it updated
  * @param result the results that only rank 0 has
  */
-private[bigdl] final case class RankResult(stretches: Seq[Stretch], account: Account, result: Option[TrainingResult])
+private[bigdl] final case class RankResult(
+    stretches: Seq[Stretch],
+    account: Account,
+    result: Option[TrainingResult]
+)
 
 /**
  * Results that rank 0 reports for all ranks.

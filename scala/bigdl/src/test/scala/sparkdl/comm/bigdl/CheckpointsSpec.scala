@@ -19,7 +19,10 @@ class CheckpointsSpec extends AnyFunSuite {
 
   private def folder(): String = Files.createTempDirectory("sparkdl-checkpoints").toString
 
-  private def methods(iteration: Int, second: OptimMethod[Float]): Map[String, OptimMethod[Float]] = {
+  private def methods(
+      iteration: Int,
+      second: OptimMethod[Float]
+  ): Map[String, OptimMethod[Float]] = {
     val both = Map("first" -> new SGD[Float](0.1), "second" -> second)
     both.values.foreach(Progress(1, iteration, 0, 0).writeTo)
     both
@@ -27,12 +30,16 @@ class CheckpointsSpec extends AnyFunSuite {
 
   /** Return the iteration of the last checkpoint, from the state of its methods. */
   private def latest(checkpoints: Checkpoints): Option[Int] =
-    checkpoints.latest(names).map { case (_, found) => SparkdlBigDL.state(found("second"))[Int]("neval") }
+    checkpoints.latest(names).map { case (_, found) =>
+      SparkdlBigDL.state(found("second"))[Int]("neval")
+    }
 
   test("the last checkpoint has the model and the methods") {
     val checkpoints = new Checkpoints(folder())
     assert(checkpoints.latest(names) === None)
-    Seq(20, 100, 40).foreach(next => checkpoints.save(network, methods(next, new SGD[Float](0.1)), next))
+    Seq(20, 100, 40).foreach(next =>
+      checkpoints.save(network, methods(next, new SGD[Float](0.1)), next)
+    )
     assert(latest(checkpoints) === Some(100))
     val weights = SparkdlBigDL.flatten(checkpoints.latest(names).get._1)._1
     assert(weights === SparkdlBigDL.flatten(network.cloneModule())._1)
@@ -48,7 +55,9 @@ class CheckpointsSpec extends AnyFunSuite {
     checkpoints.save(network, methods(40, new SGD[Float](0.1)), 40)
     assert(latest(checkpoints) === Some(40))
     val files = new java.io.File(parent).list().filterNot(_.startsWith(".")).sorted.toSeq
-    val expected = for (name <- Seq("model", "optimMethod-first", "optimMethod-second"); next <- Seq(20, 40)) yield s"$name.$next"
+    val expected = for (
+      name <- Seq("model", "optimMethod-first", "optimMethod-second"); next <- Seq(20, 40)
+    ) yield s"$name.$next"
     assert(files === expected)
   }
 }

@@ -4,7 +4,17 @@ package sparkdl.comm.bigdl
 
 import org.scalatest.funsuite.AnyFunSuite
 
-import com.intel.analytics.bigdl.dllib.optim.{Adadelta, Adagrad, Adam, Adamax, Ftrl, LBFGS, OptimMethod, RMSprop, SGD}
+import com.intel.analytics.bigdl.dllib.optim.{
+  Adadelta,
+  Adagrad,
+  Adam,
+  Adamax,
+  Ftrl,
+  LBFGS,
+  OptimMethod,
+  RMSprop,
+  SGD
+}
 import com.intel.analytics.bigdl.dllib.tensor.Tensor
 import com.intel.analytics.bigdl.numeric.NumericFloat
 
@@ -21,7 +31,9 @@ class ElementwiseTrialSpec extends AnyFunSuite {
   )
 
   elementwise.zipWithIndex.foreach { case (method, number) =>
-    test(s"${ElementwiseTrial.nameOf(method)} is elementwise ($number)")(ElementwiseTrial.check(method))
+    test(s"${ElementwiseTrial.nameOf(method)} is elementwise ($number)")(
+      ElementwiseTrial.check(method)
+    )
   }
 
   private val others: Seq[OptimMethod[Float]] =

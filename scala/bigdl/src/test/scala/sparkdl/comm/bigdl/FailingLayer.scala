@@ -11,7 +11,8 @@ import com.intel.analytics.bigdl.numeric.NumericFloat
 /** Layer that returns its input, until it throws: see [[FailingLayer]]. */
 final class FailingLayer extends TensorModule[Float] {
   override def updateOutput(input: Tensor[Float]): Tensor[Float] = {
-    if (FailingLayer.left.decrementAndGet() == 0) throw new IllegalStateException(FailingLayer.Message)
+    if (FailingLayer.left.decrementAndGet() == 0)
+      throw new IllegalStateException(FailingLayer.Message)
     output = input
     output
   }

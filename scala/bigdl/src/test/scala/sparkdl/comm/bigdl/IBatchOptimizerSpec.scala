@@ -51,7 +51,10 @@ import com.intel.analytics.bigdl.dllib.utils.MklDnn
 import com.intel.analytics.bigdl.dllib.visualization.{Summary, TrainSummary, ValidationSummary}
 import com.intel.analytics.bigdl.numeric.NumericFloat
 
-/** Two ranks in this JVM against BigDL's own optimizer. All rows are one batch, so both see the same rows in each iteration. */
+/**
+ * Two ranks in this JVM against BigDL's own optimizer. All rows are one batch, so both see the same
+ * rows in each iteration.
+ */
 class IBatchOptimizerSpec extends AnyFunSuite with BeforeAndAfterAll {
   private val Ranks = 2
   private val Inputs = 6
@@ -77,7 +80,8 @@ class IBatchOptimizerSpec extends AnyFunSuite with BeforeAndAfterAll {
   private def linear(inputs: Int, outputs: Int, name: String): Network =
     Linear(inputs, outputs).setName(name).asInstanceOf[Network]
 
-  // Even counts: the middle of an odd ramp has only a rounding error as its gradient, which Adam scales up.
+  // Even counts: the middle of an odd ramp has only a rounding error as its gradient, which Adam
+  // scales up.
   private def emulated(forwardSeconds: Double): Network = Sequential()
     .add(linear(Inputs, 1, "first"))
     .add(new EmulatedLayer(0, 30, forwardSeconds, 0).asInstanceOf[Network])
@@ -85,7 +89,9 @@ class IBatchOptimizerSpec extends AnyFunSuite with BeforeAndAfterAll {
 
   private val networks: Map[String, () => Network] = Map(
     "a sequence" -> (() =>
-      Sequential().add(linear(Inputs, 40, "first")).add(ReLU()).add(linear(40, 20, "second")).add(linear(20, 1, "last"))
+      Sequential().add(linear(Inputs, 40, "first")).add(ReLU()).add(linear(40, 20, "second")).add(
+        linear(20, 1, "last")
+      )
     ),
     "a graph" -> { () =>
       val begin = Input()
@@ -94,7 +100,11 @@ class IBatchOptimizerSpec extends AnyFunSuite with BeforeAndAfterAll {
     },
     "branches" -> (() =>
       Sequential()
-        .add(Concat(2).add(linear(Inputs, 8, "left")).add(Sequential().add(linear(Inputs, 4, "right")).add(ReLU())))
+        .add(Concat(2).add(linear(Inputs, 8, "left")).add(Sequential().add(linear(
+          Inputs,
+          4,
+          "right"
+        )).add(ReLU())))
         .add(linear(12, 1, "last"))
     ),
     "a recurrent layer" -> (() =>
@@ -106,7 +116,9 @@ class IBatchOptimizerSpec extends AnyFunSuite with BeforeAndAfterAll {
     ),
     "layers that begin with the same parameters in common" -> { () =>
       val Seq(first, second) = Seq("first", "second").map(linear(Inputs, Inputs, _))
-      first.parameters()._1.zip(second.parameters()._1).foreach { case (tensor, shared) => tensor.set(shared) }
+      first.parameters()._1.zip(second.parameters()._1).foreach { case (tensor, shared) =>
+        tensor.set(shared)
+      }
       Sequential().add(first).add(ReLU()).add(second).add(linear(Inputs, 1, "last"))
     },
     "layers that only wait" -> (() => emulated(forwardSeconds = 0))
@@ -125,7 +137,8 @@ class IBatchOptimizerSpec extends AnyFunSuite with BeforeAndAfterAll {
 
   private def criterion: Criterion[Float] = MSECriterion[Float]().asInstanceOf[Criterion[Float]]
 
-  private def weights(network: Network): Seq[Float] = SparkdlBigDL.flatten(network)._1.storage().array().toSeq
+  private def weights(network: Network): Seq[Float] =
+    SparkdlBigDL.flatten(network)._1.storage().array().toSeq
 
   /** Train the network. Return its weights and the loss of each iteration. */
   private def trained(
@@ -153,7 +166,10 @@ class IBatchOptimizerSpec extends AnyFunSuite with BeforeAndAfterAll {
     new DistriOptimizer[Float](network, batches(Rows, Rows), criterion).setCompressType("none")
 
   private def ibatch(network: Network, policy: String): IBatchOptimizer =
-    new IBatchOptimizer(network, batches(Rows, Rows), criterion).setConf("spark.sparkdl.comm.ps.batching", policy)
+    new IBatchOptimizer(network, batches(Rows, Rows), criterion).setConf(
+      "spark.sparkdl.comm.ps.batching",
+      policy
+    )
 
   private def assertClose(ours: Seq[Float], theirs: Seq[Float]): Unit = {
     assert(ours.size === theirs.size)
@@ -162,7 +178,11 @@ class IBatchOptimizerSpec extends AnyFunSuite with BeforeAndAfterAll {
     }
   }
 
-  private def compare(network: () => Network, policy: String, method: => OptimMethod[Float]): Unit = {
+  private def compare(
+      network: () => Network,
+      policy: String,
+      method: => OptimMethod[Float]
+  ): Unit = {
     val start = network()
     val (theirWeights, theirLosses) = trained(bigdl(start.cloneModule()), method)
     val (ourWeights, ourLosses) = trained(ibatch(start.cloneModule(), policy), method)
@@ -174,11 +194,19 @@ class IBatchOptimizerSpec extends AnyFunSuite with BeforeAndAfterAll {
 
   for (policy <- Seq("whole", "layerwise", "ibatch"))
     test(s"weights and losses equal those of DistriOptimizer: $policy") {
-      compare(networks("a sequence"), policy, new SGD(0.05, momentum = 0.9, learningRateDecay = 0.01))
+      compare(
+        networks("a sequence"),
+        policy,
+        new SGD(0.05, momentum = 0.9, learningRateDecay = 0.01)
+      )
     }
 
   for ((name, network) <- networks - "a sequence")
-    test(s"weights and losses equal those of DistriOptimizer: $name")(compare(network, "layerwise", new Adam(0.01)))
+    test(s"weights and losses equal those of DistriOptimizer: $name")(compare(
+      network,
+      "layerwise",
+      new Adam(0.01)
+    ))
 
   test("weights and losses equal those of DistriOptimizer with several replicas in each executor") {
     SparkdlBigDL.setNodeAndCore(Ranks, 2)
@@ -190,7 +218,10 @@ class IBatchOptimizerSpec extends AnyFunSuite with BeforeAndAfterAll {
     val start = networks("a sequence")()
     def clipped(optimizer: Optimizer[Float, MiniBatch[Float]]): Seq[Float] =
       trained(optimizer.setConstantGradientClipping(-0.01, 0.01), new SGD(0.5))._1
-    assertClose(clipped(ibatch(start.cloneModule(), "layerwise")), clipped(bigdl(start.cloneModule())))
+    assertClose(
+      clipped(ibatch(start.cloneModule(), "layerwise")),
+      clipped(bigdl(start.cloneModule()))
+    )
   }
 
   test("the summary has the numbers of the training") {
@@ -201,7 +232,8 @@ class IBatchOptimizerSpec extends AnyFunSuite with BeforeAndAfterAll {
     assert((told.get("world").asInt, told.get("iterations").asInt) === ((Ranks, Iterations)))
     assert(told.get("phases").get("forward").asDouble >= 0.002)
     assert(told.get("seconds_per_iteration").asDouble >= told.get("phases").get("forward").asDouble)
-    val computing = Seq("overlapped", "computation_only").map(told.get("overlap").get(_).asDouble).sum
+    val computing =
+      Seq("overlapped", "computation_only").map(told.get("overlap").get(_).asDouble).sum
     assert(computing >= told.get("phases").get("forward").asDouble)
     assert(told.get("bytes").get("pull").asLong === 0, "both ranks are in one executor")
     assert(told.get("batching").get("pull").get("asked").asText === "ibatch")
@@ -213,7 +245,8 @@ class IBatchOptimizerSpec extends AnyFunSuite with BeforeAndAfterAll {
     val loss = new Loss[Float](criterion)
     optimizer.setValidation(Trigger.severalIteration(2), batches(10, 4), Array(loss))
     optimizer.setValidationSummary(summary)
-    val network = optimizer.setOptimMethod(new SGD(0.05)).setEndWhen(Trigger.maxScore(0f)).optimize()
+    val network =
+      optimizer.setOptimMethod(new SGD(0.05)).setEndWhen(Trigger.maxScore(0f)).optimize()
     val judged = written(summary, lastStep = 1)
     assert(judged.map(_._1) === Seq(1), "the first loss is a score already")
     val expected = network.evaluate(rows(10), Array(loss), Some(10)).head._1.result._1
@@ -222,7 +255,11 @@ class IBatchOptimizerSpec extends AnyFunSuite with BeforeAndAfterAll {
 
   private def failing(optimizer: Network => IBatchOptimizer, passes: Int): IBatchOptimizer = {
     FailingLayer.left.set(passes)
-    optimizer(Sequential().add(linear(Inputs, 4, "first")).add(new FailingLayer()).add(linear(4, 1, "last")))
+    optimizer(Sequential().add(linear(Inputs, 4, "first")).add(new FailingLayer()).add(linear(
+      4,
+      1,
+      "last"
+    )))
   }
 
   test("executors keep nothing of a finished training") {
@@ -247,14 +284,16 @@ class IBatchOptimizerSpec extends AnyFunSuite with BeforeAndAfterAll {
   }
 
   test("a rank that fails too often ends training") {
-    val optimizer = failing(ibatch(_, "layerwise"), 1).setConf("spark.sparkdl.comm.maxRestarts", "0")
+    val optimizer =
+      failing(ibatch(_, "layerwise"), 1).setConf("spark.sparkdl.comm.maxRestarts", "0")
     val failed = intercept[TrainingFailedException](trained(optimizer, new SGD(0.05)))
     assert(failed.getMessage.contains("spark.sparkdl.comm.maxRestarts=0"))
   }
 
   test("the engine mkldnn, which keeps parameters in its own memory, is refused") {
     val optimizer = ibatch(networks("a sequence")(), "layerwise")
-    val refused = intercept[UnsupportedTrainingException](OtherEngine.during(MklDnn)(optimizer.optimize()))
+    val refused =
+      intercept[UnsupportedTrainingException](OtherEngine.during(MklDnn)(optimizer.optimize()))
     assert(refused.getMessage.contains("bigdl.engineType=mklblas"))
   }
 
@@ -277,16 +316,23 @@ class IBatchOptimizerSpec extends AnyFunSuite with BeforeAndAfterAll {
     }
     def judgedBy(method: ValidationMethod[Float], rows: Int): String =
       refused(_.setValidation(Trigger.severalIteration(2), batches(rows, 4), Array(method)))
-    assert(judgedBy(new PrecisionRecallAUC[Float](), 10).startsWith("PrecisionRecallAUC is not a mean over rows"))
+    assert(judgedBy(new PrecisionRecallAUC[Float](), 10).startsWith(
+      "PrecisionRecallAUC is not a mean over rows"
+    ))
     assert(judgedBy(new Loss[Float](criterion), 0) === "the validation data have no rows")
     val none = new IBatchOptimizer(networks("a sequence")(), batches(0, 4), criterion)
-    assert(intercept[UnsupportedTrainingException](none.optimize()).getMessage === "the training data have no rows")
+    assert(
+      intercept[UnsupportedTrainingException](none.optimize()).getMessage === "the training data have no rows"
+    )
     val few = new IBatchOptimizer(
       networks("a sequence")(),
-      (DataSet.rdd(rows(Rows), 1) -> SampleToMiniBatch[Float](Rows, partitionNum = Some(1))).toDistributed(),
+      (DataSet.rdd(rows(Rows), 1) -> SampleToMiniBatch[Float](Rows, partitionNum = Some(1)))
+        .toDistributed(),
       criterion
     )
-    assert(intercept[UnsupportedTrainingException](few.optimize()).getMessage.contains("1 partitions"))
+    assert(
+      intercept[UnsupportedTrainingException](few.optimize()).getMessage.contains("1 partitions")
+    )
   }
 
   test("the driver reports a rank's refusal in the rank's words, and does not retry") {
@@ -295,7 +341,9 @@ class IBatchOptimizerSpec extends AnyFunSuite with BeforeAndAfterAll {
       val refused = intercept[UnsupportedTrainingException](
         ibatch(networks("a sequence")(), "layerwise").setEndWhen(Trigger.maxIteration(1)).optimize()
       )
-      assert(refused.getMessage.startsWith("a batch of 8 rows in each executor cannot be cut into 3 equal parts"))
+      assert(refused.getMessage.startsWith(
+        "a batch of 8 rows in each executor cannot be cut into 3 equal parts"
+      ))
       assert(!refused.getMessage.contains("\n"))
     } finally SparkdlBigDL.setNodeAndCore(Ranks, 1)
   }

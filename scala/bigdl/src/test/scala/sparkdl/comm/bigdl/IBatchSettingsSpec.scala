@@ -9,20 +9,31 @@ import sparkdl.comm.ibatch.Policy
 
 class IBatchSettingsSpec extends AnyFunSuite {
   private def settings(keys: (String, String)*): IBatchSettings =
-    IBatchSettings(new SparkConf(false).setAll(keys.map { case (key, value) => s"spark.sparkdl.comm.$key" -> value }))
+    IBatchSettings(new SparkConf(false).setAll(keys.map { case (key, value) =>
+      s"spark.sparkdl.comm.$key" -> value
+    }))
 
   test("defaults equal those of the conf's table") {
     val IBatchSettings(batching, session, restarts) = settings()
     assert((batching.pull, batching.push) === ((Policy.Whole, Policy.Whole)))
     assert((batching.profileIterations, batching.replanDrift) === ((10, 0.25)))
-    assert((session.timeoutSeconds, session.pullsAhead, session.sharesMemory) === ((300.0, false, false)))
+    assert((session.timeoutSeconds, session.pullsAhead, session.sharesMemory) === ((
+      300.0,
+      false,
+      false
+    )))
     assert(session.encodings.parameters.name === "fp32")
     assert(restarts === 2)
   }
 
   test("keys equal those of PyTorch's parameter server") {
     val IBatchSettings(batching, session, restarts) =
-      settings("ps.batching" -> "ibatch", "ps.wire" -> "bf16", "timeout" -> "90s", "maxRestarts" -> "0")
+      settings(
+        "ps.batching" -> "ibatch",
+        "ps.wire" -> "bf16",
+        "timeout" -> "90s",
+        "maxRestarts" -> "0"
+      )
     assert((batching.pull, batching.push) === ((Policy.IBatch, Policy.IBatch)))
     assert((session.timeoutSeconds, session.pullsAhead, restarts) === ((90.0, true, 0)))
     assert(session.encodings.gradients.name === "bf16")

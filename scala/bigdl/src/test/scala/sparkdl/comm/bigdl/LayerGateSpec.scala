@@ -30,7 +30,8 @@ class LayerGateSpec extends AnyFunSuite {
     override def onGradients(replica: Int, layer: Int): Unit = events += s"made $layer"
   }
 
-  private def linear(inputs: Int, outputs: Int): Network = Linear(inputs, outputs).asInstanceOf[Network]
+  private def linear(inputs: Int, outputs: Int): Network =
+    Linear(inputs, outputs).asInstanceOf[Network]
 
   /** Return the events of one training step. */
   private def stepOf(network: Network, input: Tensor[Float], outputs: Int): Seq[String] = {
@@ -47,20 +48,38 @@ class LayerGateSpec extends AnyFunSuite {
 
   test("layers of a sequence are used in order, and their gradients come in reverse order") {
     val network = Sequential().add(linear(3, 2)).add(ReLU()).add(linear(2, 1))
-    assert(stepOf(network, Tensor(4, 3).rand(), 1) === Seq("needed 0", "needed 1", "made 1", "made 0"))
+    assert(stepOf(network, Tensor(4, 3).rand(), 1) === Seq(
+      "needed 0",
+      "needed 1",
+      "made 1",
+      "made 0"
+    ))
   }
 
-  test("layers of a graph and of branches are used in order, and their gradients come in reverse order") {
+  test(
+    "layers of a graph and of branches are used in order, and their gradients come in reverse order"
+  ) {
     val begin = Input()
     val hidden = linear(3, 2).inputs(begin)
     val network = Graph(begin, linear(2, 1).inputs(ReLU().inputs(hidden)))
-    assert(stepOf(network, Tensor(4, 3).rand(), 1) === Seq("needed 0", "needed 1", "made 1", "made 0"))
+    assert(stepOf(network, Tensor(4, 3).rand(), 1) === Seq(
+      "needed 0",
+      "needed 1",
+      "made 1",
+      "made 0"
+    ))
     val branches = Sequential().add(Concat(2).add(linear(3, 2)).add(linear(3, 1)))
-    assert(stepOf(branches, Tensor(4, 3).rand(), 3).toSet === Set("needed 0", "needed 1", "made 0", "made 1"))
+    assert(stepOf(branches, Tensor(4, 3).rand(), 3).toSet === Set(
+      "needed 0",
+      "needed 1",
+      "made 0",
+      "made 1"
+    ))
   }
 
   test("clones of a cell use the same gate") {
-    val network = Sequential().add(Recurrent().add(RnnCell(3, 2, Tanh()))).add(Select(2, -1)).add(linear(2, 1))
+    val network =
+      Sequential().add(Recurrent().add(RnnCell(3, 2, Tanh()))).add(Select(2, -1)).add(linear(2, 1))
     val events = stepOf(network, Tensor(4, 5, 3).rand(), 1)
     val cell = events.filter(_.startsWith("needed")).groupBy(identity).values.map(_.size).max
     assert(cell === 5, "one for each time step")

@@ -10,7 +10,10 @@ class LayerUsesSpec extends AnyFunSuite {
   test("the first step counts the uses of each layer, and finds the unreported layers") {
     val uses = new LayerUses(3)
     Seq(0, 1).foreach(uses.recordUse)
-    assert(!Seq(1, 1, 0).exists(uses.isComplete), "all gradients travel at the end of the first step")
+    assert(
+      !Seq(1, 1, 0).exists(uses.isComplete),
+      "all gradients travel at the end of the first step"
+    )
     uses.endStep()
     assert(uses.unreported === Seq(2))
     assert(!uses.isComplete(1))

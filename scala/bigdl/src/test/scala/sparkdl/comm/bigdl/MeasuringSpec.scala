@@ -80,8 +80,11 @@ class MeasuringSpec extends AnyFunSuite {
     clock.pass(8)
     watch.time(Phase.Push)(clock.pass(16))
     watch.move(Phase.Push, Phase.Aggregate, 3)
-    val expected = Map(Phase.Forward -> 5.0, Phase.Pull -> 2.0, Phase.Push -> 13.0, Phase.Aggregate -> 3.0)
-    assert(Phase.values.toSeq.map(phase => phase -> watch.seconds(phase)).filter(_._2 > 0).toMap === expected)
+    val expected =
+      Map(Phase.Forward -> 5.0, Phase.Pull -> 2.0, Phase.Push -> 13.0, Phase.Aggregate -> 3.0)
+    assert(
+      Phase.values.toSeq.map(phase => phase -> watch.seconds(phase)).filter(_._2 > 0).toMap === expected
+    )
     assert(watch.takeComputed() === Seq(span(0, 1), span(3, 7)))
     assert(watch.takeComputed().isEmpty)
   }
@@ -91,7 +94,11 @@ class MeasuringSpec extends AnyFunSuite {
     overlap.addComputing(Seq(span(0, 10), span(14, 20)))
     overlap.addTransfers(Seq(span(8, 12), span(9, 15), span(19, 30)))
     overlap.settle(25000000000L)
-    assert(overlap.parts === Map("overlapped" -> 4.0, "communication_only" -> 9.0, "computation_only" -> 12.0))
+    assert(overlap.parts === Map(
+      "overlapped" -> 4.0,
+      "communication_only" -> 9.0,
+      "computation_only" -> 12.0
+    ))
   }
 
   test("a transfer that is reported an iteration later counts at its own time") {
@@ -100,6 +107,10 @@ class MeasuringSpec extends AnyFunSuite {
     overlap.settle(4000000000L)
     overlap.addTransfers(Seq(span(6, 12)))
     overlap.settle(Long.MaxValue)
-    assert(overlap.parts === Map("overlapped" -> 4.0, "communication_only" -> 2.0, "computation_only" -> 6.0))
+    assert(overlap.parts === Map(
+      "overlapped" -> 4.0,
+      "communication_only" -> 2.0,
+      "computation_only" -> 6.0
+    ))
   }
 }

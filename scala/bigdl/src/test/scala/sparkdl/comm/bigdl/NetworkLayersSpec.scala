@@ -6,7 +6,16 @@ import org.scalatest.funsuite.AnyFunSuite
 
 import com.intel.analytics.bigdl.SparkdlBigDL
 import com.intel.analytics.bigdl.SparkdlBigDL.Network
-import com.intel.analytics.bigdl.dllib.nn.{Concat, LSTM, Linear, ReLU, Recurrent, Select, Sequential, mkldnn}
+import com.intel.analytics.bigdl.dllib.nn.{
+  mkldnn,
+  Concat,
+  LSTM,
+  Linear,
+  ReLU,
+  Recurrent,
+  Select,
+  Sequential
+}
 import com.intel.analytics.bigdl.numeric.NumericFloat
 
 class NetworkLayersSpec extends AnyFunSuite {
@@ -25,14 +34,16 @@ class NetworkLayersSpec extends AnyFunSuite {
   }
 
   test("each branch is a layer") {
-    val branches = Concat(2).add(linear(3, 2, "left")).add(Sequential().add(linear(3, 5, "right")).add(ReLU()))
+    val branches =
+      Concat(2).add(linear(3, 2, "left")).add(Sequential().add(linear(3, 5, "right")).add(ReLU()))
     val layers = layersOf(Sequential().add(branches).add(linear(7, 1, "last")))
     assert(layers.counts === Seq(8, 20, 8))
     assert(layers.layerOf === Map("left" -> 0, "right" -> 1, "last" -> 2))
   }
 
   test("a cell is one layer") {
-    val network = Sequential().add(Recurrent().add(LSTM(3, 2))).add(Select(2, -1)).add(linear(2, 1, "last"))
+    val network =
+      Sequential().add(Recurrent().add(LSTM(3, 2))).add(Select(2, -1)).add(linear(2, 1, "last"))
     val layers = layersOf(network)
     assert(layers.counts.sum === layers.total)
     assert(layers.layerOf("last") === layers.size - 1)
@@ -41,7 +52,9 @@ class NetworkLayersSpec extends AnyFunSuite {
 
   test("two layers with the same name are refused") {
     val network = Sequential().add(linear(3, 2, "same")).add(linear(2, 4, "same"))
-    assert(intercept[UnsupportedTrainingException](layersOf(network)).getMessage.contains("are called same"))
+    assert(intercept[UnsupportedTrainingException](layersOf(network)).getMessage.contains(
+      "are called same"
+    ))
   }
 
   test("a network without parameters and layers of the engine mkldnn are refused") {

@@ -21,13 +21,20 @@ class ReplicasSpec extends AnyFunSuite {
     SparkdlBigDL.setNodeAndCore(1, count)
     def criterion: Criterion[Float] = MSECriterion[Float]().asInstanceOf[Criterion[Float]]
     def replica: Replica =
-      Replica(network.cloneModule(), criterion, Seq(new Loss(criterion)), new Stopwatch(SystemClock))
+      Replica(
+        network.cloneModule(),
+        criterion,
+        Seq(new Loss(criterion)),
+        new Stopwatch(SystemClock)
+      )
     new Replicas(IndexedSeq.fill(count)(replica))
   }
 
   private def batch(rows: Int): MiniBatch[Float] = {
     val input = Tensor(rows, 3)
-    (1 to rows).foreach(row => (1 to 3).foreach(column => input.setValue(row, column, row * 0.1f + column)))
+    (1 to rows).foreach(row =>
+      (1 to 3).foreach(column => input.setValue(row, column, row * 0.1f + column))
+    )
     MiniBatch(input, Tensor(rows, 1).fill(0.5f))
   }
 

@@ -27,11 +27,14 @@ class SummaryWriterSpec extends AnyFunSuite with BeforeAndAfterAll {
     }
   }
 
-  override def beforeAll(): Unit = SparkdlBigDL.setNodeAndCore(1, 1) // a thread of BigDL's engine writes the summary
+  // a thread of BigDL's engine writes the summary
+  override def beforeAll(): Unit = SparkdlBigDL.setNodeAndCore(1, 1)
 
   private val result = {
-    val iterations = (1 to Many).map(number => IterationRecord(number, 1, number * 0.5f, 0, 0.1f, 100))
-    val validations = (1 to Many).map(number => ValidationRecord(number, Seq("Loss" -> 2f, "Top1Accuracy" -> 0.5f)))
+    val iterations =
+      (1 to Many).map(number => IterationRecord(number, 1, number * 0.5f, 0, 0.1f, 100))
+    val validations =
+      (1 to Many).map(number => ValidationRecord(number, Seq("Loss" -> 2f, "Top1Accuracy" -> 0.5f)))
     TrainingResult(iterations, validations, Map.empty, Array.empty, "{}")
   }
 
@@ -41,9 +44,11 @@ class SummaryWriterSpec extends AnyFunSuite with BeforeAndAfterAll {
     (1 to 2).foreach { times =>
       writer.write(result)
       for (name <- Seq("Loss", "Throughput")) assert(train.readScalar(name).length === times * Many)
-      for (name <- Seq("Loss", "Top1Accuracy")) assert(validation.readScalar(name).length === times * Many)
+      for (name <- Seq("Loss", "Top1Accuracy"))
+        assert(validation.readScalar(name).length === times * Many)
     }
-    assert(train.readScalar("Loss").map { case (step, loss, _) => step -> loss }.last === (Many.toLong -> Many * 0.5f))
+    assert(train.readScalar("Loss").map { case (step, loss, _) => step -> loss }
+      .last === (Many.toLong -> Many * 0.5f))
     Seq(train, validation).foreach(_.close())
   }
 

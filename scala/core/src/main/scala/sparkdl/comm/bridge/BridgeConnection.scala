@@ -18,12 +18,16 @@ import sparkdl.comm.CommException
 import sparkdl.comm.ps.PsNode
 
 /**
- * Connection of one Python worker, and therefore of at most one rank. A worker may have another connection for its
- * files, which needs no rank. Requests are carried out in order. A separate thread runs each request that may wait,
- * while this thread keeps reading. So this thread notices when the worker dies, and ends the wait.
+ * Connection of one Python worker, and therefore of at most one rank. A worker may have another
+ * connection for its files, which needs no rank. Requests are carried out in order. A separate
+ * thread runs each request that may wait, while this thread keeps reading. So this thread notices
+ * when the worker dies, and ends the wait.
  */
-private[bridge] final class BridgeConnection(channel: SocketChannel, node: PsNode, hadoopConf: => Configuration)
-    extends Logging {
+private[bridge] final class BridgeConnection(
+    channel: SocketChannel,
+    node: PsNode,
+    hadoopConf: => Configuration
+) extends Logging {
   import BridgeConnection._
 
   private val worker = Executors.newSingleThreadExecutor(operationThread)
@@ -32,7 +36,8 @@ private[bridge] final class BridgeConnection(channel: SocketChannel, node: PsNod
   private var failedPost: Option[ObjectNode] = None
 
   def run(): Unit =
-    try Iterator.continually(Frames.read(channel)).takeWhile(_.isDefined).flatten.foreach { request =>
+    try
+      Iterator.continually(Frames.read(channel)).takeWhile(_.isDefined).flatten.foreach { request =>
         val name = request.path("op").asText
         val posted = BridgeRequest.isPosted(name)
         if (posted && pendingRequests.get == 0) post(name, request) // without waking another thread
@@ -54,7 +59,8 @@ private[bridge] final class BridgeConnection(channel: SocketChannel, node: PsNod
     }
 
   private def post(name: String, request: JsonNode): Unit =
-    if (failedPost.isEmpty) failedPost = Some(attempt(name, request)).filterNot(_.get("ok").asBoolean)
+    if (failedPost.isEmpty)
+      failedPost = Some(attempt(name, request)).filterNot(_.get("ok").asBoolean)
 
   private def answer(name: String, request: JsonNode): Unit = {
     val reply = failedPost.getOrElse(attempt(name, request))
@@ -74,7 +80,10 @@ private[bridge] final class BridgeConnection(channel: SocketChannel, node: PsNod
     }
 
   private def refusal(name: String, kind: CommException.Kind, message: String): ObjectNode =
-    Frames.newObject().put("ok", false).put("op", name).put("error", kind.name).put("message", message)
+    Frames.newObject().put("ok", false).put("op", name).put("error", kind.name).put(
+      "message",
+      message
+    )
 }
 
 private[bridge] object BridgeConnection {

@@ -8,7 +8,15 @@ import org.apache.hadoop.fs.FileStatus
 
 import sparkdl.comm.{Build, CommException}
 import sparkdl.comm.ibatch.{AdaptiveBuckets, DirectionProfile, Policy, RankReport}
-import sparkdl.comm.ps.{BlockEncoding, Encodings, PsNode, PsSession, SegmentMap, SessionSettings, Transfer}
+import sparkdl.comm.ps.{
+  BlockEncoding,
+  Encodings,
+  PsNode,
+  PsSession,
+  SegmentMap,
+  SessionSettings,
+  Transfer
+}
 import sparkdl.comm.transport.ChunkPeer
 
 /** Operations of one Python worker. Call [[perform]] and [[leave]] one at a time. */
@@ -24,7 +32,10 @@ private[bridge] final class BridgeOperations(node: PsNode, hadoopConf: => Config
   def abort(): Unit = {
     hasWorkerLeft = true
     session.foreach(open =>
-      open.fail(new CommException(CommException.Closed, s"the Python worker of rank ${open.rank} is gone"))
+      open.fail(new CommException(
+        CommException.Closed,
+        s"the Python worker of rank ${open.rank} is gone"
+      ))
     )
   }
 
@@ -51,7 +62,8 @@ private[bridge] final class BridgeOperations(node: PsNode, hadoopConf: => Config
       case Prefetch(version) => requireSession.transfers.prefetch(version)
       case Pull(version, batch) => report(requireSession.transfers.pull(version, batch), reply)
       case Push(version, batch) => requireSession.transfers.push(version, batch)
-      case Collect(version, batch) => report(requireSession.transfers.collect(version, batch), reply)
+      case Collect(version, batch) =>
+        report(requireSession.transfers.collect(version, batch), reply)
       case Close => leave()
       case PutFile(local, remote) => files.put(local, remote)
       case GetFile(remote, local) => files.get(remote, local)
@@ -75,7 +87,8 @@ private[bridge] final class BridgeOperations(node: PsNode, hadoopConf: => Config
     if (request.protocol != ours)
       throw new CommException(
         CommException.Plugin,
-        s"the Python package has bridge protocol ${request.protocol}, but the jar $ours: install both from one version"
+        s"the Python package has bridge protocol ${request.protocol}, but the jar $ours: install" +
+          " both from one version"
       )
     session = Some(node.join(request.job, request.rank))
     val ChunkPeer(host, port, executor) = node.address
@@ -84,7 +97,8 @@ private[bridge] final class BridgeOperations(node: PsNode, hadoopConf: => Config
 
   private def open(request: Open, reply: ObjectNode): Unit = {
     Build.checkSame(request.builds, requireSession.rank)
-    val encodings = Encodings(request.wire, if (request.density.isDefined) BlockEncoding.Sparse else request.wire)
+    val encodings =
+      Encodings(request.wire, if (request.density.isDefined) BlockEncoding.Sparse else request.wire)
     val batching = request.batching
     val pullsAhead = request.canPullAhead && batching.canOverlap
     val settings =
@@ -151,7 +165,10 @@ private[bridge] final class BridgeOperations(node: PsNode, hadoopConf: => Config
     reply.put("summed_offset", map.summed).put("summed_version", SegmentMap.SummedVersion)
     val shard = reply.putArray("shard")
     map.shard.foreach { range =>
-      shard.addObject().put("start", range.start).put("count", range.count).put("master_offset", map.master(range))
+      shard.addObject().put("start", range.start).put("count", range.count).put(
+        "master_offset",
+        map.master(range)
+      )
     }
   }
 
@@ -171,7 +188,9 @@ private[bridge] final class BridgeOperations(node: PsNode, hadoopConf: => Config
       val blocks = batches.addArray()
       bucket.foreach { block =>
         val fields = blocks.addArray().add(block.from)
-        Seq(block.requested, block.firstByte, block.lastByte).foreach(nanos => fields.add(nanos / 1e9))
+        Seq(block.requested, block.firstByte, block.lastByte).foreach(nanos =>
+          fields.add(nanos / 1e9)
+        )
         fields.add(block.bytes)
       }
     }

@@ -12,14 +12,15 @@ import sparkdl.comm.ps.{BlockEncoding, DenseEncoding, SessionSettings}
 import sparkdl.comm.transport.ChunkPeer
 
 /**
- * Request of a Python worker to its executor. The Python tests write tests/golden/bridge/operations.json. It pins the
- * name and the fields of every operation, and whether it is posted.
+ * Request of a Python worker to its executor. The Python tests write
+ * tests/golden/bridge/operations.json. It pins the name and the fields of every operation, and
+ * whether it is posted.
  */
 private[bridge] sealed trait BridgeRequest
 
 /**
- * Request without an answer. It never waits, and is made many times in an iteration. If it fails, the next answer
- * reports the failure.
+ * Request without an answer. It never waits, and is made many times in an iteration. If it fails,
+ * the next answer reports the failure.
  */
 private[bridge] sealed trait PostedRequest extends BridgeRequest
 
@@ -31,8 +32,8 @@ private[bridge] object BridgeRequest {
    *
    * @param builds of the executors' jars, by rank.
    * @param density approximate share of gradients that are not zero, if most are zero
-   * @param canPullAhead true if the worker can compute with the parameters of one version while those of the next
-   *    arrive
+   * @param canPullAhead true if the worker can compute with the parameters of one version while
+   *    those of the next arrive
    */
   final case class Open(
       peers: IndexedSeq[ChunkPeer],
@@ -70,7 +71,10 @@ private[bridge] object BridgeRequest {
   final case class DeleteFile(remote: String, recursive: Boolean) extends BridgeRequest
   final case class FileExists(remote: String) extends BridgeRequest
 
-  /** Most elements of a layer. A whole network must have fewer than 2^62, so that its bytes fit a Long. */
+  /**
+   * Most elements of a layer. A whole network must have fewer than 2^62, so that its bytes fit a
+   * Long.
+   */
   private val MostElements = 1L << 40
 
   /** Most versions. A version counts 2^32 in the value that reports sums to the worker. */
@@ -78,11 +82,14 @@ private[bridge] object BridgeRequest {
 
   private final case class Operation(posted: Boolean, parse: Fields => BridgeRequest)
 
-  private def operation[R <: BridgeRequest: ClassTag](name: String)(parse: Fields => R): (String, Operation) =
+  private def operation[R <: BridgeRequest: ClassTag](name: String)(parse: Fields => R)
+      : (String, Operation) =
     name -> Operation(classOf[PostedRequest].isAssignableFrom(classTag[R].runtimeClass), parse)
 
   private val operations: Map[String, Operation] = Map(
-    operation("hello")(fields => Hello(fields.number("protocol"), fields.number("job"), fields.int("rank"))),
+    operation("hello")(fields =>
+      Hello(fields.number("protocol"), fields.number("job"), fields.int("rank"))
+    ),
     operation("open")(open),
     operation("attach")(fields => Attach(fields.text("path"))),
     operation("measured")(fields => Measured(computing(fields))),
@@ -111,7 +118,8 @@ private[bridge] object BridgeRequest {
   /**
    * Parse a request.
    *
-   * @throws CommException of the kind Protocol, and IllegalArgumentException, if the request is not valid
+   * @throws CommException of the kind Protocol, and IllegalArgumentException, if the request is not
+   *    valid
    */
   def parse(message: JsonNode): BridgeRequest = {
     val name = message.path("op").asText
@@ -129,7 +137,11 @@ private[bridge] object BridgeRequest {
     val peers = fields.objects("peers")
     Open(
       peers.map(peer =>
-        ChunkPeer(peer.text("host"), peer.int("port", least = 1, most = 65535), peer.text("executor"))
+        ChunkPeer(
+          peer.text("host"),
+          peer.int("port", least = 1, most = 65535),
+          peer.text("executor")
+        )
       ),
       peers.map(_.text("build")),
       fields.numbers("layers", least = 1, MostElements),

@@ -20,11 +20,13 @@ import sparkdl.comm.ps.PsNode
 import sparkdl.comm.transport.ExecutorEnvironment
 
 /**
- * Unix-domain socket through which Python workers reach their executor. The socket is in a directory that only this
- * user can enter. Its path and the token that a worker must send are in a file that only this user can read. The file
- * is in the executor's first block directory, which Python workers find in SPARK_LOCAL_DIRS.
+ * Unix-domain socket through which Python workers reach their executor. The socket is in a
+ * directory that only this user can enter. Its path and the token that a worker must send are in a
+ * file that only this user can read. The file is in the executor's first block directory, which
+ * Python workers find in SPARK_LOCAL_DIRS.
  */
-private[comm] final class BridgeServer(node: PsNode, executor: ExecutorEnvironment) extends Logging {
+private[comm] final class BridgeServer(node: PsNode, executor: ExecutorEnvironment)
+    extends Logging {
   import BridgeServer._
 
   private val token = {
@@ -45,7 +47,9 @@ private[comm] final class BridgeServer(node: PsNode, executor: ExecutorEnvironme
   // The executor starts even if the sweep fails.
   startThread("sparkdl-bridge-sweep") {
     try SocketDirectory.sweep(directory)
-    catch { case NonFatal(e) => logWarning(s"Sockets of killed executors could not be removed: $e") }
+    catch {
+      case NonFatal(e) => logWarning(s"Sockets of killed executors could not be removed: $e")
+    }
   }
 
   def close(): Unit = {
@@ -77,7 +81,8 @@ private[comm] final class BridgeServer(node: PsNode, executor: ExecutorEnvironme
       } catch {
         case _: ClosedChannelException => ()
         case e: java.io.IOException =>
-          // For example, out of file descriptors. An exception that ends a thread would end the executor.
+          // For example, out of file descriptors. An exception that ends a thread would end the
+          // executor.
           logWarning(s"The bridge cannot accept a connection: $e")
           Thread.sleep(100)
       }
@@ -93,8 +98,8 @@ private[comm] final class BridgeServer(node: PsNode, executor: ExecutorEnvironme
   }
 
   /**
-   * Return true if the peer sends the token in time. A peer that sends nothing must not keep a thread forever, so its
-   * connection is then closed.
+   * Return true if the peer sends the token in time. A peer that sends nothing must not keep a
+   * thread forever, so its connection is then closed.
    */
   private def showsToken(channel: SocketChannel): Boolean = {
     val received = ByteBuffer.allocate(TokenBytes)

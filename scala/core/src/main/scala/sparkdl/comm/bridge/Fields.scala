@@ -8,7 +8,10 @@ import com.fasterxml.jackson.databind.JsonNode
 
 import sparkdl.comm.CommException
 
-/** Fields of a JSON object, each with its type and limits. Failures are of the kind Protocol and name the field. */
+/**
+ * Fields of a JSON object, each with its type and limits. Failures are of the kind Protocol and
+ * name the field.
+ */
 private[bridge] final class Fields(val message: JsonNode) {
   def text(field: String): String = present(field, _.isTextual).asText
 
@@ -17,14 +20,17 @@ private[bridge] final class Fields(val message: JsonNode) {
   def number(field: String): Long = wholeNumber(field, present(field, _.isIntegralNumber))
 
   /** Return a whole number from `least` to `most`, both included. */
-  def number(field: String, least: Long, most: Long): Long = inRange(field, number(field), least, most)
+  def number(field: String, least: Long, most: Long): Long =
+    inRange(field, number(field), least, most)
 
-  def int(field: String, least: Int = 0, most: Int = Int.MaxValue): Int = number(field, least, most).toInt
+  def int(field: String, least: Int = 0, most: Int = Int.MaxValue): Int =
+    number(field, least, most).toInt
 
   /** Return a number more than 0, up to `most`. */
   def seconds(field: String, most: Double): Double = {
     val value = present(field, _.isNumber).asDouble
-    if (!(value > 0 && value <= most)) refuse(s"field $field: $value s must be more than 0 and at most $most s")
+    if (!(value > 0 && value <= most))
+      refuse(s"field $field: $value s must be more than 0 and at most $most s")
     value
   }
 
@@ -48,13 +54,16 @@ private[bridge] final class Fields(val message: JsonNode) {
     elements(field).map(element => inRange(field, wholeNumber(field, element), least, most))
 
   /** Return pairs of whole numbers. */
-  def pairs(field: String, least: Int, most: Int): IndexedSeq[(Int, Int)] = elements(field).map { pair =>
-    if (!pair.isArray || pair.size != 2) refuse(s"field $field holds $pair, expected pairs")
-    def part(index: Int): Int = inRange(field, wholeNumber(field, pair.get(index)), least, most).toInt
-    (part(0), part(1))
-  }
+  def pairs(field: String, least: Int, most: Int): IndexedSeq[(Int, Int)] =
+    elements(field).map { pair =>
+      if (!pair.isArray || pair.size != 2) refuse(s"field $field holds $pair, expected pairs")
+      def part(index: Int): Int =
+        inRange(field, wholeNumber(field, pair.get(index)), least, most).toInt
+      (part(0), part(1))
+    }
 
-  private def elements(field: String): IndexedSeq[JsonNode] = present(field, _.isArray).elements.asScala.toIndexedSeq
+  private def elements(field: String): IndexedSeq[JsonNode] =
+    present(field, _.isArray).elements.asScala.toIndexedSeq
 
   private def notNegative(field: String, value: JsonNode): Double = {
     if (!value.isNumber || !(value.asDouble >= 0 && value.asDouble < Double.PositiveInfinity))
@@ -69,7 +78,8 @@ private[bridge] final class Fields(val message: JsonNode) {
   }
 
   private def inRange(field: String, value: Long, least: Long, most: Long): Long = {
-    if (value < least || value > most) refuse(s"field $field: $value is not between $least and $most")
+    if (value < least || value > most)
+      refuse(s"field $field: $value is not between $least and $most")
     value
   }
 

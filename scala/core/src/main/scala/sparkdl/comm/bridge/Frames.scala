@@ -11,8 +11,9 @@ import com.fasterxml.jackson.databind.{JsonNode, ObjectMapper}
 import com.fasterxml.jackson.databind.node.ObjectNode
 
 /**
- * Frames between a Python worker and its executor: four bytes of length, big-endian, then that many bytes of JSON (one
- * object, UTF-8). Before the first frame of a connection the worker sends the bare token.
+ * Frames between a Python worker and its executor: four bytes of length, big-endian, then that many
+ * bytes of JSON (one object, UTF-8). Before the first frame of a connection the worker sends the
+ * bare token.
  */
 private[bridge] object Frames {
   val MaxBytes: Int = 16 << 20
@@ -45,12 +46,14 @@ private[bridge] object Frames {
       val body = ByteBuffer.allocate(length)
       fill(channel, body)
       val message = mapper.readTree(new String(body.array, UTF_8))
-      if (!message.isObject) throw new IOException(s"a frame holds ${message.getNodeType}, expected an object")
+      if (!message.isObject)
+        throw new IOException(s"a frame holds ${message.getNodeType}, expected an object")
       Some(message)
     }
   }
 
   def fill(channel: SocketChannel, buffer: ByteBuffer): Unit =
     while (buffer.hasRemaining)
-      if (channel.read(buffer) < 0) throw new EOFException(s"the stream ended ${buffer.remaining} bytes early")
+      if (channel.read(buffer) < 0)
+        throw new EOFException(s"the stream ended ${buffer.remaining} bytes early")
 }

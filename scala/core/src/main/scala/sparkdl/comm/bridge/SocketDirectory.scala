@@ -16,14 +16,14 @@ private[bridge] object SocketDirectory extends Logging {
   private val Prefix = "sparkdl-"
 
   /**
-   * Most bytes of the parent's path. A Unix socket's path has at most 107, and this directory and the socket in it need
-   * some.
+   * Most bytes of the parent's path. A Unix socket's path has at most 107, and this directory and
+   * the socket in it need some.
    */
   private val MaxParentBytes = 60
 
   /**
-   * Return the parent of sockets' directories: the JVM's directory for temporary files, or /tmp if its path is too
-   * long.
+   * Return the parent of sockets' directories: the JVM's directory for temporary files, or /tmp if
+   * its path is too long.
    */
   def parent(temporary: String): Path =
     Paths.get(if (temporary.getBytes.length <= MaxParentBytes) temporary else "/tmp")
@@ -36,8 +36,8 @@ private[bridge] object SocketDirectory extends Logging {
     )
 
   /**
-   * Remove the directories of killed executors beside `own`. [[create]] made them for the same user, and their socket
-   * does not answer. Other users may put anything else there, also links.
+   * Remove the directories of killed executors beside `own`. [[create]] made them for the same
+   * user, and their socket does not answer. Other users may put anything else there, also links.
    */
   def sweep(own: Path, nowMillis: Long = System.currentTimeMillis): Unit = {
     val ours = Inode(own)
@@ -46,7 +46,12 @@ private[bridge] object SocketDirectory extends Logging {
       found.forEach { left =>
         val abandoned = left.resolve(SocketName)
         try
-          if (Inode(left) == ours && Inode(abandoned).isSocket && isOld(left, nowMillis) && !isListening(abandoned)) {
+          if (
+            Inode(left) == ours && Inode(abandoned).isSocket && isOld(
+              left,
+              nowMillis
+            ) && !isListening(abandoned)
+          ) {
             Files.deleteIfExists(abandoned)
             Files.deleteIfExists(left)
           }
@@ -72,8 +77,8 @@ private[bridge] object SocketDirectory extends Logging {
     Files.getLastModifiedTime(directory).toMillis < nowMillis - TimeUnit.MINUTES.toMillis(1)
 
   /**
-   * Return true if a process listens on the socket. Do not wait for it: a stopped process whose queue is full never
-   * accepts. Only a refused connection shows that no process listens.
+   * Return true if a process listens on the socket. Do not wait for it: a stopped process whose
+   * queue is full never accepts. Only a refused connection shows that no process listens.
    */
   private def isListening(path: Path): Boolean = {
     val visitor = SocketChannel.open(StandardProtocolFamily.UNIX)

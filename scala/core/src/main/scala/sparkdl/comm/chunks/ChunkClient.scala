@@ -16,13 +16,23 @@ import org.apache.spark.network.server.NoOpRpcHandler
 import org.apache.spark.network.util.TransportConf
 
 import sparkdl.comm.Clock
-import sparkdl.comm.transport.{Chunk, ChunkFailure, ChunkFetch, ChunkPeer, ChunkTarget, Chunks, MessagePart, PeerMessages}
+import sparkdl.comm.transport.{
+  Chunk,
+  ChunkFailure,
+  ChunkFetch,
+  ChunkPeer,
+  ChunkTarget,
+  Chunks,
+  MessagePart,
+  PeerMessages
+}
 
 /**
- * Client of [[ChunkServer]]s: fetches chunks and sends messages over one connection to each peer. A connection is made
- * on first use, and made again when it is needed after it broke. A peer that owes an answer and is quiet for longer
- * than `conf` allows loses its connection. If a peer vanished silently, its dead connection stays until something is
- * sent over it. An executor that later starts at that address is another peer, with its own connection.
+ * Client of [[ChunkServer]]s: fetches chunks and sends messages over one connection to each peer. A
+ * connection is made on first use, and made again when it is needed after it broke. A peer that
+ * owes an answer and is quiet for longer than `conf` allows loses its connection. If a peer
+ * vanished silently, its dead connection stays until something is sent over it. An executor that
+ * later starts at that address is another peer, with its own connection.
  *
  * @param ownAddress address where this executor serves
  * @param bootstraps authenticate this executor
@@ -40,7 +50,8 @@ private[comm] final class ChunkClient(
   import ChunkClient._
 
   private val context = new TransportContext(conf, new AnswerHandler, false, true)
-  private val directReads: TransportClientBootstrap = (_, channel) => DirectReadAllocator.install(channel)
+  private val directReads: TransportClientBootstrap =
+    (_, channel) => DirectReadAllocator.install(channel)
   private val factory = context.createClientFactory((directReads +: bootstraps).asJava)
   private val connections = new ConcurrentHashMap[ChunkPeer, Connection]
   private val deadlines = new DeadlineTimer(clock)
@@ -56,20 +67,32 @@ private[comm] final class ChunkClient(
       }
       try
         Wire.decode(message) match {
-          case Wire.Received(total, time) if Connection.of(channel).exists(_.confirm(total, time)) => ()
+          case Wire.Received(total, time)
+              if Connection.of(channel).exists(_.confirm(total, time)) => ()
           case other => refuse(s"$other instead of a confirmation of parts")
         }
       catch { case e: Wire.ProtocolException => refuse(e.getMessage) }
     }
   }
 
-  /** Threads that open connections. Spark's library blocks the calling thread, and fetches must not wait. */
+  /**
+   * Threads that open connections. Spark's library blocks the calling thread, and fetches must not
+   * wait.
+   */
   private val connectors = {
     val queue = new LinkedBlockingQueue[Runnable]
     // Tasks after the shutdown are dropped: their fetches have ended.
     val discardLate = new ThreadPoolExecutor.DiscardPolicy
     val pool =
-      new ThreadPoolExecutor(ConnectorThreads, ConnectorThreads, 1, TimeUnit.SECONDS, queue, newThread(_), discardLate)
+      new ThreadPoolExecutor(
+        ConnectorThreads,
+        ConnectorThreads,
+        1,
+        TimeUnit.SECONDS,
+        queue,
+        newThread(_),
+        discardLate
+      )
     pool.allowCoreThreadTimeOut(true)
     pool
   }
@@ -110,7 +133,8 @@ private[comm] final class ChunkClient(
   private def open(to: ChunkPeer, connection: Connection): Unit =
     try {
       val client = factory.createUnmanagedClient(to.host, to.port)
-      val writeTimeout = new WriteTimeoutHandler(conf.connectionTimeoutMs.toLong, TimeUnit.MILLISECONDS)
+      val writeTimeout =
+        new WriteTimeoutHandler(conf.connectionTimeoutMs.toLong, TimeUnit.MILLISECONDS)
       client.getChannel.pipeline.addFirst(writeTimeout)
       client.send(Wire.hello(ownAddress))
       connection.onOpened(client)
@@ -135,7 +159,9 @@ private[comm] final class ChunkClient(
 
 private object ChunkClient {
 
-  /** Threads that open connections. So many peers that do not answer delay connections to others. */
+  /**
+   * Threads that open connections. So many peers that do not answer delay connections to others.
+   */
   private val ConnectorThreads = 4
 
   private def newThread(task: Runnable): Thread = {

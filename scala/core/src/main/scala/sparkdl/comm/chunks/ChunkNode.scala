@@ -32,7 +32,15 @@ private[comm] final class ChunkNode(
 ) extends ChunkNetwork {
   private val server = transport.onFreePort(firstPort, portCount) { port =>
     val bootstraps = transport.serverBootstraps
-    new ChunkServer(transport.transportConf, transport.bindAddress, port, bootstraps, transport, receiver, clock)
+    new ChunkServer(
+      transport.transportConf,
+      transport.bindAddress,
+      port,
+      bootstraps,
+      transport,
+      receiver,
+      clock
+    )
   }
 
   override val address: ChunkPeer = ChunkPeer(host, server.boundPort, executor)
@@ -55,7 +63,8 @@ private[comm] final class ChunkNode(
       done: Option[ChunkFailure] => Unit
   ): ChunkFetch = client.fetch(from, chunk, into, deadline)(done)
 
-  override def send(to: ChunkPeer, part: MessagePart)(done: Option[Long] => Unit): Unit = client.send(to, part)(done)
+  override def send(to: ChunkPeer, part: MessagePart)(done: Option[Long] => Unit): Unit =
+    client.send(to, part)(done)
 
   override def close(): Unit = {
     client.close()
@@ -70,7 +79,8 @@ object ChunkNode {
    *
    * @param host under which other executors reach it
    * @param executor its Spark id
-   * @throws java.net.BindException if none of `portCount` ports from `firstPort` on (0: any) is free
+   * @throws java.net.BindException if none of `portCount` ports from `firstPort` on (0: any) is
+   *    free
    */
   def open(
       transport: ChunkTransport,
@@ -79,5 +89,6 @@ object ChunkNode {
       firstPort: Int,
       portCount: Int,
       receiver: PeerMessageReceiver
-  ): ChunkNetwork = new ChunkNode(transport, host, executor, firstPort, portCount, receiver, SystemClock)
+  ): ChunkNetwork =
+    new ChunkNode(transport, host, executor, firstPort, portCount, receiver, SystemClock)
 }

@@ -15,19 +15,24 @@ import org.apache.spark.internal.Logging
 import org.apache.spark.network.TransportContext
 import org.apache.spark.network.buffer.ManagedBuffer
 import org.apache.spark.network.client.{RpcResponseCallback, TransportClient}
-import org.apache.spark.network.server.{NoOpRpcHandler, RpcHandler, StreamManager, TransportServerBootstrap}
+import org.apache.spark.network.server.{
+  NoOpRpcHandler,
+  RpcHandler,
+  StreamManager,
+  TransportServerBootstrap
+}
 import org.apache.spark.network.util.TransportConf
 
 import sparkdl.comm.Clock
 import sparkdl.comm.transport.{ChunkPeer, PeerMessageReceiver}
 
 /**
- * Server of chunks, and receiver of messages. A peer that takes no data for longer than `conf` lets connections be
- * quiet loses its connection. Then the data for it is released.
+ * Server of chunks, and receiver of messages. A peer that takes no data for longer than `conf` lets
+ * connections be quiet loses its connection. Then the data for it is released.
  *
  * @param port 0: any
- * @param bootstraps authenticate peers. Until they have admitted a peer, none of its messages is read and no chunk is
- *    looked up
+ * @param bootstraps authenticate peers. Until they have admitted a peer, none of its messages is
+ *    read and no chunk is looked up
  * @throws java.net.BindException if the port is not free
  */
 private[comm] final class ChunkServer(
@@ -42,7 +47,8 @@ private[comm] final class ChunkServer(
   private val sendingCount = new AtomicInteger
   private val context = new TransportContext(conf, new NoOpRpcHandler)
 
-  // The first bootstrap is the innermost: Spark's authentication passes an authenticated peer's messages to it.
+  // The first bootstrap is the innermost: Spark's authentication passes an authenticated peer's
+  // messages to it.
   private val perConnection: TransportServerBootstrap = (channel, _) => new PeerHandler(channel)
   private val server = context.createServer(bindAddress, port, (perConnection +: bootstraps).asJava)
 
@@ -66,7 +72,10 @@ private[comm] final class ChunkServer(
     private val messages = new PartialMessages
     private val confirmations = new ConfirmationSender(channel, clock)
     private val unconfirmed = new UnconfirmedSends // answers
-    channel.pipeline.addFirst(new WriteTimeoutHandler(conf.connectionTimeoutMs.toLong, TimeUnit.MILLISECONDS))
+    channel.pipeline.addFirst(new WriteTimeoutHandler(
+      conf.connectionTimeoutMs.toLong,
+      TimeUnit.MILLISECONDS
+    ))
     channel.closeFuture.addListener((_: io.netty.util.concurrent.Future[Void]) => unconfirmed.end())
 
     override def receive(client: TransportClient, message: ByteBuffer): Unit =
@@ -77,14 +86,30 @@ private[comm] final class ChunkServer(
             confirmations.recordArrivals(parts.size)
             parts.flatMap(messages.add(_)).foreach(receiver.onMessage)
           case Wire.Ask(number, chunk) if peer.isDefined =>
-            receiver.onRequest(new RequestedChunk(number, chunk, peer.get, source, channel, unconfirmed, sendingCount))
-          case Wire.Received(total, time) if peer.isDefined && unconfirmed.confirm(total, time) => ()
+            receiver.onRequest(new RequestedChunk(
+              number,
+              chunk,
+              peer.get,
+              source,
+              channel,
+              unconfirmed,
+              sendingCount
+            ))
+          case Wire.Received(total, time) if peer.isDefined && unconfirmed.confirm(total, time) =>
+            ()
           case other =>
-            refuse(s"$other instead of a hello of version ${Wire.Version}, or a message that may follow one")
+            refuse(
+              s"$other instead of a hello of version ${Wire.Version}, or a message that may" +
+                " follow one"
+            )
         }
       catch { case e: Wire.ProtocolException => refuse(e.getMessage) }
 
-    override def receive(client: TransportClient, message: ByteBuffer, callback: RpcResponseCallback): Unit =
+    override def receive(
+        client: TransportClient,
+        message: ByteBuffer,
+        callback: RpcResponseCallback
+    ): Unit =
       refuse("an RPC of Spark's")
 
     override val getStreamManager: StreamManager = new StreamManager {

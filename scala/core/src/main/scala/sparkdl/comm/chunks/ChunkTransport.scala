@@ -13,16 +13,19 @@ import sparkdl.comm.transport.Chunk
 trait ChunkSource {
 
   /**
-   * Return the bytes of a chunk, or None if this executor does not have the block. The bytes stay in place until they
-   * are released. Spark assigns the block's lock to the task of the calling thread. So open and release on the same
-   * thread, and on one that runs no task.
+   * Return the bytes of a chunk, or None if this executor does not have the block. The bytes stay
+   * in place until they are released. Spark assigns the block's lock to the task of the calling
+   * thread. So open and release on the same thread, and on one that runs no task.
    *
    * @throws IllegalArgumentException if the block is shorter
    */
   def open(chunk: Chunk): Option[ManagedBuffer]
 }
 
-/** Parts of Spark that a [[ChunkNetwork]] needs: settings, authentication, an address to listen on, and the blocks. */
+/**
+ * Parts of Spark that a [[ChunkNetwork]] needs: settings, authentication, an address to listen on,
+ * and the blocks.
+ */
 trait ChunkTransport extends ChunkSource {
   def transportConf: TransportConf
 
@@ -34,7 +37,8 @@ trait ChunkTransport extends ChunkSource {
   def bindAddress: String
 
   /**
-   * Call `serve` with the first free one of `count` ports from `first` on (0: any), and return its result.
+   * Call `serve` with the first free one of `count` ports from `first` on (0: any), and return its
+   * result.
    *
    * @throws java.net.BindException if none is free
    */

@@ -28,8 +28,8 @@ private[chunks] final class UnconfirmedSends {
   }
 
   /**
-   * Confirm the first `total` sends of the connection. Return false if there were not so many, or more were confirmed
-   * before.
+   * Confirm the first `total` sends of the connection. Return false if there were not so many, or
+   * more were confirmed before.
    *
    * @param time of the confirmation by the peer's clock
    */
@@ -58,7 +58,10 @@ private[chunks] final class UnconfirmedSends {
   }
 }
 
-/** Sender of confirmations: reports how much has arrived over `channel`. All calls come from its event loop. */
+/**
+ * Sender of confirmations: reports how much has arrived over `channel`. All calls come from its
+ * event loop.
+ */
 private[chunks] final class ConfirmationSender(channel: Channel, clock: Clock) {
   private var received = 0L
   private var isScheduled = false

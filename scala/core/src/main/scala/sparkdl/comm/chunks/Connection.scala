@@ -16,7 +16,8 @@ import sparkdl.comm.Clock
 import sparkdl.comm.transport.MessagePart
 
 /**
- * Connection to one peer, from the first attempt until it ends. What is sent over it waits until it is open.
+ * Connection to one peer, from the first attempt until it ends. What is sent over it waits until it
+ * is open.
  *
  * @param onEnd called once, when the connection could not be made or has ended
  */
@@ -40,7 +41,8 @@ private[chunks] final class Connection(clock: Clock, onEnd: Connection => Unit) 
   /** Ask on the connection's event loop, whatever thread calls. */
   private def ask(fetch: PendingFetch, answers: PendingResponses): Unit =
     try client.get.getChannel.eventLoop.execute(() => if (!fetch.isOver) answers.ask(fetch))
-    catch { case _: RejectedExecutionException => () } // the network was closed, which ends all fetches
+    // the network was closed, which ends all fetches
+    catch { case _: RejectedExecutionException => () }
 
   /**
    * Send a part.
@@ -62,7 +64,9 @@ private[chunks] final class Connection(clock: Clock, onEnd: Connection => Unit) 
       waiting.clear()
     }
     messages.onOpened(client.getChannel)
-    client.getChannel.closeFuture.addListener((_: io.netty.util.concurrent.Future[Void]) => end(Connection.Broke))
+    client.getChannel.closeFuture.addListener((_: io.netty.util.concurrent.Future[Void]) =>
+      end(Connection.Broke)
+    )
   }
 
   /** End the connection. Only the first cause counts. */

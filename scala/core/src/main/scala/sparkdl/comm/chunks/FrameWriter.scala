@@ -12,10 +12,10 @@ import org.apache.spark.network.buffer.NioManagedBuffer
 import org.apache.spark.network.protocol.{Message, OneWayMessage}
 
 /**
- * Writer of messages in the encoding of Spark's library, but with head and body in one piece. That takes one system
- * call, and one packet for small messages, where Spark's encoder takes two. Call it on the channel's event loop. It
- * never throws. If a message cannot be written, the connection is closed, which fails everything that waits for it here
- * and at the peer.
+ * Writer of messages in the encoding of Spark's library, but with head and body in one piece. That
+ * takes one system call, and one packet for small messages, where Spark's encoder takes two. Call
+ * it on the channel's event loop. It never throws. If a message cannot be written, the connection
+ * is closed, which fails everything that waits for it here and at the peer.
  */
 private[chunks] object FrameWriter extends Logging {
 
@@ -37,10 +37,15 @@ private[chunks] object FrameWriter extends Logging {
 
   /** Write a one-way message. */
   def write(channel: Channel, message: ByteBuffer): ChannelFuture =
-    write(channel, new OneWayMessage(new NioManagedBuffer(message)), Unpooled.wrappedBuffer(message))
+    write(
+      channel,
+      new OneWayMessage(new NioManagedBuffer(message)),
+      Unpooled.wrappedBuffer(message)
+    )
 
   /** Write a message with Spark's encoder. */
-  def write(channel: Channel, message: Message): ChannelFuture = closing(channel)(channel.writeAndFlush(message))
+  def write(channel: Channel, message: Message): ChannelFuture =
+    closing(channel)(channel.writeAndFlush(message))
 
   private def head(channel: Channel, message: Message, body: ByteBuf): ByteBuf = {
     val bytes = 8 + message.`type`.encodedLength + message.encodedLength
@@ -57,7 +62,10 @@ private[chunks] object FrameWriter extends Logging {
       catch { case e: Throwable => channel.newFailedFuture(e) }
     written.addListener { (future: io.netty.util.concurrent.Future[Void]) =>
       if (!future.isSuccess && channel.isOpen) {
-        logError(s"The connection to ${channel.remoteAddress} is closed: a message could not be written", future.cause)
+        logError(
+          s"The connection to ${channel.remoteAddress} is closed: a message could not be written",
+          future.cause
+        )
         channel.close()
       }
     }

@@ -10,8 +10,8 @@ import io.netty.channel.Channel
 import sparkdl.comm.transport.{MessagePart, PeerMessages}
 
 /**
- * Queue of message parts to one peer. A part is sent at once if the network takes it; parts that are added meanwhile
- * are batched. The sender of a part learns when the peer has it.
+ * Queue of message parts to one peer. A part is sent at once if the network takes it; parts that
+ * are added meanwhile are batched. The sender of a part learns when the peer has it.
  */
 private[chunks] final class MessageQueue {
   private val waiting = new ArrayDeque[MessagePart]
@@ -72,7 +72,9 @@ private[chunks] final class MessageQueue {
   private def takeBatch(): Vector[MessagePart] = {
     val batch = Vector.newBuilder[MessagePart]
     var bytes = 0
-    while (!waiting.isEmpty && (bytes == 0 || bytes + waiting.peek.length <= PeerMessages.MaxBytes)) {
+    while (
+      !waiting.isEmpty && (bytes == 0 || bytes + waiting.peek.length <= PeerMessages.MaxBytes)
+    ) {
       bytes += Wire.PartHeadBytes + waiting.peek.length
       batch += waiting.poll()
     }

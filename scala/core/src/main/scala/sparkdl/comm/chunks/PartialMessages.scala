@@ -15,7 +15,8 @@ private[chunks] final class PartialMessages {
   /**
    * Add a part. Return the message if this is its last part.
    *
-   * @throws Wire.ProtocolException if the part does not fit the earlier parts with its message number
+   * @throws Wire.ProtocolException if the part does not fit the earlier parts with its message
+   *    number
    */
   def add(part: Wire.Part): Option[ByteBuffer] =
     if (part.bytes.remaining == part.total) Some(part.bytes)
@@ -23,8 +24,8 @@ private[chunks] final class PartialMessages {
       val message = incomplete.getOrElseUpdate(part.number, new Incomplete(part.total))
       if (part.total != message.total || part.bytes.remaining > message.missing)
         throw new Wire.ProtocolException(
-          s"message ${part.number} has ${message.total} bytes and lacks ${message.missing}, but a part of " +
-            s"${part.bytes.remaining} bytes of ${part.total} arrived"
+          s"message ${part.number} has ${message.total} bytes and lacks ${message.missing}, but a" +
+            s" part of ${part.bytes.remaining} bytes of ${part.total} arrived"
         )
       message.add(part.bytes)
       if (message.missing > 0) None
@@ -38,7 +39,8 @@ private[chunks] final class PartialMessages {
 private object PartialMessages {
 
   /**
-   * Message that lacks parts. It allocates only the bytes that have arrived, as the announced length cannot be trusted.
+   * Message that lacks parts. It allocates only the bytes that have arrived, as the announced
+   * length cannot be trusted.
    */
   private final class Incomplete(val total: Int) {
     private val parts = mutable.ArrayBuffer.empty[Array[Byte]]

@@ -13,10 +13,18 @@ import scala.util.control.NonFatal
 import org.apache.spark.internal.Logging
 
 import sparkdl.comm.Clock
-import sparkdl.comm.transport.{Chunk, ChunkFailure, ChunkFetch, ChunkPeer, ChunkTarget, DirectChunkTarget}
+import sparkdl.comm.transport.{
+  Chunk,
+  ChunkFailure,
+  ChunkFetch,
+  ChunkPeer,
+  ChunkTarget,
+  DirectChunkTarget
+}
 
 /**
- * Fetch of one chunk in progress. Once it is over, it releases its target and drops bytes that still arrive.
+ * Fetch of one chunk in progress. Once it is over, it releases its target and drops bytes that
+ * still arrive.
  *
  * @param deadlines keep the fetch until it is over
  */
@@ -45,21 +53,32 @@ private[chunks] final class PendingFetch(
 
   def isOver: Boolean = synchronized(target == null)
 
-  override def cancel(): Unit = finish(Some(new ChunkFailure.Cancelled(s"$description was cancelled")))
+  override def cancel(): Unit =
+    finish(Some(new ChunkFailure.Cancelled(s"$description was cancelled")))
 
-  def cancelOnClose(): Unit = finish(Some(new ChunkFailure.Cancelled(s"$description: the network was closed")))
+  def cancelOnClose(): Unit =
+    finish(Some(new ChunkFailure.Cancelled(s"$description: the network was closed")))
 
   def expire(): Unit =
     finish(
-      Some(new ChunkFailure.Deadline(s"$description: $receivedBytes bytes of ${chunk.length} came before its deadline"))
+      Some(new ChunkFailure.Deadline(
+        s"$description: $receivedBytes bytes of ${chunk.length} came before its deadline"
+      ))
     )
 
-  def peerLost(cause: Throwable): Unit = finish(Some(new ChunkFailure.PeerLost(s"$description: $cause", cause)))
+  def peerLost(cause: Throwable): Unit =
+    finish(Some(new ChunkFailure.PeerLost(s"$description: $cause", cause)))
 
   def notServed(cause: Throwable): Unit =
-    finish(Some(new ChunkFailure.NotServed(s"$description: ${cause.getMessage.linesIterator.next()}", cause)))
+    finish(Some(new ChunkFailure.NotServed(
+      s"$description: ${cause.getMessage.linesIterator.next()}",
+      cause
+    )))
 
-  /** Begin a part of `length` bytes. Return false if it is empty or longer than the rest of the chunk. */
+  /**
+   * Begin a part of `length` bytes. Return false if it is empty or longer than the rest of the
+   * chunk.
+   */
   def beginPart(length: Int): Boolean = {
     partMissingBytes = length
     0 < length && length <= chunk.length - receivedBytes
@@ -79,7 +98,9 @@ private[chunks] final class PendingFetch(
     else passToTarget(_.write(bytes))
   }
 
-  /** Read bytes of this chunk from the connection into the target. [[write]] counts them afterwards. */
+  /**
+   * Read bytes of this chunk from the connection into the target. [[write]] counts them afterwards.
+   */
   def read(from: ScatteringByteChannel, maxCount: Int): Int = {
     val result = passToTarget { target =>
       try Right(target.asInstanceOf[DirectChunkTarget].read(from, maxCount))
@@ -90,11 +111,17 @@ private[chunks] final class PendingFetch(
     count
   }
 
-  /** Pass bytes to the target, unless the fetch is over. Return None if the target did not take them. */
+  /**
+   * Pass bytes to the target, unless the fetch is over. Return None if the target did not take
+   * them.
+   */
   private def passToTarget[T](take: ChunkTarget => T): Option[T] = {
     val taken = synchronized {
       try Right(if (target == null) None else Some(take(target)))
-      catch { case NonFatal(e) => Left(new ChunkFailure.TargetFailed(s"$description: its target failed: $e", e)) }
+      catch {
+        case NonFatal(e) =>
+          Left(new ChunkFailure.TargetFailed(s"$description: its target failed: $e", e))
+      }
     }
     taken.left.foreach(failure => finish(Some(failure)))
     taken.toOption.flatten
@@ -121,7 +148,10 @@ private[chunks] final class PendingFetch(
   private def description: String = s"chunk ${Wire.request(chunk)} of ${from.host}:${from.port}"
 }
 
-/** Timer that ends fetches at their deadlines. It keeps one or two tasks in the clock, not one for each fetch. */
+/**
+ * Timer that ends fetches at their deadlines. It keeps one or two tasks in the clock, not one for
+ * each fetch.
+ */
 private[chunks] final class DeadlineTimer(clock: Clock) {
   private val pending = ConcurrentHashMap.newKeySet[PendingFetch]
   private var nextCheck = Long.MaxValue

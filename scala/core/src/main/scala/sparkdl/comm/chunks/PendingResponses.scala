@@ -12,14 +12,18 @@ import org.apache.spark.network.client.{StreamCallback, TransportClient}
 import sparkdl.comm.Clock
 
 /**
- * Receiver of the chunks that were asked for over one connection. Each chunk has a number, so that parts of several
- * chunks may arrive in any order. Spark's TransportClient matches responses to requests in order. So this object is
- * registered once for each chunk that still expects a part. All calls come from the connection's event loop.
+ * Receiver of the chunks that were asked for over one connection. Each chunk has a number, so that
+ * parts of several chunks may arrive in any order. Spark's TransportClient matches responses to
+ * requests in order. So this object is registered once for each chunk that still expects a part.
+ * All calls come from the connection's event loop.
  *
  * @param onProtocolError called after a protocol error: no answer of this connection can be trusted
  */
-private[chunks] final class PendingResponses(client: TransportClient, clock: Clock, onProtocolError: Throwable => Unit)
-    extends StreamCallback {
+private[chunks] final class PendingResponses(
+    client: TransportClient,
+    clock: Clock,
+    onProtocolError: Throwable => Unit
+) extends StreamCallback {
   private val reads = DirectReadAllocator.installedOn(client.getChannel)
   private val confirmations = new ConfirmationSender(client.getChannel, clock)
   private val pending = mutable.Map.empty[Long, PendingFetch]
@@ -47,7 +51,9 @@ private[chunks] final class PendingResponses(client: TransportClient, clock: Clo
   }
 
   private def begin(id: String): Unit = {
-    current = Wire.part(id).flatMap { case (number, length) => pending.get(number).filter(_.beginPart(length)) }
+    current = Wire.part(id).flatMap { case (number, length) =>
+      pending.get(number).filter(_.beginPart(length))
+    }
     if (current.isEmpty) onProtocolError(new IOException(s"unexpected part $id of a chunk arrived"))
   }
 
@@ -62,8 +68,8 @@ private[chunks] final class PendingResponses(client: TransportClient, clock: Clo
   }
 
   /**
-   * Handle a failure. Spark reports a peer's refusal as a plain RuntimeException. Any other exception ends the
-   * connection.
+   * Handle a failure. Spark reports a peer's refusal as a plain RuntimeException. Any other
+   * exception ends the connection.
    */
   override def onFailure(id: String, cause: Throwable): Unit = {
     val refused = if (cause.getClass == classOf[RuntimeException]) Wire.part(id) else None

@@ -15,8 +15,8 @@ import org.apache.spark.network.protocol.{StreamFailure, StreamResponse}
 import sparkdl.comm.transport.{Chunk, ChunkAnswer, ChunkPeer}
 
 /**
- * Chunk that a peer asked for over `channel`. Its block is open only while a part of it is being sent. It is opened and
- * released on the channel's event loop, whatever thread sends.
+ * Chunk that a peer asked for over `channel`. Its block is open only while a part of it is being
+ * sent. It is opened and released on the channel's event loop, whatever thread sends.
  *
  * @param number that the peer gave it
  * @param unconfirmed sends over the channel
@@ -36,38 +36,47 @@ private[chunks] final class RequestedChunk(
 
   override def connection: Channel = channel
 
-  override def send(offset: Int, length: Int)(done: Option[Long] => Unit, refused: () => Unit): Unit = {
+  override def send(
+      offset: Int,
+      length: Int
+  )(done: Option[Long] => Unit, refused: () => Unit): Unit = {
     val part = Chunk(chunk.job, chunk.block, chunk.offset + offset, length)
     sending.incrementAndGet()
-    try channel.eventLoop.execute(() => if (isRefused) end(refused()) else send(part, done, refused))
+    try
+      channel.eventLoop.execute(() => if (isRefused) end(refused()) else send(part, done, refused))
     catch { case _: RejectedExecutionException => end(done(None)) } // the network was closed
   }
 
   /** Send a part, on the channel's event loop: confirmations come in the order of these calls. */
-  private def send(part: Chunk, done: Option[Long] => Unit, refused: () => Unit): Unit = open(part) match {
-    case Left(why) =>
-      isRefused = true
-      val isOpen = unconfirmed.add(_ => ())
-      if (isOpen) FrameWriter.write(channel, new StreamFailure(Wire.partId(number, 0), why))
-      end(refused())
-    case Right((bytes, body)) =>
-      def finish(): Unit = end(bytes.release())
-      if (unconfirmed.add(done)) {
-        val answer = new StreamResponse(Wire.partId(number, part.length), part.length.toLong, bytes)
-        send(answer, body).addListener((_: io.netty.util.concurrent.Future[Void]) => finish())
-      } else {
-        ReferenceCountUtil.release(body)
-        finish()
-        done(None)
-      }
-  }
+  private def send(part: Chunk, done: Option[Long] => Unit, refused: () => Unit): Unit =
+    open(part) match {
+      case Left(why) =>
+        isRefused = true
+        val isOpen = unconfirmed.add(_ => ())
+        if (isOpen) FrameWriter.write(channel, new StreamFailure(Wire.partId(number, 0), why))
+        end(refused())
+      case Right((bytes, body)) =>
+        def finish(): Unit = end(bytes.release())
+        if (unconfirmed.add(done)) {
+          val answer =
+            new StreamResponse(Wire.partId(number, part.length), part.length.toLong, bytes)
+          send(answer, body).addListener((_: io.netty.util.concurrent.Future[Void]) => finish())
+        } else {
+          ReferenceCountUtil.release(body)
+          finish()
+          done(None)
+        }
+    }
 
   private def end(last: => Unit): Unit = {
     sending.decrementAndGet()
     last
   }
 
-  /** Open a part, and read it if it is on disk. If that fails, release the block and return the reason for the peer. */
+  /**
+   * Open a part, and read it if it is on disk. If that fails, release the block and return the
+   * reason for the peer.
+   */
   private def open(part: Chunk): Either[String, (ManagedBuffer, AnyRef)] =
     try
       source.open(part).toRight(s"block ${chunk.block} is not here").map { bytes =>

@@ -10,19 +10,22 @@ import scala.util.Try
 import sparkdl.comm.transport.{Chunk, ChunkPeer, MessagePart, PeerMessages}
 
 /**
- * Wire protocol between executors, inside the frames of Spark's network library. Numbers are big-endian.
+ * Wire protocol between executors, inside the frames of Spark's network library. Numbers are
+ * big-endian.
  *
- *  - Hello, kind 1: the first message of a connection. Version (4 bytes), then the address where the sender serves:
- *   port (4 bytes), length of the host (2 bytes), host, the executor's Spark id. It has no answer, and nothing is
- *   served before it.
- *  - Batch, kind 2: parts of messages. Each part has the number of its message (8 bytes), the length of the whole
- *   message (4 bytes), its own length (4 bytes) and its bytes. Parts of one message are in order. The answer is kind 3.
- *  - Received, kind 3: confirms parts. The number of parts that have arrived over this connection (8 bytes), and when
- *   the last one did, in nanoseconds of a clock with any origin (8 bytes).
- *  - Ask, kind 4: asks for a chunk. A number (8 bytes), and `job/block/offset/length` in decimal. The answer is the
- *   parts of the chunk in order, as stream responses of Spark's library followed by the bytes. The id of each is
- *   `number/length` of the part in decimal. Or the answer is a stream failure with such an id, and nothing after it.
- *   Both are confirmed with kind 3, as parts of messages are.
+ *  - Hello, kind 1: the first message of a connection. Version (4 bytes), then the address where
+ *   the sender serves: port (4 bytes), length of the host (2 bytes), host, the executor's Spark id.
+ *   It has no answer, and nothing is served before it.
+ *  - Batch, kind 2: parts of messages. Each part has the number of its message (8 bytes), the
+ *   length of the whole message (4 bytes), its own length (4 bytes) and its bytes. Parts of one
+ *   message are in order. The answer is kind 3.
+ *  - Received, kind 3: confirms parts. The number of parts that have arrived over this connection
+ *   (8 bytes), and when the last one did, in nanoseconds of a clock with any origin (8 bytes).
+ *  - Ask, kind 4: asks for a chunk. A number (8 bytes), and `job/block/offset/length` in decimal.
+ *   The answer is the parts of the chunk in order, as stream responses of Spark's library followed
+ *   by the bytes. The id of each is `number/length` of the part in decimal. Or the answer is a
+ *   stream failure with such an id, and nothing after it. Both are confirmed with kind 3, as parts
+ *   of messages are.
  */
 private[chunks] object Wire {
   val Version = 5
@@ -81,14 +84,16 @@ private[chunks] object Wire {
 
   /** Parse a request; return None if it is malformed. */
   private def chunk(request: String): Option[Chunk] = request match {
-    case Request(job, block, offset, length) => Try(Chunk(job.toLong, block, offset.toLong, length.toInt)).toOption
+    case Request(job, block, offset, length) =>
+      Try(Chunk(job.toLong, block, offset.toLong, length.toInt)).toOption
     case _ => None
   }
 
   def hello(from: ChunkPeer, version: Int = Version): ByteBuffer = {
     val Seq(host, executor) = Seq(from.host, from.executor).map(_.getBytes(UTF_8))
     val hello = ByteBuffer.allocate(11 + host.length + executor.length)
-    hello.put(HelloKind).putInt(version).putInt(from.port).putShort(host.length.toShort).put(host).put(executor).flip()
+    hello.put(HelloKind).putInt(version).putInt(from.port).putShort(host.length.toShort).put(host)
+      .put(executor).flip()
   }
 
   def ask(number: Long, chunk: Chunk): ByteBuffer = {
@@ -128,15 +133,20 @@ private[chunks] object Wire {
    * @throws ProtocolException if it is malformed
    */
   def decode(message: ByteBuffer): Message = {
-    def refuse(): Nothing = throw new ProtocolException(s"not a message of version $Version: ${preview(message)}")
+    def refuse(): Nothing =
+      throw new ProtocolException(s"not a message of version $Version: ${preview(message)}")
     if (!message.hasRemaining) refuse()
     message.get() match {
       case HelloKind if message.remaining >= 10 =>
-        val (version, port, hostBytes) = (message.getInt(), message.getInt(), message.getShort().toInt)
+        val (version, port, hostBytes) =
+          (message.getInt(), message.getInt(), message.getShort().toInt)
         if (hostBytes < 0 || hostBytes > math.min(message.remaining, MostNameBytes)) refuse()
         if (message.remaining - hostBytes > MostNameBytes) refuse()
         val host = text(message.slice(message.position(), hostBytes))
-        Hello(version, ChunkPeer(host, port, text(message.position(message.position() + hostBytes))))
+        Hello(
+          version,
+          ChunkPeer(host, port, text(message.position(message.position() + hostBytes)))
+        )
       case AskKind if message.remaining >= 8 =>
         val number = message.getLong()
         Ask(number, chunk(text(message)).getOrElse(refuse()))
@@ -146,7 +156,12 @@ private[chunks] object Wire {
         while (message.hasRemaining) {
           if (message.remaining < PartHeadBytes) refuse()
           val (number, total, length) = (message.getLong(), message.getInt(), message.getInt())
-          if (total > PeerMessages.MaxBytes || length < 0 || length > math.min(message.remaining, total)) refuse()
+          if (
+            total > PeerMessages.MaxBytes || length < 0 || length > math.min(
+              message.remaining,
+              total
+            )
+          ) refuse()
           parts += Part(number, total, message.slice(message.position(), length))
           message.position(message.position() + length)
         }

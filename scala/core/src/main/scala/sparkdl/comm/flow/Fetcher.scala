@@ -14,13 +14,16 @@ private[comm] final case class RemoteBlock(server: ChunkPeer, job: Long, name: S
 /** Destination of a block's bytes. */
 private[comm] trait BlockTarget {
 
-  /** Return the target for `length` bytes of the block from `offset` on. Parts of one block may arrive concurrently. */
+  /**
+   * Return the target for `length` bytes of the block from `offset` on. Parts of one block may
+   * arrive concurrently.
+   */
   def part(offset: Long, length: Int): ChunkTarget
 }
 
 /**
- * Fetcher of blocks. Every request is sent at once: the executor that serves the block schedules the transfer.
- * Thread-safe and non-blocking.
+ * Fetcher of blocks. Every request is sent at once: the executor that serves the block schedules
+ * the transfer. Thread-safe and non-blocking.
  */
 private[comm] final class Fetcher(chunks: Chunks, clock: Clock) {
   private val pendingCount = new AtomicInteger
@@ -38,14 +41,17 @@ private[comm] final class Fetcher(chunks: Chunks, clock: Clock) {
     pendingCount.incrementAndGet()
     val now = clock.nanoTime
     val (fetched, arrived) =
-      Iterator.iterate(0L)(_ + Fetcher.LargestChunkBytes).takeWhile(_ < block.bytes).toVector.map { offset =>
-        val length = math.min(Fetcher.LargestChunkBytes, block.bytes - offset).toInt
-        val arrived = new CompletableFuture[Void]
-        val chunk = Chunk(block.job, block.name, offset, length)
-        val fetch = chunks.fetch(block.server, chunk, into.part(offset, length), now + patienceNanos) { failure =>
-          failure.fold(arrived.complete(null))(arrived.completeExceptionally(_))
-        }
-        (fetch, arrived)
+      Iterator.iterate(0L)(_ + Fetcher.LargestChunkBytes).takeWhile(_ < block.bytes).toVector.map {
+        offset =>
+          val length = math.min(Fetcher.LargestChunkBytes, block.bytes - offset).toInt
+          val arrived = new CompletableFuture[Void]
+          val chunk = Chunk(block.job, block.name, offset, length)
+          val fetch =
+            chunks.fetch(block.server, chunk, into.part(offset, length), now + patienceNanos) {
+              failure =>
+                failure.fold(arrived.complete(null))(arrived.completeExceptionally(_))
+            }
+          (fetch, arrived)
       }.unzip
     val done = CompletableFuture.allOf(arrived: _*)
     done.whenComplete((_, _) => pendingCount.decrementAndGet())
@@ -63,8 +69,8 @@ private object Fetcher {
  * Fetch of one block in progress, started by [[Fetcher]].
  *
  * @param askedNanos time of the request, by the clock
- * @param done completes when the block has arrived, or fails with a [[sparkdl.comm.transport.ChunkFailure]]. It
- *    completes on a network thread
+ * @param done completes when the block has arrived, or fails with a
+ *    [[sparkdl.comm.transport.ChunkFailure]]. It completes on a network thread
  */
 private[comm] final class Fetch private[flow] (
     val askedNanos: Long,

@@ -22,7 +22,10 @@ private[flow] final class PeerQueue(val window: Window, order: Ordering[PendingS
   /** True if nothing has arrived for so long that the peer gets no requests. */
   def isStalled: Boolean = stalled
 
-  /** Time at which the peer stalls if nothing arrives before. None if it is stalled or has nothing in flight. */
+  /**
+   * Time at which the peer stalls if nothing arrives before. None if it is stalled or has nothing
+   * in flight.
+   */
   def stallsAt: Option[Long] =
     if (stalled) None
     else inFlight.headOption.map { oldest =>
@@ -60,7 +63,10 @@ private[flow] final class PeerQueue(val window: Window, order: Ordering[PendingS
 
 private[flow] object PeerQueue {
 
-  /** Nanoseconds without an arrival after which a peer counts as stalled. Four times its last latency is added. */
+  /**
+   * Nanoseconds without an arrival after which a peer counts as stalled. Four times its last
+   * latency is added.
+   */
   val PatienceNanos: Long = 500L * 1000 * 1000
 }
 
@@ -76,13 +82,17 @@ private[flow] final class PendingSend(val block: SendRequest, val number: Long) 
 
   def isComplete: Boolean = arrivedBytes == block.bytes
 
-  /** Return the bytes to request next. A rest shorter than half a chunk joins the chunk before it. */
+  /**
+   * Return the bytes to request next. A rest shorter than half a chunk joins the chunk before it.
+   */
   def nextBytes(chunk: Int): Int = {
     val rest = block.bytes - requestedBytes
     if (rest < chunk + chunk / 2) rest.toInt else chunk
   }
 
-  /** Request the next bytes, which have an entry in the window of the peer and in the common one. */
+  /**
+   * Request the next bytes, which have an entry in the window of the peer and in the common one.
+   */
   def takeNext(bytes: Int, inPeer: Flight, inCommon: Flight): ChunkRequest = {
     val request = new ChunkRequest(block, requestedBytes, bytes, inPeer, Some(inCommon))
     requestedBytes += request.bytes
@@ -97,10 +107,11 @@ private[flow] final class PendingSend(val block: SendRequest, val number: Long) 
 }
 
 /**
- * Queueing delay of what a peer reports: latency above the minimum seen for this peer. The peer's clock has another
- * origin, so only differences between latencies are known. The minimum is that of the last [[QueueingDelay.HorizonNanos]] to
- * twice that, because clocks drift apart. A report much older than the newest one means that the peer's clock was set
- * back, for example by a reboot. Then the estimate starts over.
+ * Queueing delay of what a peer reports: latency above the minimum seen for this peer. The peer's
+ * clock has another origin, so only differences between latencies are known. The minimum is that of
+ * the last [[QueueingDelay.HorizonNanos]] to twice that, because clocks drift apart. A report much
+ * older than the newest one means that the peer's clock was set back, for example by a reboot. Then
+ * the estimate starts over.
  */
 private[flow] final class QueueingDelay {
   private var periodBegin = Long.MinValue

@@ -3,17 +3,18 @@
 package sparkdl.comm.flow
 
 /**
- * Window that knows the base latency of its path: the least time that a chunk took, less its transfer time.
+ * Window that knows the base latency of its path: the least time that a chunk took, less its
+ * transfer time.
  *
- * A path may become longer, and that must not look like a queue forever. So the base is measured again
- * [[ProbingWindow.HorizonNanos]] after it was found, by a chunk that is alone in flight. If a pause spoils that measurement,
- * the next chunks correct it.
+ * A path may become longer, and that must not look like a queue forever. So the base is measured
+ * again [[ProbingWindow.HorizonNanos]] after it was found, by a chunk that is alone in flight. If a
+ * pause spoils that measurement, the next chunks correct it.
  */
 private[flow] abstract class ProbingWindow extends Window {
   import ProbingWindow._
 
-  // The chunk with the least latency: its nanoseconds, its bytes and its arrival. Then the greatest rate since that
-  // arrival.
+  // The chunk with the least latency: its nanoseconds, its bytes and its arrival. Then the greatest
+  // rate since that arrival.
   private var baseNanos = Double.PositiveInfinity
   private var baseBytes = 0
   private var foundAt = 0L

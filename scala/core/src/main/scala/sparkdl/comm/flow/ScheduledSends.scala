@@ -10,13 +10,13 @@ import sparkdl.comm.Clock
 import sparkdl.comm.transport.{ChunkAnswer, ChunkPeer, MessagePart, OutboundTransfer, PeerMessages}
 
 /**
- * Sender of messages, and of chunks that peers ask for, in the order that a [[TransferScheduler]] decides. It schedules
- * this executor's uplink. The kernel sends in order, so it gets little more at a time than the links carry. Data that
- * waits here can be overtaken by more urgent data. Each executor has one sender for all its data. Thread-safe and
- * non-blocking.
+ * Sender of messages, and of chunks that peers ask for, in the order that a [[TransferScheduler]]
+ * decides. It schedules this executor's uplink. The kernel sends in order, so it gets little more
+ * at a time than the links carry. Data that waits here can be overtaken by more urgent data. Each
+ * executor has one sender for all its data. Thread-safe and non-blocking.
  *
- * @param onLost called with a peer if sending to it failed. All data that waits for that connection is lost, as if it had
- *    ended
+ * @param onLost called with a peer if sending to it failed. All data that waits for that connection
+ *    is lost, as if it had ended
  */
 private[comm] final class ScheduledSends(
     messages: PeerMessages,
@@ -33,8 +33,8 @@ private[comm] final class ScheduledSends(
   def pending: Int = transfers.pending
 
   /**
-   * Send a message when the scheduler selects it. If the connection ends first, the message is lost with all others
-   * that wait for this peer.
+   * Send a message when the scheduler selects it. If the connection ends first, the message is lost
+   * with all others that wait for this peer.
    *
    * @param urgency as in [[SendRequest]]
    * @param turn as in [[SendRequest]]
@@ -43,32 +43,44 @@ private[comm] final class ScheduledSends(
     send("message", new Message(to, messageCount.incrementAndGet(), message), urgency, turn)
 
   /** Send a chunk that a peer asked for when the scheduler selects it. */
-  def answer(answer: ChunkAnswer, urgency: Urgency, turn: Int): Unit = send(answer.chunk.block, answer, urgency, turn)
+  def answer(answer: ChunkAnswer, urgency: Urgency, turn: Int): Unit =
+    send(answer.chunk.block, answer, urgency, turn)
 
   private def send(name: String, outbound: OutboundTransfer, urgency: Urgency, turn: Int): Unit =
-    transfers.add(new SendRequest(name, outbound.to.toString, outbound.bytes.toLong, urgency, turn), outbound)
+    transfers.add(
+      new SendRequest(name, outbound.to.toString, outbound.bytes.toLong, urgency, turn),
+      outbound
+    )
 
   private def send(request: ChunkRequest, outbound: OutboundTransfer): Unit =
     outbound.send(request.offset.toInt, request.bytes)(
-      arrived => if (arrived.isDefined) transfers.complete(request, arrived) else loseAll(outbound.connection),
+      arrived =>
+        if (arrived.isDefined) transfers.complete(request, arrived)
+        else loseAll(outbound.connection),
       () => transfers.cancel(request.block)
     )
 
   private def loseAll(connection: AnyRef): Unit = transfers.cancelAll(_.connection == connection)
 
   private def onFailure(outbound: OutboundTransfer, cause: Throwable): Unit = {
-    logError(s"Sending to ${outbound.to} failed: everything that waits for its connection is dropped", cause)
+    logError(
+      s"Sending to ${outbound.to} failed: everything that waits for its connection is dropped",
+      cause
+    )
     loseAll(outbound.connection)
     onLost(outbound.to)
   }
 
-  private final class Message(override val to: ChunkPeer, number: Long, message: Array[Byte]) extends OutboundTransfer {
+  private final class Message(override val to: ChunkPeer, number: Long, message: Array[Byte])
+      extends OutboundTransfer {
     override def connection: ChunkPeer = to // one connection per peer
     override def bytes: Int = message.length
-    override def send(offset: Int, length: Int)(done: Option[Long] => Unit, refused: () => Unit): Unit =
+    override def send(
+        offset: Int,
+        length: Int
+    )(done: Option[Long] => Unit, refused: () => Unit): Unit =
       messages.send(to, MessagePart(number, message, offset, length))(done)
   }
 }
 
-private object ScheduledSends {
-}
+private object ScheduledSends {}

@@ -3,13 +3,15 @@
 package sparkdl.comm.flow
 
 /**
- * Block or message to be sent. Each instance is one request: two ranks that ask for the same bytes make two instances.
+ * Block or message to be sent. Each instance is one request: two ranks that ask for the same bytes
+ * make two instances.
  *
  * @param name for logs and errors
  * @param peer the executor at the other end; bytes in flight are counted for each peer
  * @param bytes of the whole block, at least 1
- * @param turn rank of this block among equally urgent ones: how far the receiving rank comes after the sending rank,
- *    from 0. So ranks that send the same things at the same time begin with different peers
+ * @param turn rank of this block among equally urgent ones: how far the receiving rank comes after
+ *    the sending rank, from 0. So ranks that send the same things at the same time begin with
+ *    different peers
  */
 private[comm] class SendRequest(
     val name: String,
@@ -30,7 +32,8 @@ private[comm] class SendRequest(
  */
 private[comm] final case class Urgency(phase: Long, order: Int) extends Ordered[Urgency] {
   override def compare(that: Urgency): Int =
-    if (phase != that.phase) java.lang.Long.compare(phase, that.phase) else Integer.compare(order, that.order)
+    if (phase != that.phase) java.lang.Long.compare(phase, that.phase)
+    else Integer.compare(order, that.order)
 }
 
 /**
@@ -50,9 +53,9 @@ private[comm] final class ChunkRequest private[flow] (
 }
 
 /**
- * Priorities of one fit's phases: its pulls and pushes, which count from 0. A phase takes its number from `next` when
- * something of it is first sent, after all phases before it. So fits that share `next` take turns, however many steps
- * each has done.
+ * Priorities of one fit's phases: its pulls and pushes, which count from 0. A phase takes its
+ * number from `next` when something of it is first sent, after all phases before it. So fits that
+ * share `next` take turns, however many steps each has done.
  */
 private[comm] final class PhaseNumbers(next: () => Long) {
   import PhaseNumbers._

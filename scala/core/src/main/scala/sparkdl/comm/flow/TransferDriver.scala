@@ -9,12 +9,13 @@ import scala.collection.mutable
 import sparkdl.comm.Clock
 
 /**
- * Driver of a [[TransferScheduler]]: carries out the scheduler's decisions and reports their outcome. Thread-safe and
- * non-blocking.
+ * Driver of a [[TransferScheduler]]: carries out the scheduler's decisions and reports their
+ * outcome. Thread-safe and non-blocking.
  *
  * @tparam T data kept for each block until it is sent or cancelled
  * @param carryOut starts a request. Called by one thread at a time, in the order of the decisions
- * @param onFailure called with what `carryOut` threw, on the thread that ran it. The other requests are still carried out
+ * @param onFailure called with what `carryOut` threw, on the thread that ran it. The other requests
+ *    are still carried out
  */
 private[flow] final class TransferDriver[T](clock: Clock, scheduler: TransferScheduler)(carryOut: (
     ChunkRequest,
@@ -38,12 +39,15 @@ private[flow] final class TransferDriver[T](clock: Clock, scheduler: TransferSch
   }
 
   /**
-   * Report that a request is done. Return the data of its block if that was the block's last request.
+   * Report that a request is done. Return the data of its block if that was the block's last
+   * request.
    *
    * @param peerTime as in [[TransferScheduler.recordArrival]]
    */
   def complete(request: ChunkRequest, peerTime: Option[Long] = None): Option[T] =
-    report(now => if (scheduler.recordArrival(request, now, peerTime)) entries.remove(request.block) else None)
+    report(now =>
+      if (scheduler.recordArrival(request, now, peerTime)) entries.remove(request.block) else None
+    )
 
   /** Cancel a block. Return its data if it was pending. */
   def cancel(block: SendRequest): Option[T] = report { _ =>
@@ -66,7 +70,8 @@ private[flow] final class TransferDriver[T](clock: Clock, scheduler: TransferSch
       val result = event(now)
       scheduler.next(now).foreach(waiting.add)
       scheduler.wakeAt(now).filter(_ < nextWakeUp).foreach { time =>
-        // A wake-up that an earlier one replaced does not reset `nextWakeUp`, so it has no successor.
+        // A wake-up that an earlier one replaced does not reset `nextWakeUp`, so it has no
+        // successor.
         clock.after(time - now)(report(_ => if (nextWakeUp == time) nextWakeUp = Long.MaxValue))
         nextWakeUp = time
       }
@@ -85,9 +90,10 @@ private[flow] final class TransferDriver[T](clock: Clock, scheduler: TransferSch
     if (isFree) {
       var finished = false
       try {
-        Iterator.continually(nextToCarryOut()).takeWhile(_.isDefined).flatten.foreach { case (request, data) =>
-          try carryOut(request, data)
-          catch { case e: Throwable => onFailure(data, e) }
+        Iterator.continually(nextToCarryOut()).takeWhile(_.isDefined).flatten.foreach {
+          case (request, data) =>
+            try carryOut(request, data)
+            catch { case e: Throwable => onFailure(data, e) }
         }
         finished = true
       } finally if (!finished) synchronized { isCarryingOut = false }

@@ -5,8 +5,9 @@ package sparkdl.comm.flow
 import scala.collection.mutable
 
 /**
- * Scheduler of an executor's uplink. It decides which message, or requested block, is sent next, and
- * when. It does no I/O: its caller carries out the requests and reports their outcome. Not thread-safe.
+ * Scheduler of an executor's uplink. It decides which message, or requested block, is sent next,
+ * and when. It does no I/O: its caller carries out the requests and reports their outcome. Not
+ * thread-safe.
  *
  * {{{
  * want | arrived | cancel               report an event
@@ -14,13 +15,14 @@ import scala.collection.mutable
  *   wakeAt                              when to call `next` if there is no event before
  * }}}
  *
- * Blocks are sent in chunks. One window bounds the bytes in flight to all peers together: requested, and not arrived.
- * Each peer has one more window, so that a slow peer cannot fill the common one. Among blocks whose peers have room,
- * the most urgent goes first; chunks in flight are not interrupted. Among equally urgent blocks, those whose peers have
- * least in flight go first, so faster peers get more. One chunk in [[TransferScheduler.FairnessInterval]] belongs to the block
- * that has waited longest, however urgent others are. A stalled peer gives its part of the common window back, and gets
- * no more until something arrives again. A peer that was idle for [[TransferScheduler.IdleNanos]] is forgotten when a new
- * peer appears.
+ * Blocks are sent in chunks. One window bounds the bytes in flight to all peers together:
+ * requested, and not arrived. Each peer has one more window, so that a slow peer cannot fill the
+ * common one. Among blocks whose peers have room, the most urgent goes first; chunks in flight are
+ * not interrupted. Among equally urgent blocks, those whose peers have least in flight go first, so
+ * faster peers get more. One chunk in [[TransferScheduler.FairnessInterval]] belongs to the block
+ * that has waited longest, however urgent others are. A stalled peer gives its part of the common
+ * window back, and gets no more until something arrives again. A peer that was idle for
+ * [[TransferScheduler.IdleNanos]] is forgotten when a new peer appears.
  *
  * Times are nanoseconds of one clock that never goes back.
  *
@@ -76,7 +78,9 @@ private[comm] final class TransferScheduler private[flow] (newWindow: () => Wind
   }
 
   private def forgetIdle(): Unit = {
-    val idle = peers.filter { case (_, peer) => peer.idleSince.exists(lastNextTime - _ > IdleNanos) }
+    val idle = peers.filter { case (_, peer) =>
+      peer.idleSince.exists(lastNextTime - _ > IdleNanos)
+    }
     peers --= idle.keys
   }
 
@@ -84,7 +88,9 @@ private[comm] final class TransferScheduler private[flow] (newWindow: () => Wind
   def next(now: Long): Seq[ChunkRequest] = {
     lastNextTime = now
     markStalledPeers(now)
-    Iterator.continually(select(now)).takeWhile(_.isDefined).map(entry => requestChunk(entry.get, now)).toList
+    Iterator.continually(select(now)).takeWhile(_.isDefined).map(entry =>
+      requestChunk(entry.get, now)
+    ).toList
   }
 
   /** Return when [[next]] may have more requests without an event before; later than `now`. */
@@ -132,7 +138,8 @@ private[comm] final class TransferScheduler private[flow] (newWindow: () => Wind
     }
 
   /** Return true if the next chunk belongs to the block that has waited longest. */
-  private def servesLongestWaiting: Boolean = requestCount % FairnessInterval == FairnessInterval - 1
+  private def servesLongestWaiting: Boolean =
+    requestCount % FairnessInterval == FairnessInterval - 1
 
   private def select(now: Long): Option[PendingSend] = {
     val found = if (servesLongestWaiting) longestWaiting.find(hasRoom(_, now)) else mostUrgent(now)
@@ -165,7 +172,10 @@ private[comm] final class TransferScheduler private[flow] (newWindow: () => Wind
   private def goesBefore(one: PendingSend, other: PendingSend): Boolean = {
     val byUrgency = one.block.urgency.compare(other.block.urgency)
     lazy val byFlight =
-      java.lang.Long.compare(peers(one.block.peer).window.inFlight, peers(other.block.peer).window.inFlight)
+      java.lang.Long.compare(
+        peers(one.block.peer).window.inFlight,
+        peers(other.block.peer).window.inFlight
+      )
     if (byUrgency != 0) byUrgency < 0 else if (byFlight != 0) byFlight < 0 else order.lt(one, other)
   }
 
@@ -175,7 +185,8 @@ private[comm] final class TransferScheduler private[flow] (newWindow: () => Wind
     val request = entry.takeNext(bytes, peer.window.send(bytes, now), commonWindow.send(bytes, now))
     peer.recordRequest(request, now)
     longestWaiting -= entry
-    if (entry.isFullyRequested) peer.waiting -= entry else longestWaiting += entry // behind the others
+    // behind the others
+    if (entry.isFullyRequested) peer.waiting -= entry else longestWaiting += entry
     requestCount += 1
     request
   }
@@ -183,7 +194,10 @@ private[comm] final class TransferScheduler private[flow] (newWindow: () => Wind
 
 private[comm] object TransferScheduler {
 
-  /** Number of chunks per chunk that goes to the block that has waited longest: too few to slow the others. */
+  /**
+   * Number of chunks per chunk that goes to the block that has waited longest: too few to slow the
+   * others.
+   */
   val FairnessInterval = 64
 
   /** Nanoseconds after which a peer's window says little about its path. */

@@ -3,18 +3,20 @@
 package sparkdl.comm.flow
 
 /**
- * Window for outgoing data. Its connections share the uplink, so a chunk overtakes chunks in flight on other
- * connections. The latency of one chunk therefore shows neither the link's rate nor a queue. The rate is the bytes that
- * arrived in a round, divided by its time. Once a round, which lasts about as long as a chunk takes, the window becomes
+ * Window for outgoing data. Its connections share the uplink, so a chunk overtakes chunks in flight
+ * on other connections. The latency of one chunk therefore shows neither the link's rate nor a
+ * queue. The rate is the bytes that arrived in a round, divided by its time. Once a round, which
+ * lasts about as long as a chunk takes, the window becomes
  *
  *   rate * (1.5 * latency of the path + queueing delay)
  *     + the larger of a floor and rate * slack + two of its largest chunks
  *
- * So a few chunks queue, and the window grows by that surplus as long as the link gives more. Small messages count as
- * chunks of [[ChunkSizes.LeastBytes]]: with room for two of them only, a thread that wakes up late would often leave the
- * link empty. In all-to-all traffic, a receiver with a busy downlink holds up part of what is in flight. The floor
- * keeps bytes in flight to the other receivers. Confirmations queue behind all data that comes in: without the
- * queueing delay, an executor that receives much would send little.
+ * So a few chunks queue, and the window grows by that surplus as long as the link gives more. Small
+ * messages count as chunks of [[ChunkSizes.LeastBytes]]: with room for two of them only, a thread
+ * that wakes up late would often leave the link empty. In all-to-all traffic, a receiver with a
+ * busy downlink holds up part of what is in flight. The floor keeps bytes in flight to the other
+ * receivers. Confirmations queue behind all data that comes in: without the queueing delay, an
+ * executor that receives much would send little.
  */
 private[flow] final class UplinkWindow extends ProbingWindow {
   import UplinkWindow._
@@ -22,7 +24,8 @@ private[flow] final class UplinkWindow extends ProbingWindow {
   private var windowBytes = Window.StartBytes.toDouble
   private var knownRate = 0.0
 
-  // The current round: bytes that arrived, and `freshBytes`, those of them that were sent since it began.
+  // The current round: bytes that arrived, and `freshBytes`, those of them that were sent since it
+  // began.
   private var roundBegin = Long.MinValue
   private var arrivedBytes = 0L
   private var largestBytes = ChunkSizes.LeastBytes
@@ -41,8 +44,14 @@ private[flow] final class UplinkWindow extends ProbingWindow {
     super.send(bytes, now)
   }
 
-  override def recordArrival(flight: Flight, floorBytes: Long, now: Long, delayNanos: Long): Unit = {
-    val wasStale = recordLatency(flight, math.max(1.0, (now - delayNanos - flight.sent).toDouble), now)
+  override def recordArrival(
+      flight: Flight,
+      floorBytes: Long,
+      now: Long,
+      delayNanos: Long
+  ): Unit = {
+    val wasStale =
+      recordLatency(flight, math.max(1.0, (now - delayNanos - flight.sent).toDouble), now)
     forget(flight)
     arrivedBytes += flight.bytes
     largestBytes = math.max(largestBytes, flight.bytes)
@@ -58,11 +67,13 @@ private[flow] final class UplinkWindow extends ProbingWindow {
   }
 
   private def adapt(rate: Double, floorBytes: Long): Unit = {
-    knownRate = if (isLimited) rate else math.max(knownRate, rate) // an unlimited round shows a lower bound
-    val fitting = rate * (PathFactor * pathLatency(rate) + delayByteNanos / arrivedBytes) + math.max(
-      floorBytes.toDouble,
-      rate * Window.SlackNanos + 2 * largestBytes
-    )
+    // an unlimited round shows a lower bound
+    knownRate = if (isLimited) rate else math.max(knownRate, rate)
+    val fitting =
+      rate * (PathFactor * pathLatency(rate) + delayByteNanos / arrivedBytes) + math.max(
+        floorBytes.toDouble,
+        rate * Window.SlackNanos + 2 * largestBytes
+      )
     if (isLimited) windowBytes = math.min(2 * windowBytes, math.max(windowBytes / 2, fitting))
   }
 
@@ -79,7 +90,8 @@ private[flow] final class UplinkWindow extends ProbingWindow {
 private[flow] object UplinkWindow {
 
   /**
-   * Factor of the path's latency in the window. With 1, a window that is too small for a long path would never grow.
+   * Factor of the path's latency in the window. With 1, a window that is too small for a long path
+   * would never grow.
    */
   private val PathFactor = 1.5
 }

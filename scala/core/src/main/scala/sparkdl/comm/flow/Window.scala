@@ -46,7 +46,8 @@ private[flow] abstract class Window {
    * @param floorBytes bytes that the window must admit
    * @param delayNanos queueing delay of the report of the arrival, in nanoseconds
    */
-  def recordArrival(flight: Flight, floorBytes: Long, now: Long, delayNanos: Long): Unit = forget(flight)
+  def recordArrival(flight: Flight, floorBytes: Long, now: Long, delayNanos: Long): Unit =
+    forget(flight)
 
   /** Remove bytes that will not arrive, or are no longer waited for. */
   def forget(flight: Flight): Unit = inFlightBytes -= flight.bytes
@@ -61,11 +62,14 @@ private[flow] abstract class Window {
 private[flow] object Window {
 
   /**
-   * Initial bytes of the window. They are a tenth of a second at 20 Mbit/s. On loopback the window doubles four times
-   * within a millisecond.
+   * Initial bytes of the window. They are a tenth of a second at 20 Mbit/s. On loopback the window
+   * doubles four times within a millisecond.
    */
   val StartBytes: Long = 256 << 10
 
-  /** Nanoseconds of delay that do not show a queue: threads and garbage collectors sometimes take that long. */
+  /**
+   * Nanoseconds of delay that do not show a queue: threads and garbage collectors sometimes take
+   * that long.
+   */
   val SlackNanos: Double = 2e6
 }

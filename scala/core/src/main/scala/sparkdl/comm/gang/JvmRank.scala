@@ -11,8 +11,8 @@ import sparkdl.comm.ps.PsSession
 import sparkdl.comm.transport.ChunkPeer
 
 /**
- * Rank that runs in its executor's JVM, as one task of a barrier stage, for the whole job. Its number is that of its
- * partition.
+ * Rank that runs in its executor's JVM, as one task of a barrier stage, for the whole job. Its
+ * number is that of its partition.
  *
  * @param peers by rank
  * @param inlineThreshold largest block, in bytes, that travels inside its notice
@@ -30,8 +30,8 @@ private[comm] final class JvmRank private (
 private[comm] object JvmRank {
 
   /**
-   * Run `body` as a rank of the gang, together with the other tasks of the stage. If it fails, it tells the other
-   * ranks, and the waits of their sessions end.
+   * Run `body` as a rank of the gang, together with the other tasks of the stage. If it fails, it
+   * tells the other ranks, and the waits of their sessions end.
    *
    * @param job of this attempt; every gang of the application has a different one
    */
@@ -41,9 +41,11 @@ private[comm] object JvmRank {
     try {
       val members = allGather(context, Member(node.address, Build.id))
       Build.checkSame(members.map(_.build), session.rank)
-      val rank = new JvmRank(session, members.map(_.address), node.blocks.inlineThreshold, node.clock)
+      val rank =
+        new JvmRank(session, members.map(_.address), node.blocks.inlineThreshold, node.clock)
       val result = body(rank)
-      session.gathering.begin(Array.emptyByteArray).parts() // others may still fetch this rank's last blocks
+      // others may still fetch this rank's last blocks
+      session.gathering.begin(Array.emptyByteArray).parts()
       result
     } catch {
       case e @ (NonFatal(_) | _: InterruptedException) =>
@@ -52,19 +54,24 @@ private[comm] object JvmRank {
     } finally session.close()
   }
 
-  /** Gather the addresses and builds of all tasks. It takes a second for any amount of data, so it is called once. */
+  /**
+   * Gather the addresses and builds of all tasks. It takes a second for any amount of data, so it
+   * is called once.
+   */
   private def allGather(context: BarrierTaskContext, own: Member): IndexedSeq[Member] =
     context.allGather(own.encode).toIndexedSeq.map(Member.decode)
 
   private final case class Member(address: ChunkPeer, build: String) {
-    def encode: String = Seq(address.host, address.port.toString, address.executor, build).mkString(Member.Separator)
+    def encode: String =
+      Seq(address.host, address.port.toString, address.executor, build).mkString(Member.Separator)
   }
 
   private object Member {
     val Separator = "\t"
 
     def decode(text: String): Member = text.split(Separator) match {
-      case Array(host, port, executor, build) => Member(ChunkPeer(host, port.toInt, executor), build)
+      case Array(host, port, executor, build) =>
+        Member(ChunkPeer(host, port.toInt, executor), build)
       case _ => throw new CommException(CommException.Protocol, s"not a member of a gang: $text")
     }
   }

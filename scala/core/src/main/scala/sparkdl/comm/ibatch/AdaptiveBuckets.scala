@@ -9,18 +9,23 @@ import com.fasterxml.jackson.databind.node.ObjectNode
 import sparkdl.comm.Clock
 
 /**
- * Decisions about batches for all ranks of a fit, from what the ranks measured. The executor of rank 0 decides, because
- * planning for many layers keeps a core busy. The front end tells the other ranks. Their instances know only the first
- * batches, which are the same on all ranks.
+ * Decisions about batches for all ranks of a fit, from what the ranks measured. The executor of
+ * rank 0 decides, because planning for many layers keeps a core busy. The front end tells the other
+ * ranks. Their instances know only the first batches, which are the same on all ranks.
  *
- * A policy that needs a profile begins with one batch for all layers, and plans after `profileIterations` steps. If
- * pulls overlap pushes, `ibatch` plans both directions together. Then an [[Autotuner]] tries that plan for as many
- * steps, and after it `layerwise` and, for many layers, [[AdaptiveBuckets.FewParts]] equal parts. It keeps the fastest, or
- * one that is as fast with fewer batches.
+ * A policy that needs a profile begins with one batch for all layers, and plans after
+ * `profileIterations` steps. If pulls overlap pushes, `ibatch` plans both directions together. Then
+ * an [[Autotuner]] tries that plan for as many steps, and after it `layerwise` and, for many
+ * layers, [[AdaptiveBuckets.FewParts]] equal parts. It keeps the fastest, or one that is as fast
+ * with fewer batches.
  *
  * @param clock bounds the planner's search; see [[Planner.planBoth]]
  */
-private[comm] final class AdaptiveBuckets(settings: BatchingSettings, traffic: Traffic, clock: Clock) {
+private[comm] final class AdaptiveBuckets(
+    settings: BatchingSettings,
+    traffic: Traffic,
+    clock: Clock
+) {
   import AdaptiveBuckets._
 
   private val pull = new DirectionBatches(Direction.Pull, settings.pull, traffic.pull, traffic)
@@ -30,15 +35,22 @@ private[comm] final class AdaptiveBuckets(settings: BatchingSettings, traffic: T
   private var reportCount = 1
   private var predictedSeconds = 0.0 // seconds per iteration, by the last plan of both directions
 
-  /** Batches of parameters (`pulls`) and gradients (`pushes`) from the next step on, in the order of their transfer. */
+  /**
+   * Batches of parameters (`pulls`) and gradients (`pushes`) from the next step on, in the order of
+   * their transfer.
+   */
   def pulls: IndexedSeq[Batch] = pull.batches
   def pushes: IndexedSeq[Batch] = push.batches
 
   /** True if a policy needs measurements and there is another rank to measure with. */
   val needsProfiles: Boolean = settings.needsProfile && traffic.world > 1
 
-  /** Step, counted from 1, after which all ranks report their measurements. The first step is not measured. */
-  def nextReportStep: Option[Int] = if (needsProfiles) Some(reportCount * settings.profileIterations + 1) else None
+  /**
+   * Step, counted from 1, after which all ranks report their measurements. The first step is not
+   * measured.
+   */
+  def nextReportStep: Option[Int] =
+    if (needsProfiles) Some(reportCount * settings.profileIterations + 1) else None
 
   /**
    * Plan again, after the step [[nextReportStep]].
@@ -59,26 +71,34 @@ private[comm] final class AdaptiveBuckets(settings: BatchingSettings, traffic: T
   }
 
   /**
-   * Write the batches in use to `reply`, under `pull` and `push`, for the run's summary. The fields of each are:
+   * Write the batches in use to `reply`, under `pull` and `push`, for the run's summary. The fields
+   * of each are:
    *
    *  - `kept`, a description; `policy`, which made the batches; and `batches`.
-   *  - If they were made from a profile: `predicted_seconds`, `optimal_ratio`, and `profile` in the format of
-   *   [[PlanRequest]].
+   *  - If they were made from a profile: `predicted_seconds`, `optimal_ratio`, and `profile` in the
+   *   format of [[PlanRequest]].
    *  - If both directions were planned together: the predicted `iteration_seconds`.
-   *  - `tried`: for each policy, measured `seconds` of an iteration, `predicted_seconds`, and the numbers of `pulls`
-   *   and `pushes`.
+   *  - `tried`: for each policy, measured `seconds` of an iteration, `predicted_seconds`, and the
+   *   numbers of `pulls` and `pushes`.
    *  - `asked`, the policy that was set, and `outcome`, its result: if nothing was planned, why.
    */
   def report(reply: ObjectNode): Unit =
     Seq(Direction.Pull -> pull, Direction.Push -> push).foreach { case (direction, batches) =>
-      val described = batches.report(reply.putObject(direction.name)).put("outcome", outcome(batches))
-      trial.map(_.measurements).filter(_.nonEmpty).foreach(describe(_, described.putObject("tried")))
+      val described =
+        batches.report(reply.putObject(direction.name)).put("outcome", outcome(batches))
+      trial.map(_.measurements).filter(_.nonEmpty).foreach(describe(
+        _,
+        described.putObject("tried")
+      ))
     }
 
   private def describe(measurements: ListMap[Policy, Autotuner.Measured], reply: ObjectNode): Unit =
     measurements.foreach { case (policy, each) =>
       val described =
-        reply.putObject(policy.name).put("seconds", each.seconds).put("predicted_seconds", each.predictedSeconds)
+        reply.putObject(policy.name).put("seconds", each.seconds).put(
+          "predicted_seconds",
+          each.predictedSeconds
+        )
       described.put("pulls", each.pulls).put("pushes", each.pushes)
     }
 
@@ -96,8 +116,11 @@ private[comm] final class AdaptiveBuckets(settings: BatchingSettings, traffic: T
   private def whyUnmeasured: String = {
     val set = s"spark.sparkdl.comm.ps.profileIterations=${settings.profileIterations}"
     if (!needsProfiles) "there is one rank, which transfers nothing"
-    else if (reportCount == 1) s"the run ended before ${nextReportStep.get} iterations were done ($set)"
-    else s"no rank measured its layers in the iterations before a plan ($set): a rank that computes on a GPU cannot"
+    else if (reportCount == 1)
+      s"the run ended before ${nextReportStep.get} iterations were done ($set)"
+    else
+      s"no rank measured its layers in the iterations before a plan ($set): a rank that computes" +
+        " on a GPU cannot"
   }
 
   private def measured(seconds: Double, predictedSeconds: Double): Autotuner.Measured =
@@ -105,7 +128,10 @@ private[comm] final class AdaptiveBuckets(settings: BatchingSettings, traffic: T
 
   private def runningTrial: Option[Autotuner] = trial.filterNot(_.isOver)
 
-  /** Record that an iteration with the current batches took `seconds`. Return true if the batches change. */
+  /**
+   * Record that an iteration with the current batches took `seconds`. Return true if the batches
+   * change.
+   */
   private def tune(autotuner: Autotuner, seconds: Double): Boolean = {
     val before = autotuner.current
     autotuner.record(measured(seconds, predictedSeconds))
@@ -134,7 +160,9 @@ private[comm] final class AdaptiveBuckets(settings: BatchingSettings, traffic: T
 
   /** True if both directions are planned from profiles and overlap. */
   private def sharesNetwork: Boolean =
-    traffic.pullsAhead && directions.forall(batches => batches.policy == Policy.IBatch && batches.isMeasured)
+    traffic.pullsAhead && directions.forall(batches =>
+      batches.policy == Policy.IBatch && batches.isMeasured
+    )
 
   private def planTogether(policy: Policy): Unit = {
     val (pulling, pushing) = (pull.profile, push.profile)
@@ -153,12 +181,18 @@ private[comm] final class AdaptiveBuckets(settings: BatchingSettings, traffic: T
    * @param measured what was measured with it
    */
   private def beginTrial(before: Policy, measured: Autotuner.Measured, isFirst: Boolean): Unit = {
-    // While the first profile is measured, inline blocks are fetched. So time one batch again without that.
+    // While the first profile is measured, inline blocks are fetched. So time one batch again
+    // without that.
     val again = if (isFirst && directions.exists(_.isInlineWhole)) Seq(before) else Nil
     val known = ListMap(Seq(before).filterNot(_.needsProfile).diff(again).map(_ -> measured): _*)
-    val layerwise = if (directions.forall(_.batches.size == traffic.layers)) Nil else Seq(Policy.Layerwise)
+    val layerwise =
+      if (directions.forall(_.batches.size == traffic.layers)) Nil else Seq(Policy.Layerwise)
     val parts = if (traffic.layers > 2 * FewParts) Seq(Policy.Parts(FewParts)) else Nil
-    trial = Some(new Autotuner(Policy.IBatch, (layerwise ++ parts ++ again).filterNot(known.contains), known))
+    trial = Some(new Autotuner(
+      Policy.IBatch,
+      (layerwise ++ parts ++ again).filterNot(known.contains),
+      known
+    ))
   }
 }
 
@@ -168,8 +202,8 @@ private[comm] object AdaptiveBuckets {
   private val ReplanInterval = 10
 
   /**
-   * Number of parts of the trial's [[Policy.Parts]]. They cost few messages, and the first and the last part, which
-   * cannot overlap, are small.
+   * Number of parts of the trial's [[Policy.Parts]]. They cost few messages, and the first and the
+   * last part, which cannot overlap, are small.
    */
   private val FewParts = 24
 }

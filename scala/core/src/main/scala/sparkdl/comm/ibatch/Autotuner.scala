@@ -5,9 +5,10 @@ package sparkdl.comm.ibatch
 import scala.collection.immutable.ListMap
 
 /**
- * Trial of a plan against simpler policies. Each candidate is used for some iterations: first the `planned` batches,
- * then the `others`. Then the fastest stays. Among candidates that differ by chance only, the one with the fewest
- * batches stays: each batch costs work on executors, which may have less time for it later.
+ * Trial of a plan against simpler policies. Each candidate is used for some iterations: first the
+ * `planned` batches, then the `others`. Then the fastest stays. Among candidates that differ by
+ * chance only, the one with the fewest batches stays: each batch costs work on executors, which may
+ * have less time for it later.
  *
  * @param known earlier measurements of some policies
  */
@@ -32,7 +33,10 @@ private[ibatch] final class Autotuner(
   /** True if [[current]] is the final choice. */
   def isOver: Boolean = over
 
-  /** Record the measurement of the current policy. Then go on to the next one, or to the final choice. */
+  /**
+   * Record the measurement of the current policy. Then go on to the next one, or to the final
+   * choice.
+   */
   def record(now: Measured): Unit = {
     measured = measured.updated(inUse, now)
     untried.headOption match {

@@ -38,7 +38,12 @@ private[comm] object BatchingSettings {
    * @param pushBatching if empty: the same as `batching`, or `whole` with a policy of the paper
    * @throws IllegalArgumentException if a policy does not exist
    */
-  def apply(batching: String, pushBatching: String, profileIterations: Int, replanDrift: Double): BatchingSettings = {
+  def apply(
+      batching: String,
+      pushBatching: String,
+      profileIterations: Int,
+      replanDrift: Double
+  ): BatchingSettings = {
     val pull = Policy(batching)
     val usual = if (pull.isSequential) Policy.Whole else pull
     val push = if (pushBatching.isEmpty) usual else Policy(pushBatching)

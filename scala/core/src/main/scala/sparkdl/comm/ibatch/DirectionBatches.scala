@@ -30,8 +30,8 @@ private[ibatch] final class DirectionBatches(
   def isInlineWhole: Boolean = bytes.sum <= traffic.noticeBytes
 
   /**
-   * Take `now`, which the ranks agreed on, if it differs by more than `drift` from the measurements in use. Return true
-   * if so.
+   * Take `now`, which the ranks agreed on, if it differs by more than `drift` from the measurements
+   * in use. Return true if so.
    */
   def learn(now: DirectionProfile, drift: Double): Boolean = {
     val changed = measured.forall(now.drift(_) > drift)
@@ -44,7 +44,9 @@ private[ibatch] final class DirectionBatches(
     val received = (traffic.world - 1).toDouble / traffic.world
     val perByte = measured.fold(0.0)(_.perByte)
     def byBytes(seconds: DirectionProfile => Double): IndexedSeq[Double] =
-      measured.map(seconds).filter(_ > 0).fold(IndexedSeq.empty[Double])(all => bytes.map(all * _ / bytes.sum))
+      measured.map(seconds).filter(_ > 0).fold(IndexedSeq.empty[Double])(all =>
+        bytes.map(all * _ / bytes.sum)
+      )
     Profile(
       startup = measured.fold(0.0)(_.startup),
       transfer = bytes.map(_ * received * perByte),
@@ -59,8 +61,8 @@ private[ibatch] final class DirectionBatches(
   }
 
   /**
-   * Plan as if this direction had the network for itself. Use one batch while the policy lacks the profile that it
-   * needs.
+   * Plan as if this direction had the network for itself. Use one batch while the policy lacks the
+   * profile that it needs.
    */
   def planAlone(): Unit = lastPlan = lonePlan
 
@@ -83,7 +85,8 @@ private[ibatch] final class DirectionBatches(
   def description: String = {
     val count = batches.size
     val oneEach = if (count == traffic.layers && count > 1) ", one per layer" else ""
-    if (lastPlan.policy.isPlanned) s"plan, ${direction.count(count)}$oneEach" else lastPlan.policy.name
+    if (lastPlan.policy.isPlanned) s"plan, ${direction.count(count)}$oneEach"
+    else lastPlan.policy.name
   }
 
   /** Write the batches in use to `reply`: see [[AdaptiveBuckets.report]]. */

@@ -5,16 +5,18 @@ package sparkdl.comm.ibatch
 import scala.collection.mutable
 
 /**
- * Model of successive iterations with given batches, for which everything takes as long as the profiles say. A [[Plan]]
- * gives each direction an idle network; here both directions share it. Pulls of an iteration begin during the backward
- * pass before it, as soon as their layers are updated.
+ * Model of successive iterations with given batches, for which everything takes as long as the
+ * profiles say. A [[Plan]] gives each direction an idle network; here both directions share it.
+ * Pulls of an iteration begin during the backward pass before it, as soon as their layers are
+ * updated.
  *
- * All ranks do the same at the same time. So there is one link, equally busy in both directions. Start-ups do not
- * occupy the link. Their gaps follow one another, and the rest of them overlaps. Inline blocks travel inside their
- * notices and have no start-up. The most urgent block has the link, as in sparkdl.comm.ps.BlockUrgencies, and
- * interrupts a less urgent one. Gradients are summed in parallel to all that. A sum is used for an update after a layer
- * of backward, whose next layer is delayed, or right after backward ends. With one batch for all pulls or for all
- * pushes, updates wait for the end of backward.
+ * All ranks do the same at the same time. So there is one link, equally busy in both directions.
+ * Start-ups do not occupy the link. Their gaps follow one another, and the rest of them overlaps.
+ * Inline blocks travel inside their notices and have no start-up. The most urgent block has the
+ * link, as in sparkdl.comm.ps.BlockUrgencies, and interrupts a less urgent one. Gradients are
+ * summed in parallel to all that. A sum is used for an update after a layer of backward, whose next
+ * layer is delayed, or right after backward ends. With one batch for all pulls or for all pushes,
+ * updates wait for the end of backward.
  *
  * @param push with the times of backward as `compute`
  */
@@ -27,10 +29,11 @@ private[ibatch] final class IterationModel(pull: Profile, push: Profile) {
   )
 
   /**
-   * Return the seconds of an iteration once iterations repeat. Batches are in the order of the layers, as in a
-   * [[Plan]].
+   * Return the seconds of an iteration once iterations repeat. Batches are in the order of the
+   * layers, as in a [[Plan]].
    */
-  def seconds(pulls: IndexedSeq[Batch], pushes: IndexedSeq[Batch]): Double = new Run(pulls, pushes).settle()
+  def seconds(pulls: IndexedSeq[Batch], pushes: IndexedSeq[Batch]): Double =
+    new Run(pulls, pushes).settle()
 
   /** Transfer of a batch. It needs the link for `left` more seconds. */
   private final class BatchTransfer(
@@ -54,10 +57,15 @@ private[ibatch] final class IterationModel(pull: Profile, push: Profile) {
   }
 
   /** Times of one direction's batches, and the steps that each batch covers. */
-  private final class DirectionTimes(profile: Profile, val batches: IndexedSeq[Batch], steps: IndexedSeq[Batch]) {
+  private final class DirectionTimes(
+      profile: Profile,
+      val batches: IndexedSeq[Batch],
+      steps: IndexedSeq[Batch]
+  ) {
     val transfer: IndexedSeq[Double] = ofBatches(profile.transfer)
     val isInline: IndexedSeq[Boolean] = batches.map(profile.isInline)
-    val compute: IndexedSeq[Double] = steps.map(step => profile.compute.slice(step.first - 1, step.last).sum)
+    val compute: IndexedSeq[Double] =
+      steps.map(step => profile.compute.slice(step.first - 1, step.last).sum)
     val gap: Double = profile.gap.getOrElse(profile.startup)
     val latency: Double = profile.startup - gap
     private def ofBatches(layers: IndexedSeq[Double]): IndexedSeq[Double] = {
@@ -68,12 +76,13 @@ private[ibatch] final class IterationModel(pull: Profile, push: Profile) {
     val update: IndexedSeq[Double] = ofBatches(profile.update)
 
     /**
-     * Return the seconds from the begin of this step to the end of each of its layers, if the last layer is computed
-     * first.
+     * Return the seconds from the begin of this step to the end of each of its layers, if the last
+     * layer is computed first.
      */
     def ends(step: Int): Iterator[Double] = {
       val Batch(first, last) = steps(step)
-      (last to first by -1).iterator.scanLeft(0.0)((end, layer) => end + profile.compute(layer - 1)).drop(1)
+      (last to first by -1).iterator.scanLeft(0.0)((end, layer) => end + profile.compute(layer - 1))
+        .drop(1)
     }
 
     /** Batch of each step. */
@@ -88,7 +97,8 @@ private[ibatch] final class IterationModel(pull: Profile, push: Profile) {
   }
 
   private final class Run(pulls: IndexedSeq[Batch], pushes: IndexedSeq[Batch]) {
-    // Layers between which no batch ends are computed in one step, so that few batches take little time to simulate.
+    // Layers between which no batch ends are computed in one step, so that few batches take little
+    // time to simulate.
     private val steps: IndexedSeq[Batch] = {
       val ends = (pulls ++ pushes).map(_.last).distinct.sorted
       (0 +: ends.init).zip(ends).map { case (before, last) => Batch(before + 1, last) }
@@ -113,11 +123,14 @@ private[ibatch] final class IterationModel(pull: Profile, push: Profile) {
 
     // Transfers that need the link. Only the most urgent one has it, since time `readySince`.
     private val ready =
-      mutable.TreeSet.empty[BatchTransfer]((one, other) => Integer.compare(one.urgency, other.urgency))
+      mutable.TreeSet.empty[BatchTransfer]((one, other) =>
+        Integer.compare(one.urgency, other.urgency)
+      )
     private var readySince = 0.0
     private var requestCount = 0
 
-    private val toPush = new Array[Int](pushes.size) // steps of each batch that backward has not done
+    // steps of each batch that backward has not done
+    private val toPush = new Array[Int](pushes.size)
     private val toUpdate = new Array[Int](pulls.size)
     private val sums = mutable.TreeSet.empty[Sum](earliest(_.at, _.batch)) // by the end of the sum
     private val summed = mutable.Queue.empty[Int]
@@ -179,7 +192,8 @@ private[ibatch] final class IterationModel(pull: Profile, push: Profile) {
       val direction = if (isPull) pulling else pushing
       requestCount += 1
       val first = direction.batches(batch).first
-      val transfer = new BatchTransfer(batch, isPull, first, requestCount, direction.transfer(batch))
+      val transfer =
+        new BatchTransfer(batch, isPull, first, requestCount, direction.transfer(batch))
       if (direction.isInline(batch)) startUps += new Start(now, transfer)
       else {
         gapEnd = math.max(now, gapEnd) + direction.gap
@@ -201,14 +215,21 @@ private[ibatch] final class IterationModel(pull: Profile, push: Profile) {
 
     private def onSummed(batch: Int): Unit = {
       summed.enqueue(batch)
-      if (step == 2 * layers) beginUpdate() else if (pullsAhead && step >= layers) updateAfterLayer()
+      if (step == 2 * layers) beginUpdate()
+      else if (pullsAhead && step >= layers) updateAfterLayer()
     }
 
-    /** Schedule an update between two layers of this step. After its last layer, updates begin anyway. */
+    /**
+     * Schedule an update between two layers of this step. After its last layer, updates begin
+     * anyway.
+     */
     private def updateAfterLayer(): Unit =
-      pushing.ends(2 * layers - 1 - step).map(stepBegin + _).find(_ >= now).filter(_ < stepEnd).foreach { end =>
-        nextUpdate = math.min(nextUpdate, end)
-      }
+      pushing
+        .ends(2 * layers - 1 - step)
+        .map(stepBegin + _)
+        .find(_ >= now)
+        .filter(_ < stepEnd)
+        .foreach(end => nextUpdate = math.min(nextUpdate, end))
 
     private def begin(): Unit = {
       begins += now
@@ -267,7 +288,10 @@ private[ibatch] final class IterationModel(pull: Profile, push: Profile) {
 private[ibatch] object IterationModel {
   private val Never = Double.PositiveInfinity
 
-  /** Iterations that are simulated at most, if they do not become equal: two may alternate, for example. */
+  /**
+   * Iterations that are simulated at most, if they do not become equal: two may alternate, for
+   * example.
+   */
   private val MostIterations = 9
 
   /** Equal iterations in a row that show that all later ones are equal. */

@@ -19,9 +19,11 @@ private[comm] final case class RankReport(
  * @param compute seconds of each layer
  * @param startup seconds from the request of a batch to its first byte.
  * @param perByte seconds of transfer for each byte that this rank receives
- * @param gap seconds of a start-up that cannot overlap with other start-ups; None without two batches to measure it
+ * @param gap seconds of a start-up that cannot overlap with other start-ups; None without two
+ *    batches to measure it
  * @param sum of pushes: seconds per step in which gradients are added up
- * @param update of pushes: seconds per step in which the optimizer occupies the thread that computes
+ * @param update of pushes: seconds per step in which the optimizer occupies the thread that
+ *    computes
  */
 private[comm] final case class DirectionProfile(
     compute: IndexedSeq[Double],
@@ -33,8 +35,8 @@ private[comm] final case class DirectionProfile(
 ) {
 
   /**
-   * Return the largest relative change from `before` of a time that decides about batches: all computing, start-up with
-   * gap, or transfer.
+   * Return the largest relative change from `before` of a time that decides about batches: all
+   * computing, start-up with gap, or transfer.
    */
   def drift(before: DirectionProfile): Double =
     Seq[DirectionProfile => Double](_.computing, _.starting, _.perByte).map { of =>
@@ -49,8 +51,8 @@ private[comm] final case class DirectionProfile(
 private[comm] object DirectionProfile {
 
   /**
-   * Return the profile of the slowest rank, for which all others wait. It has the layers of the rank that computes
-   * longest, and the maximum of each other time. None if no rank measured any.
+   * Return the profile of the slowest rank, for which all others wait. It has the layers of the
+   * rank that computes longest, and the maximum of each other time. None if no rank measured any.
    */
   def agree(found: Seq[DirectionProfile]): Option[DirectionProfile] =
     if (found.isEmpty) None

@@ -6,11 +6,11 @@ package sparkdl.comm.ibatch
 private[comm] final case class Batch(first: Int, last: Int)
 
 /**
- * Batches of consecutive layers that cover a network, in the order of the layers. Pulls go in this order, pushes in the
- * reverse.
+ * Batches of consecutive layers that cover a network, in the order of the layers. Pulls go in this
+ * order, pushes in the reverse.
  *
- * @param seconds predicted: for pulls from the begin of the first pull to the end of forward, for pushes from the begin
- *    of backward to the end of the last push
+ * @param seconds predicted: for pulls from the begin of the first pull to the end of forward, for
+ *    pushes from the begin of backward to the end of the last push
  */
 private[comm] final case class Plan(batches: IndexedSeq[Batch], seconds: Double)
 
@@ -28,14 +28,14 @@ private[comm] final case class BatchTimes(
 }
 
 /**
- * Times of batches, by the real pipeline: pulls go back to back, and a batch is computed when it has arrived and the
- * batch before it is computed.
+ * Times of batches, by the real pipeline: pulls go back to back, and a batch is computed when it
+ * has arrived and the batch before it is computed.
  *
  *   S_k = k T_s + T_t[1..l_k]                     batch k has arrived
  *   F_k = max(F_{k-1}, S_k) + C[l_{k-1}+1..l_k]   batch k is computed; F_0 = 0
  *
- * F_N is the plan's time. Written out, it is the largest S_k + C[l_{k-1}+1..L] over all k. It is computed by this formula everywhere, so that
- * plans with equal times compare as equal.
+ * F_N is the plan's time. Written out, it is the largest S_k + C[l_{k-1}+1..L] over all k. It is
+ * computed by this formula everywhere, so that plans with equal times compare as equal.
  */
 private[comm] final class Pipeline(val profile: Profile) {
   val layers: Int = profile.layers
@@ -44,13 +44,18 @@ private[comm] final class Pipeline(val profile: Profile) {
   private val left: Array[Double] = profile.compute.scanRight(0.0)(_ + _).toArray
 
   /** Return the seconds to pull layers `after` + 1 to `last` in one communication. */
-  def pull(after: Int, last: Int): Double = profile.startup + (transferred(last) - transferred(after))
+  def pull(after: Int, last: Int): Double =
+    profile.startup + (transferred(last) - transferred(after))
 
   /** Return the seconds to compute layers `after` + 1 to `last`. */
   def compute(after: Int, last: Int): Double = computed(last) - computed(after)
 
-  /** Return when all layers would be computed if only batch number `k`, layers `after` + 1 to `last`, caused a wait. */
-  def finish(k: Int, after: Int, last: Int): Double = k * profile.startup + transferred(last) + left(after)
+  /**
+   * Return when all layers would be computed if only batch number `k`, layers `after` + 1 to
+   * `last`, caused a wait.
+   */
+  def finish(k: Int, after: Int, last: Int): Double =
+    k * profile.startup + transferred(last) + left(after)
 
   /** Return the plan whose batches end with the layers `ends`; the last of these is L. */
   def plan(ends: IndexedSeq[Int]): Plan = {
@@ -59,7 +64,9 @@ private[comm] final class Pipeline(val profile: Profile) {
     Plan(ends.indices.map(k => Batch(after(k) + 1, ends(k))), seconds)
   }
 
-  /** Return the predicted times of each batch of pulls. For pushes, mirror them at `plan.seconds`. */
+  /**
+   * Return the predicted times of each batch of pulls. For pushes, mirror them at `plan.seconds`.
+   */
   def schedule(plan: Plan): IndexedSeq[BatchTimes] = plan.batches
     .scanLeft(BatchTimes(0, 0, 0, 0)) { (before, batch) =>
       val arrived = before.transferEnd + pull(batch.first - 1, batch.last)
@@ -96,5 +103,7 @@ private[ibatch] object Direction {
    */
   def apply(name: String): Direction = Seq(Pull, Push)
     .find(_.name == name)
-    .getOrElse(throw new IllegalArgumentException(s"direction=$name does not exist: set pull or push"))
+    .getOrElse(throw new IllegalArgumentException(
+      s"direction=$name does not exist: set pull or push"
+    ))
 }

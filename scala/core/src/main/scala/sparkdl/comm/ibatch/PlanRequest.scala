@@ -16,16 +16,18 @@ import sparkdl.comm.{Clock, SystemClock}
 /**
  * Request for a plan, and its answer, in JSON.
  *
- * Request: `startup` (seconds), `transfer` and `compute` (seconds of each layer), `policy`, `direction` ("pull" or
- * "push"). Optional: `bytes` of each layer, `notice_bytes`, `in_turn`, `gap`, `sum` and `update`; see [[Profile]].
+ * Request: `startup` (seconds), `transfer` and `compute` (seconds of each layer), `policy`,
+ * `direction` ("pull" or "push"). Optional: `bytes` of each layer, `notice_bytes`, `in_turn`,
+ * `gap`, `sum` and `update`; see [[Profile]].
  *
- * Answer: `batches`, pairs of first and last layer, counted from 1, in the order of transfer; `predicted_seconds`;
- * `optimal_ratio`; `schedule`, the predicted times of each batch: begin and end of its transfer, begin and end of its
- * computation, in seconds.
+ * Answer: `batches`, pairs of first and last layer, counted from 1, in the order of transfer;
+ * `predicted_seconds`; `optimal_ratio`; `schedule`, the predicted times of each batch: begin and
+ * end of its transfer, begin and end of its computation, in seconds.
  *
- * A request for directions that share the network has `pull` and `push`, each with the fields of a profile. Either both
- * have `batches` or neither; without them, batches are chosen as by policy `ibatch`. The answer has `pull` and `push`,
- * each as above, and `iteration_seconds` (see [[IterationModel]]).
+ * A request for directions that share the network has `pull` and `push`, each with the fields of a
+ * profile. Either both have `batches` or neither; without them, batches are chosen as by policy
+ * `ibatch`. The answer has `pull` and `push`, each as above, and `iteration_seconds` (see
+ * [[IterationModel]]).
  */
 private[comm] object PlanRequest {
 
@@ -35,7 +37,8 @@ private[comm] object PlanRequest {
    * @throws IllegalArgumentException if the request is not valid
    */
   def answer(request: JsonNode, reply: ObjectNode, clock: Clock): Unit =
-    if (request.has("pull") && request.has("push")) answerBoth(request.path("pull"), request.path("push"), reply, clock)
+    if (request.has("pull") && request.has("push"))
+      answerBoth(request.path("pull"), request.path("push"), reply, clock)
     else {
       val profile = profileOf(request)
       describe(
@@ -51,7 +54,11 @@ private[comm] object PlanRequest {
     val (pulled, pushed, seconds) =
       if (pull.has("batches") || push.has("batches")) {
         val (pulled, pushed) = (fixedPlan(pulling, pull), fixedPlan(pushing, push))
-        (pulled, pushed, new IterationModel(pulling, pushing).seconds(pulled.batches, pushed.batches))
+        (
+          pulled,
+          pushed,
+          new IterationModel(pulling, pushing).seconds(pulled.batches, pushed.batches)
+        )
       } else Planner.planBoth(pulling, pushing, clock)
     describe(pulling, pulled, Direction.Pull, reply.putObject("pull"))
     describe(pushing, pushed, Direction.Push, reply.putObject("push"))
@@ -62,7 +69,8 @@ private[comm] object PlanRequest {
     val ends = elements(request, "batches").map(_.path(1).asInt).sorted
     require(
       ends.nonEmpty && ends.head > 0 && ends.distinct == ends && ends.last == profile.layers,
-      s"batches=${request.path("batches")}: expected pairs of first and last layer that cover ${profile.layers} layers"
+      s"batches=${request.path("batches")}: expected pairs of first and last layer that cover" +
+        s" ${profile.layers} layers"
     )
     new Pipeline(profile).plan(ends)
   }
@@ -76,7 +84,8 @@ private[comm] object PlanRequest {
     request.path("in_turn").asBoolean(false),
     if (request.has("gap")) Some(number(request.path("gap"), "gap")) else None,
     if (request.has("sum")) elements(request, "sum").map(number(_, "sum")) else IndexedSeq.empty,
-    if (request.has("update")) elements(request, "update").map(number(_, "update")) else IndexedSeq.empty
+    if (request.has("update")) elements(request, "update").map(number(_, "update"))
+    else IndexedSeq.empty
   )
 
   /** Write a profile with the fields of a request. */
@@ -85,8 +94,9 @@ private[comm] object PlanRequest {
       layers.foldLeft(request.putArray(field))(_.add(_))
     if (profile.isSequential) request.put("in_turn", true)
     profile.gap.foreach(request.put("gap", _))
-    Seq("sum" -> profile.sum, "update" -> profile.update).filter(_._2.nonEmpty).foreach { case (field, layers) =>
-      array(field, layers)
+    Seq("sum" -> profile.sum, "update" -> profile.update).filter(_._2.nonEmpty).foreach {
+      case (field, layers) =>
+        array(field, layers)
     }
     request.put("startup", profile.startup)
     array("transfer", profile.transfer)
@@ -95,11 +105,18 @@ private[comm] object PlanRequest {
     request.put("notice_bytes", profile.noticeBytes)
   }
 
-  private def describe(profile: Profile, plan: Plan, direction: Direction, reply: ObjectNode): Unit = {
+  private def describe(
+      profile: Profile,
+      plan: Plan,
+      direction: Direction,
+      reply: ObjectNode
+  ): Unit = {
     val pulled = plan.batches.zip(new Pipeline(profile).schedule(plan))
     val inTransferOrder = direction match {
       case Direction.Pull => pulled
-      case Direction.Push => pulled.map { case (batch, step) => (batch, step.mirrored(plan.seconds)) }
+      case Direction.Push => pulled.map { case (batch, step) =>
+          (batch, step.mirrored(plan.seconds))
+        }
     }
     reply.put("predicted_seconds", plan.seconds)
     reply.put("optimal_ratio", Planner.ratioToOptimal(profile, plan))
@@ -113,7 +130,10 @@ private[comm] object PlanRequest {
 
   private def elements(request: JsonNode, field: String): IndexedSeq[JsonNode] = {
     val value = request.path(field)
-    require(value.isArray, s"$field=$value in a profile: expected an array with a number for each layer")
+    require(
+      value.isArray,
+      s"$field=$value in a profile: expected an array with a number for each layer"
+    )
     (0 until value.size).map(value.get)
   }
 
@@ -129,8 +149,8 @@ private[comm] object PlanRequest {
 }
 
 /**
- * Program that answers each line of standard input, a [[PlanRequest]], with a line. Its `error` says why there is no
- * plan. It needs no Spark.
+ * Program that answers each line of standard input, a [[PlanRequest]], with a line. Its `error`
+ * says why there is no plan. It needs no Spark.
  */
 object PlanMain {
   def main(arguments: Array[String]): Unit = {
@@ -141,7 +161,8 @@ object PlanMain {
       try PlanRequest.answer(mapper.readTree(line), reply, SystemClock)
       catch {
         case e: JsonProcessingException => reply.put("error", s"not JSON: ${e.getOriginalMessage}")
-        case e: IllegalArgumentException => reply.put("error", e.getMessage.stripPrefix("requirement failed: "))
+        case e: IllegalArgumentException =>
+          reply.put("error", e.getMessage.stripPrefix("requirement failed: "))
       }
       out.println(mapper.writeValueAsString(reply))
     }

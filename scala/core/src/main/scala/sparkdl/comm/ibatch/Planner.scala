@@ -7,8 +7,8 @@ import scala.collection.mutable
 import sparkdl.comm.Clock
 
 /**
- * Planner that cuts a network into batches (S. Wang, A. Pi, X. Zhou: "Scalable Distributed DL Training: Batching
- * Communication and Computation").
+ * Planner that cuts a network into batches (S. Wang, A. Pi, X. Zhou: "Scalable Distributed DL
+ * Training: Batching Communication and Computation").
  */
 private[ibatch] object Planner {
   def plan(profile: Profile, policy: Policy): Plan = plan(new Pipeline(profile), policy)
@@ -20,12 +20,14 @@ private[ibatch] object Planner {
   }
 
   /**
-   * Plan pulls and pushes that share the network. Return both plans and the seconds of an iteration.
+   * Plan pulls and pushes that share the network. Return both plans and the seconds of an
+   * iteration.
    *
-   * The greedy plans, which give each direction the network for itself, compete with other plans: an exact one of that
-   * kind, one batch, one batch per layer, and cuts into equal parts. The two directions alternate: each takes the best
-   * plan for the current plan of the other. For networks with hundreds of layers the search is cut short, see
-   * [[MostBatches]] and [[MostNanos]]. Plans with few batches come first.
+   * The greedy plans, which give each direction the network for itself, compete with other plans:
+   * an exact one of that kind, one batch, one batch per layer, and cuts into equal parts. The two
+   * directions alternate: each takes the best plan for the current plan of the other. For networks
+   * with hundreds of layers the search is cut short, see [[MostBatches]] and [[MostNanos]]. Plans
+   * with few batches come first.
    */
   def planBoth(pull: Profile, push: Profile, clock: Clock): (Plan, Plan, Double) = {
     val end = clock.nanoTime + MostNanos
@@ -73,16 +75,20 @@ private[ibatch] object Planner {
   private def candidates(profile: Profile): Seq[Plan] = {
     val pipeline = new Pipeline(profile)
     val named = Seq(Policy.Whole, Policy.Layerwise, Policy.Greedy1, Policy.Greedy2, Policy.Optimal)
-    val counts = Iterator.iterate(2)(count => count + (count + 1) / 2).takeWhile(_ < profile.layers).toSeq
+    val counts =
+      Iterator.iterate(2)(count => count + (count + 1) / 2).takeWhile(_ < profile.layers).toSeq
     val all =
-      named.map(plan(pipeline, _)) ++ counts.map(count => pipeline.plan(parts(profile, (1 to count).map(_.toDouble))))
+      named.map(plan(pipeline, _)) ++ counts.map(count =>
+        pipeline.plan(parts(profile, (1 to count).map(_.toDouble)))
+      )
     all.distinct.sortBy(_.batches.size)
   }
 
   /**
    * Return the ends of batches that cut the transfer time into parts.
    *
-   * @param until end of each part, as a count of equal parts; the last one is the number of equal parts
+   * @param until end of each part, as a count of equal parts; the last one is the number of equal
+   *    parts
    */
   private def parts(profile: Profile, until: Seq[Double]): IndexedSeq[Int] = {
     val transferred = profile.transfer.scanLeft(0.0)(_ + _).tail
@@ -92,8 +98,8 @@ private[ibatch] object Planner {
   }
 
   /**
-   * Return the ends of `count` parts with about equal transfer times. The first part is cut again, as its first layers
-   * cannot overlap.
+   * Return the ends of `count` parts with about equal transfer times. The first part is cut again,
+   * as its first layers cannot overlap.
    */
   private def equalParts(count: Int): Seq[Double] = 1.0 / 3 +: (1 to count).map(_.toDouble)
 
@@ -112,10 +118,11 @@ private[ibatch] object Planner {
   /**
    * Find an exact plan, in O(L) per step of a bisection over the time.
    *
-   * Can all layers be computed within `seconds`? Each batch is extended as far as that time allows. A later end leaves
-   * less to compute, and the limit of the next batch depends on nothing else. So one pass from the first layer on gives
-   * the answer, with the fewest batches. The bisection ends when there is no number between a possible time and an
-   * impossible one. Additions round monotonically, so rounding does not lose a plan.
+   * Can all layers be computed within `seconds`? Each batch is extended as far as that time allows.
+   * A later end leaves less to compute, and the limit of the next batch depends on nothing else. So
+   * one pass from the first layer on gives the answer, with the fewest batches. The bisection ends
+   * when there is no number between a possible time and an impossible one. Additions round
+   * monotonically, so rounding does not lose a plan.
    */
   private def optimal(pipeline: Pipeline): Plan = {
     var best = pipeline.plan(IndexedSeq(pipeline.layers))
@@ -132,8 +139,8 @@ private[ibatch] object Planner {
   }
 
   /**
-   * Return the ends of the fewest batches with which all layers are computed within `seconds`; None if that is
-   * impossible.
+   * Return the ends of the fewest batches with which all layers are computed within `seconds`; None
+   * if that is impossible.
    */
   private def within(pipeline: Pipeline, seconds: Double): Option[IndexedSeq[Int]] = {
     val ends = IndexedSeq.newBuilder[Int]
@@ -149,7 +156,10 @@ private[ibatch] object Planner {
   }
 
   private def fixed(profile: Profile, limit: Long): IndexedSeq[Int] = {
-    require(profile.bytes.nonEmpty, s"policy fixed:$limit needs the bytes of each layer in the profile")
+    require(
+      profile.bytes.nonEmpty,
+      s"policy fixed:$limit needs the bytes of each layer in the profile"
+    )
     val ends = IndexedSeq.newBuilder[Int]
     var filled = 0L
     profile.bytes.zipWithIndex.foreach { case (size, before) =>
@@ -163,14 +173,14 @@ private[ibatch] object Planner {
   }
 
   /**
-   * Batches of both directions that a search may consider. They take 0.2 to 0.3 s of a core for 1,000 layers, in
-   * compiled code. A bound on work, not time, finds the same plans each time.
+   * Batches of both directions that a search may consider. They take 0.2 to 0.3 s of a core for
+   * 1,000 layers, in compiled code. A bound on work, not time, finds the same plans each time.
    */
   private val MostBatches = 12000
 
   /**
-   * Nanoseconds after which a search ends. A JVM that has not compiled this code considers few plans. One rank plans
-   * for all.
+   * Nanoseconds after which a search ends. A JVM that has not compiled this code considers few
+   * plans. One rank plans for all.
    */
   private val MostNanos = 100L * 1000 * 1000
 }

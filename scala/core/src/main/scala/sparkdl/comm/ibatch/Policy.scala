@@ -20,7 +20,8 @@ private[comm] sealed abstract class Policy(val name: String) {
   }
 
   /**
-   * True if a batch of parameters is requested only after the one before has arrived, as the paper's one thread does.
+   * True if a batch of parameters is requested only after the one before has arrived, as the
+   * paper's one thread does.
    */
   def isSequential: Boolean = this == Policy.Paper || this == Policy.PaperLayerwise
 }
@@ -40,15 +41,21 @@ private[comm] object Policy {
   case object Greedy2 extends Policy("greedy2")
 
   /**
-   * The better plan of [[Greedy1]] and [[Greedy2]], as in the paper. [[Planner.planBoth]] plans pulls and pushes at
-   * once.
+   * The better plan of [[Greedy1]] and [[Greedy2]], as in the paper. [[Planner.planBoth]] plans
+   * pulls and pushes at once.
    */
   case object IBatch extends Policy("ibatch")
 
-  /** Plan of [[IBatch]], with each batch requested after the one before has arrived: see [[Profile.isSequential]]. */
+  /**
+   * Plan of [[IBatch]], with each batch requested after the one before has arrived: see
+   * [[Profile.isSequential]].
+   */
   case object Paper extends Policy("paper")
 
-  /** Policy of one batch for each layer, requested after the one before has arrived: what the paper compares with. */
+  /**
+   * Policy of one batch for each layer, requested after the one before has arrived: what the paper
+   * compares with.
+   */
   case object PaperLayerwise extends Policy("paper-layerwise")
 
   /** The fastest plan of one direction. */
@@ -60,7 +67,8 @@ private[comm] object Policy {
   /** Batches of as many layers as fit into `bytes`, and at least one. */
   final case class Fixed(bytes: Long) extends Policy(s"fixed:$bytes")
 
-  private val named: Seq[Policy] = Seq(Whole, Layerwise, Greedy1, Greedy2, IBatch, Paper, PaperLayerwise, Optimal)
+  private val named: Seq[Policy] =
+    Seq(Whole, Layerwise, Greedy1, Greedy2, IBatch, Paper, PaperLayerwise, Optimal)
 
   /** No network has so many layers. */
   private val MostParts = 1000000
@@ -70,10 +78,12 @@ private[comm] object Policy {
     .orElse(number(text, "parts:").filter(_ <= MostParts).map(count => Parts(count.toInt)))
     .orElse(number(text, "fixed:").map(Fixed(_)))
     .getOrElse(throw new IllegalArgumentException(
-      s"policy $text does not exist: set one of ${named.map(_.name).mkString(", ")}, parts:COUNT with COUNT of 1 to " +
-        s"$MostParts, or fixed:BYTES with BYTES of at least 1"
+      s"policy $text does not exist: set one of ${named.map(_.name).mkString(", ")}, parts:COUNT" +
+        s" with COUNT of 1 to $MostParts, or fixed:BYTES with BYTES of at least 1"
     ))
 
   private def number(text: String, prefix: String): Option[Long] =
-    Some(text).filter(_.startsWith(prefix)).flatMap(rest => Try(rest.drop(prefix.length).toLong).toOption).filter(_ > 0)
+    Some(text).filter(_.startsWith(prefix)).flatMap(rest =>
+      Try(rest.drop(prefix.length).toLong).toOption
+    ).filter(_ > 0)
 }

@@ -3,22 +3,25 @@
 package sparkdl.comm.ibatch
 
 /**
- * Measured times of a network on a cluster, for each layer, in the order in which forward computes the layers.
+ * Measured times of a network on a cluster, for each layer, in the order in which forward computes
+ * the layers.
  *
- * Pull and push have a profile each. A push is a pull that runs backwards in time: backward computes the last layer
- * first, and what must be pulled before a layer is computed must be pushed after it. So everything about pulls also
- * holds for pushes, with `compute` as the times of backward.
+ * Pull and push have a profile each. A push is a pull that runs backwards in time: backward
+ * computes the last layer first, and what must be pulled before a layer is computed must be pushed
+ * after it. So everything about pulls also holds for pushes, with `compute` as the times of
+ * backward.
  *
  * @param startup seconds that one communication takes before its first byte (the paper's T_s).
  * @param transfer seconds to transfer each layer's parameters, or gradients (T_t)
  * @param compute seconds of each layer's forward, or backward (C)
  * @param bytes of each layer; empty if unknown. [[Policy.Fixed]] needs them
  * @param noticeBytes largest batch, in bytes, that travels inside its notices
- * @param gap seconds of a start-up that cannot overlap with other start-ups; None: all of it. A plan of one direction
- *    alone lets none overlap, as in the paper
+ * @param gap seconds of a start-up that cannot overlap with other start-ups; None: all of it. A
+ *    plan of one direction alone lets none overlap, as in the paper
  * @param sum seconds to add up each layer's gradients; empty: none
  * @param update seconds to update and publish each layer; empty: none
- * @param isSequential a batch is requested only after the one before has arrived, as the paper's one thread does
+ * @param isSequential a batch is requested only after the one before has arrived, as the paper's
+ *    one thread does
  */
 private[ibatch] final case class Profile(
     startup: Double,
@@ -35,7 +38,8 @@ private[ibatch] final case class Profile(
   require(transfer.nonEmpty, "a profile has at least one layer")
   require(
     transfer.size == compute.size && (bytes.isEmpty || bytes.size == transfer.size),
-    s"a profile needs as many layers in transfer (${transfer.size}) as in compute (${compute.size}) and bytes (${bytes.size})"
+    s"a profile needs as many layers in transfer (${transfer.size}) as in compute" +
+      s" (${compute.size}) and bytes (${bytes.size})"
   )
   require(
     times.forall(time => time >= 0 && time < Double.PositiveInfinity),
@@ -50,7 +54,10 @@ private[ibatch] final case class Profile(
 
   def layers: Int = transfer.size
 
-  /** Return true if a batch travels inside its notices, so that nobody fetches it. False without [[bytes]]. */
+  /**
+   * Return true if a batch travels inside its notices, so that nobody fetches it. False without
+   * [[bytes]].
+   */
   def isInline(batch: Batch): Boolean =
     bytes.nonEmpty && bytes.slice(batch.first - 1, batch.last).sum <= noticeBytes
 }

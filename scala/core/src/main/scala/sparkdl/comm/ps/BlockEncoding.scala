@@ -6,11 +6,11 @@ package sparkdl.comm.ps
 private[comm] final case class ByteRange(offset: Long, count: Long)
 
 /**
- * Wire format of a block's float32 elements. Implementations return byte ranges of a [[Segment]]. Call them inside its
- * `access`. Any number of threads may call them at once, for different blocks.
+ * Wire format of a block's float32 elements. Implementations return byte ranges of a [[Segment]].
+ * Call them inside its `access`. Any number of threads may call them at once, for different blocks.
  *
- * A function of an element range gives its place, as a byte offset. The values that the model computes with are one
- * flat vector. The optimizer's values lie apart ([[SegmentMap.master]]).
+ * A function of an element range gives its place, as a byte offset. The values that the model
+ * computes with are one flat vector. The optimizer's values lie apart ([[SegmentMap.master]]).
  */
 private[comm] trait BlockEncoding {
 
@@ -18,17 +18,20 @@ private[comm] trait BlockEncoding {
   def name: String
 
   /**
-   * Return the most bytes that a block has; at least 1 unless the shape is empty. A block of several layers has at most
-   * as many as one block per layer.
+   * Return the most bytes that a block has; at least 1 unless the shape is empty. A block of
+   * several layers has at most as many as one block per layer.
    */
   def maxBytes(shape: BlockShape): Long
 
-  /** Return the approximate bytes of a block of `elements` elements. The share `density` of them is not zero. */
+  /**
+   * Return the approximate bytes of a block of `elements` elements. The share `density` of them is
+   * not zero.
+   */
   def expectedBytes(elements: Long, density: Double): Long
 
   /**
-   * Return the bytes of memory that [[encode]] needs for a copy. The same bound for several layers holds as in
-   * [[maxBytes]].
+   * Return the bytes of memory that [[encode]] needs for a copy. The same bound for several layers
+   * holds as in [[maxBytes]].
    */
   def stagingBytes(shape: BlockShape): Long
 
@@ -38,18 +41,31 @@ private[comm] trait BlockEncoding {
   /**
    * Encode the elements at `from` as a block.
    *
-   * @return the block's byte ranges in the order of transfer: one range that begins at `staging`, or some ranges in the
-   *    elements' own place
+   * @return the block's byte ranges in the order of transfer: one range that begins at `staging`,
+   *    or some ranges in the elements' own place
    */
-  def encode(memory: Segment, from: ElementRange => Long, shape: BlockShape, staging: Long): IndexedSeq[ByteRange]
+  def encode(
+      memory: Segment,
+      from: ElementRange => Long,
+      shape: BlockShape,
+      staging: Long
+  ): IndexedSeq[ByteRange]
 
-  /** Return the byte ranges of a block of `bytes` bytes that [[encode]] made with the same arguments. */
-  def placeOf(from: ElementRange => Long, shape: BlockShape, staging: Long, bytes: Long): IndexedSeq[ByteRange] =
+  /**
+   * Return the byte ranges of a block of `bytes` bytes that [[encode]] made with the same
+   * arguments.
+   */
+  def placeOf(
+      from: ElementRange => Long,
+      shape: BlockShape,
+      staging: Long,
+      bytes: Long
+  ): IndexedSeq[ByteRange] =
     IndexedSeq(ByteRange(staging, bytes))
 
   /**
-   * Replace the elements at `to` by the sum of the blocks `before`, of these elements and of the blocks `after`, in
-   * this order.
+   * Replace the elements at `to` by the sum of the blocks `before`, of these elements and of the
+   * blocks `after`, in this order.
    */
   def addInto(
       memory: Segment,
@@ -74,7 +90,8 @@ private[comm] object BlockEncoding {
   def apply(name: String): DenseEncoding = all
     .find(_.name == name)
     .getOrElse(throw new IllegalArgumentException(
-      s"spark.sparkdl.comm.ps.wire=$name does not exist: set one of ${all.map(_.name).mkString(", ")}"
+      s"spark.sparkdl.comm.ps.wire=$name does not exist: set one of" +
+        s" ${all.map(_.name).mkString(", ")}"
     ))
 }
 

@@ -5,15 +5,18 @@ package sparkdl.comm.ps
 import java.nio.{ByteBuffer, ByteOrder}
 
 /**
- * Encoding with the same number of bytes for each element, little-endian. It works on tiles in heap arrays that fit the
- * first-level cache, because the JIT vectorizes loops over arrays but not over mapped buffers.
+ * Encoding with the same number of bytes for each element, little-endian. It works on tiles in heap
+ * arrays that fit the first-level cache, because the JIT vectorizes loops over arrays but not over
+ * mapped buffers.
  */
-private[comm] abstract class DenseEncoding(override val name: String, val elementBytes: Int) extends BlockEncoding {
+private[comm] abstract class DenseEncoding(override val name: String, val elementBytes: Int)
+    extends BlockEncoding {
   import DenseEncoding._
 
   /**
-   * True if a block consists of the elements themselves. It is then served from their place and arrives in their place.
-   * Otherwise owner and readers compute with the decoded values, and the exact values lie apart.
+   * True if a block consists of the elements themselves. It is then served from their place and
+   * arrives in their place. Otherwise owner and readers compute with the decoded values, and the
+   * exact values lie apart.
    */
   def inPlace: Boolean
 
@@ -25,7 +28,12 @@ private[comm] abstract class DenseEncoding(override val name: String, val elemen
   protected def load(memory: Segment, offset: Long, scratch: Scratch, count: Int): Unit
 
   /** Decode the elements of these ranges, in this order, from `encoded`, and write them to `to`. */
-  def decode(memory: Segment, encoded: Long, ranges: Seq[ElementRange], to: ElementRange => Long): Unit = {
+  def decode(
+      memory: Segment,
+      encoded: Long,
+      ranges: Seq[ElementRange],
+      to: ElementRange => Long
+  ): Unit = {
     val scratch = ofThisThread.get
     tiles(ranges, to) { (at, before, count) =>
       load(memory, encoded + before * elementBytes, scratch, count)
@@ -86,7 +94,8 @@ private[comm] object DenseEncoding {
   private[ps] val ofThisThread: ThreadLocal[Scratch] = ThreadLocal.withInitial(() => new Scratch)
 
   /** Begin a sum: adding to -0.0 keeps the bits of the first term. */
-  private[ps] def beginSum(sum: Array[Float], count: Int): Unit = java.util.Arrays.fill(sum, 0, count, -0.0f)
+  private[ps] def beginSum(sum: Array[Float], count: Int): Unit =
+    java.util.Arrays.fill(sum, 0, count, -0.0f)
 
   private[ps] def add(sum: Array[Float], term: Array[Float], count: Int): Unit = {
     var i = 0
@@ -96,7 +105,10 @@ private[comm] object DenseEncoding {
     }
   }
 
-  /** Call `body(byte offset of the tile's elements, elements of `ranges` before it, count)` for each tile. */
+  /**
+   * Call `body(byte offset of the tile's elements, elements of `ranges` before it, count)` for each
+   * tile.
+   */
   private[ps] def tiles(ranges: Seq[ElementRange], place: ElementRange => Long)(
       body: (Long, Long, Int) => Unit
   ): Unit = {
@@ -114,7 +126,10 @@ private[comm] object DenseEncoding {
   }
 }
 
-/** Encoding of the elements themselves. Short ranges are gathered, so that they do not take one socket write each. */
+/**
+ * Encoding of the elements themselves. Short ranges are gathered, so that they do not take one
+ * socket write each.
+ */
 private[comm] object Fp32 extends DenseEncoding("fp32", 4) {
   override def inPlace: Boolean = true
   override def stagingBytes(shape: BlockShape): Long = shape.packedCount * 4
@@ -139,9 +154,16 @@ private[comm] object Fp32 extends DenseEncoding("fp32", 4) {
       staging: Long,
       bytes: Long
   ): IndexedSeq[ByteRange] =
-    ByteRange(staging, shape.packedCount * 4) +: shape.direct.map(range => ByteRange(from(range), range.count * 4))
+    ByteRange(staging, shape.packedCount * 4) +: shape.direct.map(range =>
+      ByteRange(from(range), range.count * 4)
+    )
 
-  override protected def load(memory: Segment, offset: Long, scratch: DenseEncoding.Scratch, count: Int): Unit =
+  override protected def load(
+      memory: Segment,
+      offset: Long,
+      scratch: DenseEncoding.Scratch,
+      count: Int
+  ): Unit =
     memory.getFloats(offset, scratch.term, count)
 }
 
@@ -172,7 +194,12 @@ private[comm] abstract class HalfEncoding(name: String) extends DenseEncoding(na
     IndexedSeq(ByteRange(staging, maxBytes(shape)))
   }
 
-  override protected def load(memory: Segment, offset: Long, scratch: DenseEncoding.Scratch, count: Int): Unit = {
+  override protected def load(
+      memory: Segment,
+      offset: Long,
+      scratch: DenseEncoding.Scratch,
+      count: Int
+  ): Unit = {
     memory.getShorts(offset, scratch.halves, count)
     widen(scratch, count)
   }

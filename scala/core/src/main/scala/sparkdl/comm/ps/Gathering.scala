@@ -7,7 +7,10 @@ import java.util.concurrent.CompletableFuture
 import sparkdl.comm.{Clock, CommException}
 import sparkdl.comm.transport.PeerMessages
 
-/** All-gather of small byte arrays by the ranks of a session, in rounds. All ranks begin rounds in the same order. */
+/**
+ * All-gather of small byte arrays by the ranks of a session, in rounds. All ranks begin rounds in
+ * the same order.
+ */
 private[comm] final class Gathering private[ps] (
     job: Long,
     rank: Int,
@@ -24,7 +27,10 @@ private[comm] final class Gathering private[ps] (
   /** Send this rank's `part`, of at most [[MostBytes]], to the others, without waiting. */
   def begin(part: Array[Byte]): Round = {
     inbox.checkNotFailed()
-    require(part.length <= MostBytes, s"the part to gather has ${part.length} bytes: at most $MostBytes are allowed")
+    require(
+      part.length <= MostBytes,
+      s"the part to gather has ${part.length} bytes: at most $MostBytes are allowed"
+    )
     rounds += 1
     inbox.onContribution(Contribution(job, rank, rank, rounds, part))
     outgoing.contribute(rounds, part)
@@ -39,8 +45,8 @@ private[comm] final class Gathering private[ps] (
       val missing = arriving.indexWhere(!_.isDone)
       new CommException(
         CommException.Deadline,
-        s"rank $rank waited $timeoutSeconds s for a message of rank $missing; a rank that needs longer for a step" +
-          " needs a larger spark.sparkdl.comm.timeout",
+        s"rank $rank waited $timeoutSeconds s for a message of rank $missing; a rank that needs" +
+          " longer for a step needs a larger spark.sparkdl.comm.timeout",
         missing
       )
     }

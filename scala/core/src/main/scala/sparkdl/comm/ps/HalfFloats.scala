@@ -7,8 +7,8 @@ import DenseEncoding.Scratch
 /*
  * The 16-bit formats round to nearest, ties to even, as torch does. tests/golden/wire pins them.
  *
- * The JIT does not vectorize loops with branches, so they use masks. It does not vectorize a change of type either, so there
- * is one loop for each type.
+ * The JIT does not vectorize loops with branches, so they use masks. It does not vectorize a change
+ * of type either, so there is one loop for each type.
  */
 
 /** Encoding of the upper half of each float32. */
@@ -37,7 +37,8 @@ private[comm] object Bf16 extends HalfEncoding("bf16") {
     }
   }
 
-  override protected def widen(scratch: Scratch, count: Int): Unit = widen(scratch.halves, scratch.term, count)
+  override protected def widen(scratch: Scratch, count: Int): Unit =
+    widen(scratch.halves, scratch.term, count)
 
   private def widen(halves: Array[Short], to: Array[Float], count: Int): Unit = {
     var i = 0
@@ -49,7 +50,8 @@ private[comm] object Bf16 extends HalfEncoding("bf16") {
 }
 
 /**
- * Encoding as IEEE 754 binary16. Only -0.0 is rounded to -0.0: among gradients, it marks a parameter that was not used.
+ * Encoding as IEEE 754 binary16. Only -0.0 is rounded to -0.0: among gradients, it marks a
+ * parameter that was not used.
  */
 private[comm] object Fp16 extends HalfEncoding("fp16") {
 
@@ -59,13 +61,16 @@ private[comm] object Fp16 extends HalfEncoding("fp16") {
   /** Bits of the float32 2^-14, the least normal binary16. */
   private val LeastNormal = 0x38800000
 
-  /** Amount that a factor of 2^13 adds to the bits of a float32. Its mantissa has 13 bits more than a binary16. */
+  /**
+   * Amount that a factor of 2^13 adds to the bits of a float32. Its mantissa has 13 bits more than
+   * a binary16.
+   */
   private val TimesMoreBits = 13 << 23
 
   /**
-   * Round with the FPU. Adding a power of two that is 2^13 times the number's own power rounds the number to eleven
-   * bits. Then the last bit of the sum is the last one that the half has. Subnormal halves have the last bit of the
-   * least normal one.
+   * Round with the FPU. Adding a power of two that is 2^13 times the number's own power rounds the
+   * number to eleven bits. Then the last bit of the sum is the last one that the half has.
+   * Subnormal halves have the last bit of the least normal one.
    */
   override protected def round(scratch: Scratch, count: Int): Unit = {
     import scratch._
@@ -78,7 +83,12 @@ private[comm] object Fp16 extends HalfEncoding("fp16") {
     takeLowerHalves(bits, halves, count)
   }
 
-  private def findOffsets(bits: Array[Int], magnitudes: Array[Int], offsets: Array[Int], count: Int): Unit = {
+  private def findOffsets(
+      bits: Array[Int],
+      magnitudes: Array[Int],
+      offsets: Array[Int],
+      count: Int
+  ): Unit = {
     var i = 0
     while (i < count) {
       val above = (bits(i) & 0x7fffffff) - TooLarge
@@ -111,9 +121,15 @@ private[comm] object Fp16 extends HalfEncoding("fp16") {
     }
   }
 
-  override protected def widen(scratch: Scratch, count: Int): Unit = widen(scratch.halves, widened, scratch.term, count)
+  override protected def widen(scratch: Scratch, count: Int): Unit =
+    widen(scratch.halves, widened, scratch.term, count)
 
-  private def widen(halves: Array[Short], table: Array[Float], to: Array[Float], count: Int): Unit = {
+  private def widen(
+      halves: Array[Short],
+      table: Array[Float],
+      to: Array[Float],
+      count: Int
+  ): Unit = {
     var i = 0
     while (i < count) {
       to(i) = table(halves(i) & 0xffff)
@@ -127,8 +143,10 @@ private[comm] object Fp16 extends HalfEncoding("fp16") {
   private def widenOne(half: Int): Float = {
     val sign = (half & 0x8000) << 16
     val magnitude = half & 0x7fff
-    if (magnitude >= 0x7c00) java.lang.Float.intBitsToFloat(sign | 0x7f800000 | ((magnitude & 0x3ff) << 13))
-    else if (magnitude >= 0x0400) java.lang.Float.intBitsToFloat(sign | ((magnitude << 13) + 0x38000000))
+    if (magnitude >= 0x7c00)
+      java.lang.Float.intBitsToFloat(sign | 0x7f800000 | ((magnitude & 0x3ff) << 13))
+    else if (magnitude >= 0x0400)
+      java.lang.Float.intBitsToFloat(sign | ((magnitude << 13) + 0x38000000))
     else {
       val subnormal = magnitude * 5.9604645e-8f // 2^-24
       if (sign == 0) subnormal else -subnormal

@@ -9,7 +9,8 @@ import java.util.function.{Function => JFunction}
 import sparkdl.comm.{Clock, CommException}
 
 /**
- * Transfer of one block from rank `from`. The block is in its notice, or its transfer begins when the notice arrives.
+ * Transfer of one block from rank `from`. The block is in its notice, or its transfer begins when
+ * the notice arrives.
  *
  * @param isElsewhere true if another executor has the block
  * @param start begins to transfer a block of so many bytes
@@ -40,7 +41,8 @@ private[ps] final class BlockFetch(
     if (!sink.expects(notice.blockBytes))
       throw new CommException(
         CommException.Protocol,
-        s"rank $from announced a block of ${notice.blockBytes} bytes: expected at most ${sink.maxBytes}",
+        s"rank $from announced a block of ${notice.blockBytes} bytes: expected at most" +
+          s" ${sink.maxBytes}",
         from
       )
     if (notice.isInline) {
@@ -60,7 +62,8 @@ private[ps] final class BlockFetch(
       if (cause != null) onFailure(cause)
     }
 
-  def times: BlockTimes = BlockTimes(from, requested(), sink.firstByteNanos, lastByte, sink.received)
+  def times: BlockTimes =
+    BlockTimes(from, requested(), sink.firstByteNanos, lastByte, sink.received)
 }
 
 private[ps] object BlockFetch {
@@ -97,13 +100,14 @@ private[ps] final class GradientReduction(
 )
 
 /**
- * Count of the buckets of gradients whose sums are ready, from the first one on. Any number of threads may use it at
- * once.
+ * Count of the buckets of gradients whose sums are ready, from the first one on. Any number of
+ * threads may use it at once.
  */
 private[ps] final class SummedBuckets {
   private val done = new BitSet
 
-  // The worker reads this value between layers of its backward pass, where it must not wait for an answer.
+  // The worker reads this value between layers of its backward pass, where it must not wait for an
+  // answer.
   @volatile private var value = 0L
 
   /** Begin another version, which has no sums yet. */

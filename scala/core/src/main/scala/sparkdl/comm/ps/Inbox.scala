@@ -13,9 +13,12 @@ import java.util.function.BiConsumer
 
 import sparkdl.comm.{Clock, CommException}
 
-/** Messages that one rank receives from the others, and the failure that ends all waits for them. */
+/**
+ * Messages that one rank receives from the others, and the failure that ends all waits for them.
+ */
 private[ps] final class Inbox(clock: Clock) {
-  private val notices = new ConcurrentHashMap[(Notice.Kind, Int, Int, Long), CompletableFuture[Notice]]
+  private val notices =
+    new ConcurrentHashMap[(Notice.Kind, Int, Int, Long), CompletableFuture[Notice]]
   private val contributions = new ConcurrentHashMap[(Long, Int), CompletableFuture[Array[Byte]]]
   private val failure = new CompletableFuture[Nothing]
 
@@ -29,14 +32,18 @@ private[ps] final class Inbox(clock: Clock) {
   def forget(kind: Notice.Kind, from: Int, bucket: Int, version: Long): Unit =
     notices.remove((kind, from, bucket, version))
 
-  /** Return a future that completes when rank `from` has sent its part of this round of a [[Gathering]]. */
+  /**
+   * Return a future that completes when rank `from` has sent its part of this round of a
+   * [[Gathering]].
+   */
   def contribution(round: Long, from: Int): CompletableFuture[Array[Byte]] =
     contributions.computeIfAbsent((round, from), _ => new CompletableFuture[Array[Byte]])
 
   def onContribution(contribution: Contribution): Unit =
     this.contribution(contribution.round, contribution.from).complete(contribution.part)
 
-  def forgetRound(round: Long, world: Int): Unit = (0 until world).foreach(from => contributions.remove((round, from)))
+  def forgetRound(round: Long, world: Int): Unit =
+    (0 until world).foreach(from => contributions.remove((round, from)))
 
   /** End every wait, now and later, with `cause`. Only the first cause counts. */
   def fail(cause: CommException): Unit = failure.completeExceptionally(cause)
@@ -51,7 +58,10 @@ private[ps] final class Inbox(clock: Clock) {
 
   def checkNotFailed(): Unit = if (hasFailed) throw firstFailure
 
-  /** Wait for `done` until `deadline` of the clock. `timeoutError` makes the exception of a wait that took too long. */
+  /**
+   * Wait for `done` until `deadline` of the clock. `timeoutError` makes the exception of a wait
+   * that took too long.
+   */
   def await(done: CompletableFuture[_], deadline: Long)(timeoutError: => CommException): Unit =
     try clock.await(CompletableFuture.anyOf(done, failure), deadline)
     catch {

@@ -33,8 +33,8 @@ private[ps] final class IncomingBlocks(
   private val readers = new ConcurrentHashMap[Int, Executor]
 
   /**
-   * Fetch the parameters of a slice of rank `from`'s shard into `sink`, once they are published and `before` is
-   * complete.
+   * Fetch the parameters of a slice of rank `from`'s shard into `sink`, once they are published and
+   * `before` is complete.
    */
   def parameters(
       from: Int,
@@ -45,14 +45,33 @@ private[ps] final class IncomingBlocks(
       before: CompletableFuture[Void]
   ): BlockFetch = {
     val take: BiFunction[Void, Notice, Notice] = (_, notice) => notice
-    val ready = before.thenCombine[Notice, Notice](inbox.notice(Notice.Parameters, from, bucket, version), take)
-    fetch(from, sink, BlockNames.parameters(from, bucket, version), ready)(_.parameters(slice, version, _))
+    val ready = before.thenCombine[Notice, Notice](
+      inbox.notice(Notice.Parameters, from, bucket, version),
+      take
+    )
+    fetch(from, sink, BlockNames.parameters(from, bucket, version), ready)(_.parameters(
+      slice,
+      version,
+      _
+    ))
   }
 
-  /** Fetch rank `from`'s gradients of a slice of this rank's shard into `sink`, once they are published. */
-  def gradients(from: Int, bucket: Int, version: Long, slice: ShardSlice, sink: SegmentSink): BlockFetch = {
+  /**
+   * Fetch rank `from`'s gradients of a slice of this rank's shard into `sink`, once they are
+   * published.
+   */
+  def gradients(
+      from: Int,
+      bucket: Int,
+      version: Long,
+      slice: ShardSlice,
+      sink: SegmentSink
+  ): BlockFetch = {
     val ready = inbox.notice(Notice.Gradients, from, bucket, version)
-    fetch(from, sink, BlockNames.gradients(from, rank, bucket, version), ready)(_.gradients(slice, _))
+    fetch(from, sink, BlockNames.gradients(from, rank, bucket, version), ready)(_.gradients(
+      slice,
+      _
+    ))
   }
 
   /** Function that passes a block on, piece by piece. */
@@ -71,7 +90,8 @@ private[ps] final class IncomingBlocks(
   )(inMemory: (Neighbor, Long) => Reading): BlockFetch = {
     val peer = peers(from)
     val isElsewhere = peer.executor != node.blocks.executorId
-    def onFailure(cause: Throwable): Unit = inbox.fail(describe(cause, s"fetch block $name from rank $from", from))
+    def onFailure(cause: Throwable): Unit =
+      inbox.fail(describe(cause, s"fetch block $name from rank $from", from))
     def read(reading: Reading): BlockFetch.InProgress = {
       val reader = readers.computeIfAbsent(from, _ => new SerialExecutor(node.pool))
       @volatile var begun = 0L
@@ -104,7 +124,11 @@ private[ps] final class IncomingBlocks(
    *
    * @param small true if the work takes less time than waking another thread for it
    */
-  def compute[T](what: String, small: Boolean, ready: CompletableFuture[Void]*)(work: => T): CompletableFuture[T] = {
+  def compute[T](
+      what: String,
+      small: Boolean,
+      ready: CompletableFuture[Void]*
+  )(work: => T): CompletableFuture[T] = {
     val run: JFunction[Void, T] = _ => work
     val all = CompletableFuture.allOf(ready: _*)
     (if (small) all.thenApply[T](run) else all.thenApplyAsync[T](run, node.pool))
@@ -113,12 +137,17 @@ private[ps] final class IncomingBlocks(
 
   private def describe(cause: Throwable, what: String, peer: Int): CommException = cause match {
     case known: CommException => known
-    case wrapped: CompletionException if wrapped.getCause != null => describe(wrapped.getCause, what, peer)
-    case other => new CommException(CommException.PeerLost, s"rank $rank could not $what: $other", peer, other)
+    case wrapped: CompletionException if wrapped.getCause != null =>
+      describe(wrapped.getCause, what, peer)
+    case other =>
+      new CommException(CommException.PeerLost, s"rank $rank could not $what: $other", peer, other)
   }
 }
 
-/** Executor that runs tasks one at a time, in order. It occupies a thread of `pool` only while it has tasks. */
+/**
+ * Executor that runs tasks one at a time, in order. It occupies a thread of `pool` only while it
+ * has tasks.
+ */
 private[ps] final class SerialExecutor(pool: Executor) extends Executor {
   private val waiting = new ArrayDeque[Runnable]
   private var isRunning = false
@@ -131,7 +160,8 @@ private[ps] final class SerialExecutor(pool: Executor) extends Executor {
     }
   }
 
-  private def runAll(): Unit = Iterator.continually(next()).takeWhile(_.isDefined).flatten.foreach(_.run())
+  private def runAll(): Unit =
+    Iterator.continually(next()).takeWhile(_.isDefined).flatten.foreach(_.run())
 
   private def next(): Option[Runnable] = synchronized {
     val task = Option(waiting.poll())

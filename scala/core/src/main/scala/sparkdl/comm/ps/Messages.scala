@@ -9,7 +9,8 @@ import java.nio.file.{Files, Path}
 import scala.util.Try
 
 /**
- * Beginning of every message from rank `from` to rank `to` of a job. All numbers of messages are big-endian.
+ * Beginning of every message from rank `from` to rank `to` of a job. All numbers of messages are
+ * big-endian.
  *
  * @param kind of message; the kinds of a [[Notice]] say which blocks it is about
  */
@@ -45,8 +46,8 @@ private[ps] object MessageHead {
 }
 
 /**
- * Message in which rank `from` tells rank `to` that it published a block. The rank that needs the bytes fetches them.
- * It is encoded as a [[MessageHead]] and the other fields in their order.
+ * Message in which rank `from` tells rank `to` that it published a block. The rank that needs the
+ * bytes fetches them. It is encoded as a [[MessageHead]] and the other fields in their order.
  *
  * @param blockBytes of the block
  * @param contents the whole block if it is inline, so that nobody fetches it; empty otherwise
@@ -63,9 +64,10 @@ private[comm] final case class Notice(
 ) {
   def isInline: Boolean = contents.hasRemaining
 
-  def encode: Array[Byte] = MessageHead(job, to, from, kind).encode(Notice.NumberBytes + contents.remaining) {
-    _.putInt(bucket).putLong(version).putLong(blockBytes).put(contents.duplicate)
-  }
+  def encode: Array[Byte] =
+    MessageHead(job, to, from, kind).encode(Notice.NumberBytes + contents.remaining) {
+      _.putInt(bucket).putLong(version).putLong(blockBytes).put(contents.duplicate)
+    }
 }
 
 private[comm] object Notice {
@@ -83,8 +85,8 @@ private[comm] object Notice {
   private val NumberBytes = 20
 
   /**
-   * Decode a message; return None if it is not a notice. The contents are copied, as a notice may come long before it
-   * is used.
+   * Decode a message; return None if it is not a notice. The contents are copied, as a notice may
+   * come long before it is used.
    */
   def decode(message: ByteBuffer): Option[Notice] =
     MessageHead.decode(message, Set(Parameters, Gradients), NumberBytes) { (head, body) =>
@@ -97,12 +99,18 @@ private[comm] object Notice {
 }
 
 /**
- * Message in which rank `from` gives rank `to` its part of a [[Gathering]]. It is encoded as a [[MessageHead]], round
- * and part.
+ * Message in which rank `from` gives rank `to` its part of a [[Gathering]]. It is encoded as a
+ * [[MessageHead]], round and part.
  *
  * @param round number of the round
  */
-private[comm] final case class Contribution(job: Long, to: Int, from: Int, round: Long, part: Array[Byte]) {
+private[comm] final case class Contribution(
+    job: Long,
+    to: Int,
+    from: Int,
+    round: Long,
+    part: Array[Byte]
+) {
   def encode: Array[Byte] =
     MessageHead(job, to, from, Contribution.Kind).encode(Contribution.NumberBytes + part.length)(
       _.putLong(round).put(part)
@@ -124,8 +132,8 @@ private[comm] object Contribution {
 }
 
 /**
- * Message in which rank `from` tells rank `to` that it failed. Then no rank waits for it. It is encoded as a
- * [[MessageHead]] and the reason.
+ * Message in which rank `from` tells rank `to` that it failed. Then no rank waits for it. It is
+ * encoded as a [[MessageHead]] and the reason.
  */
 private[comm] final case class PeerFailed(job: Long, to: Int, from: Int, reason: String) {
   def encode: Array[Byte] = {
@@ -146,13 +154,19 @@ private[comm] object PeerFailed {
 }
 
 /**
- * Message in which rank `from` tells rank `to` where its memory is. It is encoded as a [[MessageHead]] and the two
- * texts, each after its length.
+ * Message in which rank `from` tells rank `to` where its memory is. It is encoded as a
+ * [[MessageHead]] and the two texts, each after its length.
  *
  * @param host as [[SegmentOffer.thisHost]]
  * @param path of the open memory file of `from`'s worker
  */
-private[comm] final case class SegmentOffer(job: Long, to: Int, from: Int, host: String, path: String) {
+private[comm] final case class SegmentOffer(
+    job: Long,
+    to: Int,
+    from: Int,
+    host: String,
+    path: String
+) {
   def encode: Array[Byte] = {
     val texts = Seq(host, path).map(_.getBytes(UTF_8))
     MessageHead(job, to, from, SegmentOffer.Kind).encode(texts.map(4 + _.length).sum) { body =>
@@ -180,12 +194,14 @@ private[comm] object SegmentOffer {
   }.toOption
 
   /**
-   * Identity of this host: its boot, PID namespace and network namespace. Processes with the same identity see each
-   * other's memory files. One machine that emulates several hosts has several identities. None if it is unknown.
+   * Identity of this host: its boot, PID namespace and network namespace. Processes with the same
+   * identity see each other's memory files. One machine that emulates several hosts has several
+   * identities. None if it is unknown.
    */
   lazy val thisHost: Option[String] = Try {
     val boot = Files.readString(Path.of("/proc/sys/kernel/random/boot_id")).trim
-    val spaces = Seq("pid", "net").map(space => Files.readSymbolicLink(Path.of(s"/proc/self/ns/$space")))
+    val spaces =
+      Seq("pid", "net").map(space => Files.readSymbolicLink(Path.of(s"/proc/self/ns/$space")))
     (boot +: spaces).mkString(" ")
   }.toOption
 }

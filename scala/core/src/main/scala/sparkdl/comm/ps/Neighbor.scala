@@ -29,7 +29,8 @@ private[ps] final class Neighbor(segment: Segment, map: SegmentMap) {
 /** Other ranks on this host whose memory can be read. */
 private[ps] final class Neighbors(job: Long) extends Logging {
   private var layout = Option.empty[Int => SegmentMap]
-  private var early = Seq.empty[SegmentOffer] // from ranks that know their peers before this one does
+  // from ranks that know their peers before this one does
+  private var early = Seq.empty[SegmentOffer]
   private val mapped = mutable.Map.empty[Int, Option[Neighbor]]
 
   /**
@@ -44,7 +45,8 @@ private[ps] final class Neighbors(job: Long) extends Logging {
   }
 
   /**
-   * Map the memory of an offer. A rank offers its memory before it publishes, so all its blocks are read from memory.
+   * Map the memory of an offer. A rank offers its memory before it publishes, so all its blocks are
+   * read from memory.
    */
   def onOffer(offer: SegmentOffer): Unit = synchronized {
     if (SegmentOffer.thisHost.contains(offer.host)) layout match {

@@ -5,7 +5,8 @@ package sparkdl.comm.ps
 import sparkdl.comm.ibatch.{DirectionProfile, RecentSteps}
 
 /**
- * Data that an operation waited for. A bucket is the parameters, or the gradients, of layers that travel together.
+ * Data that an operation waited for. A bucket is the parameters, or the gradients, of layers that
+ * travel together.
  *
  * @param bytes that other executors sent for it.
  * @param buckets times of the blocks of each bucket
@@ -20,13 +21,19 @@ private[comm] final case class Transfer(
 )
 
 /**
- * Times when a block of rank `from` was requested, and when its first and its last byte arrived. They are nanoseconds
- * of System.nanoTime, which is the clock of Python's time.perf_counter. Nobody requests an inline block, so its
- * `requested` is its `firstByte`.
+ * Times when a block of rank `from` was requested, and when its first and its last byte arrived.
+ * They are nanoseconds of System.nanoTime, which is the clock of Python's time.perf_counter. Nobody
+ * requests an inline block, so its `requested` is its `firstByte`.
  *
  * @param bytes of the block
  */
-private[comm] final case class BlockTimes(from: Int, requested: Long, firstByte: Long, lastByte: Long, bytes: Long)
+private[comm] final case class BlockTimes(
+    from: Int,
+    requested: Long,
+    firstByte: Long,
+    lastByte: Long,
+    bytes: Long
+)
 
 /** Begin and end of an action, in nanoseconds of System.nanoTime. */
 private[comm] final case class Span(begun: Long, ended: Long)
@@ -34,9 +41,10 @@ private[comm] final case class Span(begun: Long, ended: Long)
 /**
  * Measurements of transfers in the last `steps` steps.
  *
- * Buckets overlap: one is requested while the bucket before it still arrives. So the transfer time of a step is the
- * time in which any bytes arrived. Only a bucket that found the network idle shows the start-up. The gap between
- * start-ups is at most the time between the first bytes of two blocks of one server, so the least such time counts.
+ * Buckets overlap: one is requested while the bucket before it still arrives. So the transfer time
+ * of a step is the time in which any bytes arrived. Only a bucket that found the network idle shows
+ * the start-up. The gap between start-ups is at most the time between the first bytes of two blocks
+ * of one server, so the least such time counts.
  */
 private[ps] final class NetworkTimes(steps: Int) {
   import NetworkTimes._
@@ -46,14 +54,16 @@ private[ps] final class NetworkTimes(steps: Int) {
   private var summing = 0.0
 
   /**
-   * Add buckets that have arrived. Inline blocks, which nobody requests, do not show what a fetch takes. So all blocks
-   * are fetched in the steps before the first plan: see [[PsSession.open]].
+   * Add buckets that have arrived. Inline blocks, which nobody requests, do not show what a fetch
+   * takes. So all blocks are fetched in the steps before the first plan: see [[PsSession.open]].
    *
    * @param ends true if they are the last ones of a step
    */
   def add(transfer: Transfer, ends: Boolean): Unit = {
     transfer.sum.foreach(span => summing += (span.ended - span.begun) / 1e9)
-    buckets ++= transfer.buckets.map(_.filter(block => block.firstByte > block.requested)).filter(_.nonEmpty)
+    buckets ++= transfer.buckets.map(_.filter(block => block.firstByte > block.requested)).filter(
+      _.nonEmpty
+    )
     if (ends) end()
   }
 
@@ -81,7 +91,14 @@ private[ps] final class NetworkTimes(steps: Int) {
       perByte <- RecentSteps.median(perByte.values)
     } yield {
       val gap = RecentSteps.median(gaps.values).map(math.min(startup, _))
-      DirectionProfile(compute, startup, perByte, gap, RecentSteps.median(sums.values).getOrElse(0.0), update)
+      DirectionProfile(
+        compute,
+        startup,
+        perByte,
+        gap,
+        RecentSteps.median(sums.values).getOrElse(0.0),
+        update
+      )
     }
 }
 
@@ -90,15 +107,16 @@ private object NetworkTimes {
     var idleFrom = Long.MinValue
     buckets.flatMap { blocks =>
       val first = blocks.minBy(_.firstByte)
-      val found = if (first.requested >= idleFrom) Some((first.firstByte - first.requested) / 1e9) else None
+      val found =
+        if (first.requested >= idleFrom) Some((first.firstByte - first.requested) / 1e9) else None
       idleFrom = math.max(idleFrom, blocks.map(_.lastByte).max)
       found
     }
   }
 
   /**
-   * Return the least time between the first bytes of two blocks of one server. The second must be requested before the
-   * first begins.
+   * Return the least time between the first bytes of two blocks of one server. The second must be
+   * requested before the first begins.
    */
   private def leastGap(blocks: Seq[BlockTimes]): Option[Double] = {
     val gaps = for {

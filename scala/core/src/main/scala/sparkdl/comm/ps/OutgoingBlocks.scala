@@ -39,20 +39,36 @@ private[ps] final class OutgoingBlocks(
     addresses.keys.foreach(other => send(other, PeerFailed(job, other, rank, reason).encode))
 
   /**
-   * Publish parameters of the shard that this rank serves. Small ones are published too: Spark's BlockManager holds the
-   * model.
+   * Publish parameters of the shard that this rank serves. Small ones are published too: Spark's
+   * BlockManager holds the model.
    */
   def parameters(bucket: Int, version: Long, slice: ShardSlice, block: Array[ByteBuffer]): Unit = {
     val urgency = urgencies.parameters(version, slice)
-    published.put(BlockNames.parameters(rank, bucket, version), Notice.Parameters, version, block, priorityOf(urgency))
+    published.put(
+      BlockNames.parameters(rank, bucket, version),
+      Notice.Parameters,
+      version,
+      block,
+      priorityOf(urgency)
+    )
     val contents = if (isInline(version, block)) copy(block) else Notice.ToFetch
     addresses.keys.foreach { other =>
-      send(other, Notice(job, other, rank, Notice.Parameters, bucket, version, bytes(block), contents).encode, urgency)
+      send(
+        other,
+        Notice(job, other, rank, Notice.Parameters, bucket, version, bytes(block), contents).encode,
+        urgency
+      )
     }
   }
 
   /** Publish gradients that this rank computed for the shard of `server`. */
-  def gradients(server: Int, bucket: Int, version: Long, slice: ShardSlice, block: Array[ByteBuffer]): Unit = {
+  def gradients(
+      server: Int,
+      bucket: Int,
+      version: Long,
+      slice: ShardSlice,
+      block: Array[ByteBuffer]
+  ): Unit = {
     val urgency = urgencies.gradients(version, slice)
     val small = isInline(version, block)
     if (!small) {
@@ -60,7 +76,8 @@ private[ps] final class OutgoingBlocks(
       published.put(name, Notice.Gradients, version, block, priorityOf(urgency))
     }
     val contents = if (small) copy(block) else Notice.ToFetch
-    val notice = Notice(job, server, rank, Notice.Gradients, bucket, version, bytes(block), contents)
+    val notice =
+      Notice(job, server, rank, Notice.Gradients, bucket, version, bytes(block), contents)
     send(server, notice.encode, urgency)
   }
 
@@ -71,7 +88,11 @@ private[ps] final class OutgoingBlocks(
   /** Retire all blocks: see [[PublishedBlocks.clear]]. */
   def clear(isOver: () => Boolean): Boolean = published.clear(isOver)
 
-  private def send(other: Int, message: Array[Byte], urgency: Urgency = BlockUrgencies.OfMessages): Unit =
+  private def send(
+      other: Int,
+      message: Array[Byte],
+      urgency: Urgency = BlockUrgencies.OfMessages
+  ): Unit =
     node.sender.send(addresses(other), message, urgency, turn(other))
 
   private def turn(other: Int): Int = Math.floorMod(other - rank, addresses.size + 1)
@@ -94,19 +115,23 @@ private[ps] final class OutgoingBlocks(
 /**
  * Priorities of the blocks that one rank serves to the others.
  *
- * Parameters of a version come before its gradients, and its gradients before the parameters of the next version. So a
- * rank that is behind gets the data that lets it catch up. The others' gradients are of no use to it before its own.
+ * Parameters of a version come before its gradients, and its gradients before the parameters of the
+ * next version. So a rank that is behind gets the data that lets it catch up. The others' gradients
+ * are of no use to it before its own.
  */
 private[ps] final class BlockUrgencies(node: PsNode) {
   private val phases = new PhaseNumbers(() => node.nextPhase())
 
   /** Return the priority of parameters. Forward needs the first layers first. */
-  def parameters(version: Long, slice: ShardSlice): Urgency = Urgency(phases(2 * version), slice.firstLayer)
+  def parameters(version: Long, slice: ShardSlice): Urgency =
+    Urgency(phases(2 * version), slice.firstLayer)
 
   /**
-   * Return the priority of gradients. Backward makes the last layers first, and the optimizer takes them in that order.
+   * Return the priority of gradients. Backward makes the last layers first, and the optimizer takes
+   * them in that order.
    */
-  def gradients(version: Long, slice: ShardSlice): Urgency = Urgency(phases(2 * version + 1), -slice.firstLayer)
+  def gradients(version: Long, slice: ShardSlice): Urgency =
+    Urgency(phases(2 * version + 1), -slice.firstLayer)
 }
 
 private[ps] object BlockUrgencies {

@@ -3,7 +3,15 @@
 package sparkdl.comm.ps
 
 import java.nio.ByteBuffer
-import java.util.concurrent.{CompletableFuture, ConcurrentHashMap, ExecutorService, Executors, ThreadFactory, TimeUnit, TimeoutException}
+import java.util.concurrent.{
+  CompletableFuture,
+  ConcurrentHashMap,
+  ExecutorService,
+  Executors,
+  ThreadFactory,
+  TimeUnit,
+  TimeoutException
+}
 import java.util.concurrent.atomic.{AtomicInteger, AtomicLong}
 
 import scala.jdk.CollectionConverters._
@@ -15,7 +23,14 @@ import org.apache.spark.internal.Logging
 
 import sparkdl.comm.{Clock, CommConf, CommException, SystemClock}
 import sparkdl.comm.flow.{Fetcher, ScheduledSends}
-import sparkdl.comm.transport.{Blocks, ChunkAnswer, ChunkNetwork, ChunkPeer, PeerMessageReceiver, Transport}
+import sparkdl.comm.transport.{
+  Blocks,
+  ChunkAnswer,
+  ChunkNetwork,
+  ChunkPeer,
+  PeerMessageReceiver,
+  Transport
+}
 
 /** Endpoint of one executor for all ranks on it: its network, blocks, sessions and metrics. */
 private[comm] final class PsNode(
@@ -34,8 +49,10 @@ private[comm] final class PsNode(
   private[ps] val served = new ServedBlocks
   val metrics = new PsMetrics(registry)
   registerGauge("ps.sessions")(sessions.size)
-  registerGauge("ps.fetches")(links.fold(0)(_.fetcher.pending)) // blocks that were requested and have not arrived
-  registerGauge("ps.sends")(links.fold(0)(_.sender.pending)) // messages and blocks that are not confirmed
+  // blocks that were requested and have not arrived
+  registerGauge("ps.fetches")(links.fold(0)(_.fetcher.pending))
+  // messages and blocks that are not confirmed
+  registerGauge("ps.sends")(links.fold(0)(_.sender.pending))
   registerGauge("ps.chunks.sending")(links.fold(0)(_.network.sending))
 
   // Bytes of ranks that have left, which a peer still reads or seems to read.
@@ -43,14 +60,17 @@ private[comm] final class PsNode(
   registerGauge("ps.lingering.bytes")(lingeringBytes.get)
 
   /** Threads for work that would delay the network's threads too long. */
-  val pool: ExecutorService = threads.getOrElse(Executors.newCachedThreadPool(daemons("sparkdl-ps")))
+  val pool: ExecutorService =
+    threads.getOrElse(Executors.newCachedThreadPool(daemons("sparkdl-ps")))
 
-  // The network listens on a port, so it is open only while there are sessions. Most applications have none.
+  // The network listens on a port, so it is open only while there are sessions. Most applications
+  // have none.
   private val phases = new AtomicLong
   @volatile private var links: Option[Links] = None
   private var lastLeaveTime = clock.nanoTime
   @volatile private var isClosing = false
-  private val allLeft = new CompletableFuture[Void] // completes when this is closing and has no sessions
+  // completes when this is closing and has no sessions
+  private val allLeft = new CompletableFuture[Void]
 
   /** Address of the sessions of this executor. It stays the same while there are any. */
   def address: ChunkPeer = openLinks().network.address
@@ -68,17 +88,27 @@ private[comm] final class PsNode(
     if (links.isEmpty)
       try {
         val network = transport.openNetwork(conf.firstPort, conf.portCount, this)
-        links = Some(Links(network, new Fetcher(network, clock), new ScheduledSends(network, clock, onPeerLost)))
+        links = Some(Links(
+          network,
+          new Fetcher(network, clock),
+          new ScheduledSends(network, clock, onPeerLost)
+        ))
       } catch {
         case e: java.net.BindException =>
-          val ports = s"spark.sparkdl.comm.ports=${conf.firstPort}-${conf.firstPort + conf.portCount - 1}"
-          throw new CommException(CommException.Conf, s"$ports: no port of ${transport.host} is free: $e", cause = e)
+          val ports =
+            s"spark.sparkdl.comm.ports=${conf.firstPort}-${conf.firstPort + conf.portCount - 1}"
+          throw new CommException(
+            CommException.Conf,
+            s"$ports: no port of ${transport.host} is free: $e",
+            cause = e
+          )
       }
     links.get
   }
 
   private def closeIfIdle(): Unit = synchronized {
-    if (sessions.isEmpty && clock.nanoTime - lastLeaveTime >= TimeUnit.SECONDS.toNanos(IdleSeconds)) closeNetwork()
+    if (sessions.isEmpty && clock.nanoTime - lastLeaveTime >= TimeUnit.SECONDS.toNanos(IdleSeconds))
+      closeNetwork()
   }
 
   private def closeNetwork(): Unit = synchronized {
@@ -93,23 +123,29 @@ private[comm] final class PsNode(
   def join(job: Long, rank: Int): PsSession = {
     val session = new PsSession(job, rank, this)
     if (sessions.putIfAbsent((job, rank), session) != null)
-      throw new CommException(CommException.Protocol, f"rank $rank of job $job%x has joined already")
+      throw new CommException(
+        CommException.Protocol,
+        f"rank $rank of job $job%x has joined already"
+      )
     session
   }
 
   /**
-   * Remove a rank. The port stays open for a while: its peers may be a little later, and a closed connection means a
-   * lost rank to them.
+   * Remove a rank. The port stays open for a while: its peers may be a little later, and a closed
+   * connection means a lost rank to them.
    */
   def leave(session: PsSession): Unit = synchronized {
     sessions.remove((session.job, session.rank), session)
     lastLeaveTime = clock.nanoTime
-    if (isClosing) completeIfAllLeft() else clock.after(TimeUnit.SECONDS.toNanos(IdleSeconds))(closeIfIdle())
+    if (isClosing) completeIfAllLeft()
+    else clock.after(TimeUnit.SECONDS.toNanos(IdleSeconds))(closeIfIdle())
   }
 
   private def completeIfAllLeft(): Unit = if (sessions.isEmpty) allLeft.complete(null)
 
-  /** Call `attempt`, which frees so many bytes, every second until it succeeds or the executor ends. */
+  /**
+   * Call `attempt`, which frees so many bytes, every second until it succeeds or the executor ends.
+   */
   def retryToFree(bytes: Long)(attempt: => Boolean): Unit = {
     lingeringBytes.addAndGet(bytes)
     def again(): Unit = if (!isClosing) clock.after(TimeUnit.SECONDS.toNanos(1))(once())
@@ -127,8 +163,8 @@ private[comm] final class PsNode(
   }
 
   /**
-   * Deliver a message to its session. Drop it if this executor has none: the rank has left, and its peers learn that
-   * from the gang.
+   * Deliver a message to its session. Drop it if this executor has none: the rank has left, and its
+   * peers learn that from the gang.
    */
   override def onMessage(message: ByteBuffer): Unit = {
     def deliver(job: Long, to: Int)(take: PsSession => Unit): Unit = session(job, to).foreach(take)
@@ -138,9 +174,15 @@ private[comm] final class PsNode(
       .orElse(SegmentOffer.decode(message).map(offer =>
         deliver(offer.job, offer.to)(_.neighbors.onOffer(offer))
       ))
-      .orElse(Contribution.decode(message).map(part => deliver(part.job, part.to)(_.inbox.onContribution(part))))
-      .orElse(PeerFailed.decode(message).map(failure => deliver(failure.job, failure.to)(_.onPeerFailed(failure))))
-      .getOrElse(logWarning(s"Dropping a message of ${message.remaining} bytes that this version does not know"))
+      .orElse(Contribution.decode(message).map(part =>
+        deliver(part.job, part.to)(_.inbox.onContribution(part))
+      ))
+      .orElse(PeerFailed.decode(message).map(failure =>
+        deliver(failure.job, failure.to)(_.onPeerFailed(failure))
+      ))
+      .getOrElse(logWarning(
+        s"Dropping a message of ${message.remaining} bytes that this version does not know"
+      ))
   }
 
   override def onRequest(answer: ChunkAnswer): Unit = {
@@ -150,12 +192,13 @@ private[comm] final class PsNode(
 
   private def session(job: Long, rank: Int): Option[PsSession] = Option(sessions.get((job, rank)))
 
-  override def onPeerLost(peer: ChunkPeer): Unit = sessions.values.asScala.foreach(_.onPeerLost(peer))
+  override def onPeerLost(peer: ChunkPeer): Unit =
+    sessions.values.asScala.foreach(_.onPeerLost(peer))
 
   /**
-   * Close the node after the bridge. Closing the bridge ends the connection of every session, and then each session is
-   * closed by the thread that runs its operations. Closing a session from here could unmap memory under a running
-   * operation.
+   * Close the node after the bridge. Closing the bridge ends the connection of every session, and
+   * then each session is closed by the thread that runs its operations. Closing a session from here
+   * could unmap memory under a running operation.
    */
   def close(): Unit = {
     synchronized {
@@ -163,7 +206,10 @@ private[comm] final class PsNode(
       completeIfAllLeft()
     }
     try clock.await(allLeft, clock.nanoTime + TimeUnit.SECONDS.toNanos(CloseSeconds))
-    catch { case _: TimeoutException => logWarning(s"${sessions.size} ranks did not leave within $CloseSeconds s") }
+    catch {
+      case _: TimeoutException =>
+        logWarning(s"${sessions.size} ranks did not leave within $CloseSeconds s")
+    }
     pool.shutdownNow()
     closeNetwork()
   }

@@ -38,8 +38,9 @@ private[comm] object SessionSettings {
 }
 
 /**
- * Membership of one rank in a synchronous parameter server. It joins on construction, and keeps messages from then on.
- * Then [[open]] sets its peers, and [[attach]] its memory. Then its [[transfers]] begin.
+ * Membership of one rank in a synchronous parameter server. It keeps the other ranks' messages from
+ * [[PsNode.join]] on. [[open]] sets its peers, and then [[attach]] sets its memory. From then on it
+ * has [[transfers]].
  */
 private[comm] final class PsSession(val job: Long, val rank: Int, node: PsNode) extends Logging {
   import PsSession._
@@ -50,24 +51,31 @@ private[comm] final class PsSession(val job: Long, val rank: Int, node: PsNode) 
   private var attached = Option.empty[Attached]
 
   /**
-   * Set the ranks and settings, and return the map of the memory. Then the worker makes a segment of `map.bytes` and
-   * calls [[attach]].
+   * Set the ranks and settings, and return the map of the memory. Then the worker makes a segment
+   * of `map.bytes` and calls [[attach]].
    */
-  def open(peers: IndexedSeq[ChunkPeer], layers: IndexedSeq[Long], settings: SessionSettings): SegmentMap = {
+  def open(
+      peers: IndexedSeq[ChunkPeer],
+      layers: IndexedSeq[Long],
+      settings: SessionSettings
+  ): SegmentMap = {
     if (opened.isDefined) throw new CommException(Protocol, "open was called twice")
     if (!peers.indices.contains(rank))
       throw new CommException(Protocol, s"rank $rank is not one of the ${peers.size} peers")
-    // In nanoseconds. It is longer than an operation's timeout: a block is requested long before an operation waits for
-    // it, and the operation's error is more useful than that of a fetch.
+    // In nanoseconds. It is longer than an operation's timeout: a block is requested long before an
+    // operation waits for it, and the operation's error is more useful than that of a fetch.
     val patience = (FetchTimeouts * settings.timeoutSeconds * 1e9).toLong
-    // Nobody requests inline blocks, so they show no start-up. Blocks of the first profile's steps are fetched.
+    // Nobody requests inline blocks, so they show no start-up. Blocks of the first profile's steps
+    // are fetched.
     val inlineFrom = settings.profileIterations.fold(0L)(_ + 1L)
     val layout = new ShardLayout(layers, peers.size)
-    def mapOf(rank: Int): SegmentMap = new SegmentMap(layout, rank, settings.encodings, settings.pullsAhead)
+    def mapOf(rank: Int): SegmentMap =
+      new SegmentMap(layout, rank, settings.encodings, settings.pullsAhead)
     val map = mapOf(rank)
     val incoming = new IncomingBlocks(job, rank, node, inbox, neighbors, peers, patience)
     val outgoing = new OutgoingBlocks(job, rank, node, peers, inlineFrom)
-    val gathering = new Gathering(job, rank, peers.size, settings.timeoutSeconds, node.clock, inbox, outgoing)
+    val gathering =
+      new Gathering(job, rank, peers.size, settings.timeoutSeconds, node.clock, inbox, outgoing)
     opened = Some(Opened(peers, settings, map, incoming, outgoing, gathering))
     if (settings.sharesMemory) neighbors.allow(mapOf)
     map
@@ -88,19 +96,23 @@ private[comm] final class PsSession(val job: Long, val rank: Int, node: PsNode) 
   }
 
   /**
-   * Attach memory in this JVM, and return its transfers. It has as many bytes as [[open]] returned, and is closed with
-   * this session.
+   * Attach memory in this JVM, and return its transfers. It has as many bytes as [[open]] returned,
+   * and is closed with this session.
    */
   def attach(memory: Segment, pull: IndexedSeq[Batch], push: IndexedSeq[Batch]): BucketTransfers = {
     val Opened(_, settings, map, incoming, outgoing, _) = openToAttach
     map.markOwner(memory, job)
-    val transfers = new BucketTransfers(node, settings, map, memory, inbox, incoming, outgoing, pull, push)
+    val transfers =
+      new BucketTransfers(node, settings, map, memory, inbox, incoming, outgoing, pull, push)
     attached = Some(Attached(memory, transfers))
     transfers
   }
 
   private def openToAttach: Opened =
-    opened.filter(_ => attached.isEmpty).getOrElse(throw new CommException(Protocol, "attach must follow open, once"))
+    opened.filter(_ => attached.isEmpty).getOrElse(throw new CommException(
+      Protocol,
+      "attach must follow open, once"
+    ))
 
   /** Transfers of the attached memory. */
   def transfers: BucketTransfers =
@@ -121,12 +133,20 @@ private[comm] final class PsSession(val job: Long, val rank: Int, node: PsNode) 
   }
 
   private[ps] def onPeerFailed(failure: PeerFailed): Unit =
-    fail(new CommException(PeerLost, s"rank ${failure.from} failed: ${failure.reason}", failure.from))
+    fail(new CommException(
+      PeerLost,
+      s"rank ${failure.from} failed: ${failure.reason}",
+      failure.from
+    ))
 
   def onPeerLost(lost: ChunkPeer): Unit = opened.foreach { open =>
     open.peers.indices.find(peer => peer != rank && open.peers(peer) == lost).foreach { peer =>
       val address = s"${lost.host}:${lost.port}"
-      fail(new CommException(PeerLost, s"the executor of rank $peer ($address) is gone or does not answer", peer))
+      fail(new CommException(
+        PeerLost,
+        s"the executor of rank $peer ($address) is gone or does not answer",
+        peer
+      ))
     }
   }
 
@@ -134,8 +154,8 @@ private[comm] final class PsSession(val job: Long, val rank: Int, node: PsNode) 
   def fail(cause: CommException): Unit = inbox.fail(cause)
 
   /**
-   * Retire all blocks and free the memory. Call it on the thread that runs the operations, when the other ranks are
-   * done with this rank's blocks or are failing.
+   * Retire all blocks and free the memory. Call it on the thread that runs the operations, when the
+   * other ranks are done with this rank's blocks or are failing.
    */
   def close(): Unit = {
     fail(new CommException(Closed, s"rank $rank left"))
@@ -161,8 +181,11 @@ private[comm] final class PsSession(val job: Long, val rank: Int, node: PsNode) 
     val end = node.clock.nanoTime + TimeUnit.SECONDS.toNanos(CloseSeconds)
     try {
       val cleared = outgoing.clear(() => node.clock.nanoTime >= end)
-      // The peer may be stopped, for example. Until it ends its read, or its connection ends, the memory has to stay.
-      if (!cleared) logWarning(s"A peer still reads blocks of rank $rank; they are retired when it is done or gone")
+      // The peer may be stopped, for example. Until it ends its read, or its connection ends, the
+      // memory has to stay.
+      if (!cleared) logWarning(
+        s"A peer still reads blocks of rank $rank; they are retired when it is done or gone"
+      )
       cleared
     } catch {
       case NonFatal(e) =>
@@ -175,7 +198,10 @@ private[comm] final class PsSession(val job: Long, val rank: Int, node: PsNode) 
 private[comm] object PsSession {
   private val CloseSeconds = 2L
 
-  /** Timeouts of an operation that a fetch may take: other blocks go first, and ranks compute meanwhile. */
+  /**
+   * Timeouts of an operation that a fetch may take: other blocks go first, and ranks compute
+   * meanwhile.
+   */
   private val FetchTimeouts = 4
 
   /** State that [[PsSession.open]] adds. */

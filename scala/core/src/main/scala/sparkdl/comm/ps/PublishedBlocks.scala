@@ -13,7 +13,8 @@ import sparkdl.comm.flow.Urgency
 import sparkdl.comm.transport.{Blocks, ChunkPeer}
 
 /** Blocks that one rank has published and not retired. */
-private[ps] final class PublishedBlocks(job: Long, blocks: Blocks, served: ServedBlocks) extends Logging {
+private[ps] final class PublishedBlocks(job: Long, blocks: Blocks, served: ServedBlocks)
+    extends Logging {
   import PublishedBlocks._
 
   private val names = new ConcurrentHashMap[Label, Set[String]]
@@ -38,9 +39,10 @@ private[ps] final class PublishedBlocks(job: Long, blocks: Blocks, served: Serve
     if (!warnedOfSpill && blocks.status(job, name).exists { case (_, disk) => disk > 0 }) {
       warnedOfSpill = true
       logWarning(
-        s"Spark has no free storage memory for block $name of $bytes bytes and keeps it on disk, which makes every iteration slower:" +
-          " set spark.memory.offHeap.enabled=true and spark.memory.offHeap.size (blocks of a rank take as much as the" +
-          " model), raise spark.executor.memory, or unpersist what is cached"
+        s"Spark has no free storage memory for block $name of $bytes bytes and keeps it on disk," +
+          " which makes every iteration slower: set spark.memory.offHeap.enabled=true and" +
+          " spark.memory.offHeap.size (blocks of a rank take as much as the model), raise" +
+          " spark.executor.memory, or unpersist what is cached"
       )
     }
   }
@@ -96,7 +98,8 @@ private[ps] object ServedBlocks {
   /**
    * Priority of a block.
    *
-   * @param turn position among equally urgent blocks, by the peer that asks; see [[sparkdl.comm.flow.SendRequest]]
+   * @param turn position among equally urgent blocks, by the peer that asks; see
+   *    [[sparkdl.comm.flow.SendRequest]]
    */
   final case class Priority(urgency: Urgency, turn: ChunkPeer => Int)
 
@@ -105,7 +108,8 @@ private[ps] object ServedBlocks {
 
 /** Names of blocks, made of shard, bucket and version. The block bridge adds the job. */
 private[ps] object BlockNames {
-  def parameters(server: Int, bucket: Int, version: Long): String = s"sparkdl_p_${server}_${bucket}_$version"
+  def parameters(server: Int, bucket: Int, version: Long): String =
+    s"sparkdl_p_${server}_${bucket}_$version"
 
   def gradients(worker: Int, server: Int, bucket: Int, version: Long): String =
     s"sparkdl_g_${worker}_${server}_${bucket}_$version"

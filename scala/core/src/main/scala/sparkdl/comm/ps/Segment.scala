@@ -11,11 +11,11 @@ import java.util.concurrent.locks.ReentrantReadWriteLock
 import sparkdl.comm.CommException
 
 /**
- * Memory of one rank: its parameters, its gradients and its incoming and outgoing blocks, in native byte order. Offsets
- * and counts are in bytes unless stated otherwise.
+ * Memory of one rank: its parameters, its gradients and its incoming and outgoing blocks, in native
+ * byte order. Offsets and counts are in bytes unless stated otherwise.
  *
- * Reading memory that was freed would kill the JVM. Therefore every access runs inside [[access]], and [[close]] waits
- * until no access is in progress.
+ * Reading memory that was freed would kill the JVM. Therefore every access runs inside [[access]],
+ * and [[close]] waits until no access is in progress.
  *
  * @param windows direct buffers of [[Segment.WindowBytes]] each; the last one has the rest
  */
@@ -54,11 +54,15 @@ private[comm] final class Segment private (windows: Array[ByteBuffer]) {
     finally lock.writeLock.unlock()
   }
 
-  /** Return views of `count` bytes at `offset`: more than one if one Java buffer cannot hold them. */
+  /**
+   * Return views of `count` bytes at `offset`: more than one if one Java buffer cannot hold them.
+   */
   def slices(offset: Long, count: Long): Array[ByteBuffer] = {
     check(offset, count)
     val parts = Array.newBuilder[ByteBuffer]
-    forWindows(offset, count, 1)((window, at, length, _) => parts += windows(window).slice(at, length))
+    forWindows(offset, count, 1)((window, at, length, _) =>
+      parts += windows(window).slice(at, length)
+    )
     parts.result()
   }
 
@@ -74,33 +78,44 @@ private[comm] final class Segment private (windows: Array[ByteBuffer]) {
 
   /** Copy `count` elements to or from the beginning of an array, as the next methods do. */
   def getFloats(offset: Long, to: Array[Float], count: Int): Unit = getFloats(offset, to, 0, count)
-  def putFloats(offset: Long, from: Array[Float], count: Int): Unit = putFloats(offset, from, 0, count)
+  def putFloats(offset: Long, from: Array[Float], count: Int): Unit =
+    putFloats(offset, from, 0, count)
 
   /** Copy `count` elements to or from an array, from its element number `first` on. */
   def getFloats(offset: Long, to: Array[Float], first: Int, count: Int): Unit = {
     check(offset, count * 4L)
-    forWindows(offset, count, 4)((window, at, length, done) => floats(window).get(at, to, first + done, length))
+    forWindows(offset, count, 4)((window, at, length, done) =>
+      floats(window).get(at, to, first + done, length)
+    )
   }
 
   def putFloats(offset: Long, from: Array[Float], first: Int, count: Int): Unit = {
     check(offset, count * 4L)
-    forWindows(offset, count, 4)((window, at, length, done) => floats(window).put(at, from, first + done, length))
+    forWindows(offset, count, 4)((window, at, length, done) =>
+      floats(window).put(at, from, first + done, length)
+    )
   }
 
   /** Copy `count` elements as bits. */
   def getInts(offset: Long, to: Array[Int], count: Int): Unit = {
     check(offset, count * 4L)
-    forWindows(offset, count, 4)((window, at, length, done) => ints(window).get(at, to, done, length))
+    forWindows(offset, count, 4)((window, at, length, done) =>
+      ints(window).get(at, to, done, length)
+    )
   }
 
   def getShorts(offset: Long, to: Array[Short], count: Int): Unit = {
     check(offset, count * 2L)
-    forWindows(offset, count, 2)((window, at, length, done) => shorts(window).get(at, to, done, length))
+    forWindows(offset, count, 2)((window, at, length, done) =>
+      shorts(window).get(at, to, done, length)
+    )
   }
 
   def putShorts(offset: Long, from: Array[Short], count: Int): Unit = {
     check(offset, count * 2L)
-    forWindows(offset, count, 2)((window, at, length, done) => shorts(window).put(at, from, done, length))
+    forWindows(offset, count, 2)((window, at, length, done) =>
+      shorts(window).put(at, from, done, length)
+    )
   }
 
   def putLong(offset: Long, value: Long): Unit = {
@@ -120,12 +135,19 @@ private[comm] final class Segment private (windows: Array[ByteBuffer]) {
 
   private def check(offset: Long, count: Long): Unit =
     if (offset < 0 || count < 0 || offset + count > bytes)
-      throw new IndexOutOfBoundsException(s"$count bytes at $offset exceed a segment of $bytes bytes")
+      throw new IndexOutOfBoundsException(
+        s"$count bytes at $offset exceed a segment of $bytes bytes"
+      )
 
   /**
-   * Call `body(window, position, length, done)` for each piece; position, length and done count units of `unit` bytes.
+   * Call `body(window, position, length, done)` for each piece; position, length and done count
+   * units of `unit` bytes.
    */
-  private def forWindows(offset: Long, count: Long, unit: Int)(body: (Int, Int, Int, Int) => Unit): Unit = {
+  private def forWindows(
+      offset: Long,
+      count: Long,
+      unit: Int
+  )(body: (Int, Int, Int, Int) => Unit): Unit = {
     var done = 0L
     while (done < count) {
       val position = offset + done * unit
@@ -143,33 +165,42 @@ private[comm] object Segment {
   private val WindowBytes: Long = 1L << 30
 
   /**
-   * Allocate `bytes` bytes of zeros for a rank that runs in this JVM. They count against its -XX:MaxDirectMemorySize.
-   * No other process sees them, so other ranks fetch what this rank publishes.
+   * Allocate `bytes` bytes of zeros for a rank that runs in this JVM. They count against its
+   * -XX:MaxDirectMemorySize. No other process sees them, so other ranks fetch what this rank
+   * publishes.
    */
   def allocate(bytes: Long): Segment =
     new Segment(makeWindows(bytes)((_, count) => ByteBuffer.allocateDirect(count.toInt)))
 
   /**
-   * Map the memory of a Python worker, the `bytes` bytes behind `path`, for reading and writing. It has no name in any
-   * file system. The worker made it with memfd_create and keeps it open while this JVM maps it through /proc. So the
-   * kernel frees it once both processes are gone, even after a crash.
+   * Map the memory of a Python worker, the `bytes` bytes behind `path`, for reading and writing. It
+   * has no name in any file system. The worker made it with memfd_create and keeps it open while
+   * this JVM maps it through /proc. So the kernel frees it once both processes are gone, even after
+   * a crash.
    *
-   * @throws CommException if the path is not a worker's open memory file, has another size, or can be truncated
+   * @throws CommException if the path is not a worker's open memory file, has another size, or can
+   *    be truncated
    * @throws java.io.IOException if it cannot be opened
    */
   def map(path: String, bytes: Long): Segment = map(path, bytes, FileChannel.MapMode.READ_WRITE)
 
-  /** Map the `bytes` bytes behind `path` for reading. A write to them throws a ReadOnlyBufferException. */
+  /**
+   * Map the `bytes` bytes behind `path` for reading. A write to them throws a
+   * ReadOnlyBufferException.
+   */
   def read(path: String, bytes: Long): Segment = map(path, bytes, FileChannel.MapMode.READ_ONLY)
 
   private def map(path: String, bytes: Long, mode: FileChannel.MapMode): Segment = {
-    def refuse(why: String): Nothing = throw new CommException(CommException.Protocol, s"segment $path $why")
-    if (!path.matches("/proc/[0-9]+/fd/[0-9]+")) refuse("is not a path of a worker: expected /proc/PID/fd/N")
+    def refuse(why: String): Nothing =
+      throw new CommException(CommException.Protocol, s"segment $path $why")
+    if (!path.matches("/proc/[0-9]+/fd/[0-9]+"))
+      refuse("is not a path of a worker: expected /proc/PID/fd/N")
     if (!isMemoryFile(Path.of(path))) refuse("is not a memory file: expected one of memfd_create")
     val file = new RandomAccessFile(path, "rw")
     try {
       if (file.length != bytes) refuse(s"has ${file.length} bytes: expected $bytes")
-      if (!isSealed(file, bytes)) refuse("is not sealed: the worker must add F_SEAL_SHRINK before it sends the path")
+      if (!isSealed(file, bytes))
+        refuse("is not sealed: the worker must add F_SEAL_SHRINK before it sends the path")
       mapFile(file, bytes, mode)
     } finally file.close()
   }
@@ -179,16 +210,16 @@ private[comm] object Segment {
     new Segment(makeWindows(bytes)(file.getChannel.map(mode, _, _)))
 
   /**
-   * Return true if memfd_create made the file. Opening a pipe may block forever, and a file on disk must not be
-   * truncated.
+   * Return true if memfd_create made the file. Opening a pipe may block forever, and a file on disk
+   * must not be truncated.
    */
   private def isMemoryFile(path: Path): Boolean =
     Files.isRegularFile(path) && Files.readSymbolicLink(path).toString.startsWith("/memfd:")
 
   /**
-   * Return true if the kernel refuses to truncate the file, because reading a truncated mapping raises SIGBUS in this
-   * JVM. Java cannot read the seals, so this tries to truncate. A file that is not sealed is rejected, and its last
-   * byte becomes 0.
+   * Return true if the kernel refuses to truncate the file, because reading a truncated mapping
+   * raises SIGBUS in this JVM. Java cannot read the seals, so this tries to truncate. A file that
+   * is not sealed is rejected, and its last byte becomes 0.
    */
   private def isSealed(file: RandomAccessFile, bytes: Long): Boolean =
     try {
@@ -197,7 +228,10 @@ private[comm] object Segment {
       false
     } catch { case _: IOException => file.length == bytes }
 
-  /** Make windows of `bytes` bytes in all. `make` gets the first byte of a window and its number of bytes. */
+  /**
+   * Make windows of `bytes` bytes in all. `make` gets the first byte of a window and its number of
+   * bytes.
+   */
   private def makeWindows(bytes: Long)(make: (Long, Long) => ByteBuffer): Array[ByteBuffer] =
     (0L until bytes by WindowBytes).map { begin =>
       make(begin, math.min(WindowBytes, bytes - begin)).order(ByteOrder.nativeOrder)

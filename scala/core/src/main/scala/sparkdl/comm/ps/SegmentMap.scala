@@ -19,19 +19,21 @@ private[comm] final case class ShardSlice(server: Int, firstLayer: Int, shape: B
 /**
  * Byte offsets of everything in one rank's segment.
  *
- * If a block of parameters consists of the elements themselves, the shard that this rank serves *is* its stripe of the
- * parameters that the model computes with. In another encoding, every rank, the owner too, must compute with the same
- * decoded values, so the exact values lie apart in `master`. They also lie there if parameters are pulled ahead,
- * because the optimizer writes them while backward still computes with the parameters before.
+ * If a block of parameters consists of the elements themselves, the shard that this rank serves
+ * *is* its stripe of the parameters that the model computes with. In another encoding, every rank,
+ * the owner too, must compute with the same decoded values, so the exact values lie apart in
+ * `master`. They also lie there if parameters are pulled ahead, because the optimizer writes them
+ * while backward still computes with the parameters before.
  *
- *   parameters, in two buffers for even and odd versions if they are pulled ahead | gradients | inbox: one slot per peer,
- *   its gradients for this shard | pullbox: one slot per peer, its encoded parameters | staging of the shard's block |
- *   staging of the gradient blocks per peer | master | summed: the count of added-up buckets, for the worker | owner: job
- *   and rank
+ *   parameters, in two buffers for even and odd versions if they are pulled ahead | gradients |
+ *   inbox: one slot per peer, its gradients for this shard | pullbox: one slot per peer, its
+ *   encoded parameters | staging of the shard's block | staging of the gradient blocks per peer |
+ *   master | summed: the count of added-up buckets, for the worker | owner: job and rank
  *
- * Each area from inbox to staging has room for one block per layer, one after the other. A block of several layers
- * needs no more room than these. So it begins where the block of its first layer would, for all cuts into buckets.
- * `master` has the elements of the shard in the order of the layers.
+ * Each area from inbox to staging has room for one block per layer, one after the other. A block of
+ * several layers needs no more room than these. So it begins where the block of its first layer
+ * would, for all cuts into buckets. `master` has the elements of the shard in the order of the
+ * layers.
  *
  * @param pullsAhead parameters of the next version arrive while the model computes with this one
  */
@@ -53,7 +55,9 @@ private[comm] final class SegmentMap(
   /** Room for blocks of `server`'s shard. */
   private final class Room(server: Int, blockBytes: BlockShape => Long) {
     private val before =
-      layout.layers.indices.scanLeft(0L)((sum, layer) => sum + blockBytes(layout.block(server, layer, layer)))
+      layout.layers.indices.scanLeft(0L)((sum, layer) =>
+        sum + blockBytes(layout.block(server, layer, layer))
+      )
     private val begin = reserve(before.last)
     def at(slice: ShardSlice): Long = begin + before(slice.firstLayer)
   }
@@ -62,7 +66,8 @@ private[comm] final class SegmentMap(
   private def roomPerPeer(server: Int => Int, blockBytes: BlockShape => Long): Map[Int, Room] =
     peers.map(peer => peer -> new Room(server(peer), blockBytes)).toMap
 
-  val parameterBuffers: IndexedSeq[Long] = IndexedSeq.fill(if (pullsAhead) 2 else 1)(reserve(layout.total * 4))
+  val parameterBuffers: IndexedSeq[Long] =
+    IndexedSeq.fill(if (pullsAhead) 2 else 1)(reserve(layout.total * 4))
   val gradients: Long = reserve(layout.total * 4)
   private val inboxes = roomPerPeer(_ => rank, encodings.gradients.maxBytes)
   private val pullboxes =
@@ -74,7 +79,10 @@ private[comm] final class SegmentMap(
   /** Ranges of this rank's shard, in the order of the layers. */
   val shard: IndexedSeq[ElementRange] = layout.shard(rank)
 
-  /** Offset of each range, by its first element. Empty if the parameters themselves are the exact values. */
+  /**
+   * Offset of each range, by its first element. Empty if the parameters themselves are the exact
+   * values.
+   */
   private val masters: Map[Long, Long] =
     if (encodings.parameters.inPlace && !pullsAhead) Map.empty
     else {
@@ -113,8 +121,12 @@ private[comm] final class SegmentMap(
     stored.getLong() == job && stored.getLong() == rank
   }
 
-  /** Return the byte offset of the exact values of a range of this rank's shard, which the optimizer updates. */
-  def master(range: ElementRange): Long = masters.getOrElse(range.start, parameters(0) + range.start * 4)
+  /**
+   * Return the byte offset of the exact values of a range of this rank's shard, which the optimizer
+   * updates.
+   */
+  def master(range: ElementRange): Long =
+    masters.getOrElse(range.start, parameters(0) + range.start * 4)
 
   def parameters(version: Long): Long = parameterBuffers((version % parameterBuffers.size).toInt)
 
@@ -129,9 +141,15 @@ private[comm] final class SegmentMap(
   def slices(buckets: IndexedSeq[Batch]): IndexedSeq[IndexedSeq[ShardSlice]] = {
     val layers = layout.layers.size
     val sorted = buckets.sortBy(_.first)
-    val follow = sorted.map(_.first) :+ (layers + 1) // each bucket begins where the bucket before ends
-    if (buckets.exists(bucket => bucket.last < bucket.first) || follow != 1 +: sorted.map(_.last + 1))
-      throw new CommException(CommException.Protocol, s"buckets ${buckets.mkString(", ")} do not cover $layers layers")
+    // each bucket begins where the bucket before ends
+    val follow = sorted.map(_.first) :+ (layers + 1)
+    if (
+      buckets.exists(bucket => bucket.last < bucket.first) || follow != 1 +: sorted.map(_.last + 1)
+    )
+      throw new CommException(
+        CommException.Protocol,
+        s"buckets ${buckets.mkString(", ")} do not cover $layers layers"
+      )
     buckets.map(bucket => (0 until layout.world).map(slice(_, bucket)))
   }
 

@@ -14,8 +14,8 @@ import sparkdl.comm.transport.DirectChunkTarget
  * Target that writes a block to successive ranges of a segment.
  *
  * @param isValidLength returns true if a whole block may have so many bytes.
- * @param onArrival called, on the thread that writes, when bytes `from` until `until` of the block have arrived, after
- *    all bytes before them in their part
+ * @param onArrival called, on the thread that writes, when bytes `from` until `until` of the block
+ *    have arrived, after all bytes before them in their part
  */
 private[ps] final class SegmentSink(
     segment: Segment,
@@ -72,7 +72,10 @@ private[ps] final class SegmentSink(
     private def next(maxCount: Int): ByteRange = {
       while (at >= starts(target + 1)) target += 1
       val within = at - starts(target)
-      ByteRange(targets(target).offset + within, math.min(maxCount.toLong, targets(target).count - within))
+      ByteRange(
+        targets(target).offset + within,
+        math.min(maxCount.toLong, targets(target).count - within)
+      )
     }
 
     private def begin(): Unit = firstByte.compareAndSet(0, clock.nanoTime)

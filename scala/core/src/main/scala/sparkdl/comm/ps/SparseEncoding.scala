@@ -9,12 +9,13 @@ import sparkdl.comm.CommException
 /**
  * Encoding of the elements that are not zero, for mostly zero gradients. Little-endian:
  *
- *   number of entries, 4 bytes | number of runs, 4 bytes | first element and length of each run, 4 bytes each | number of
- *   entries in each stretch of 65,536 elements, 4 bytes each | values, float32 | positions in their stretch, 2 bytes each
+ *   number of entries, 4 bytes | number of runs, 4 bytes | first element and length of each run, 4
+ *   bytes each | number of entries in each stretch of 65,536 elements, 4 bytes each | values,
+ *   float32 | positions in their stretch, 2 bytes each
  *
- * A run consists of -0.0, which says that nobody used these parameters here: see `space/flat.py`. All other elements
- * are 0.0. If the dense elements take less, the block is -1 followed by them. So a block is never more than four bytes
- * longer than those.
+ * A run consists of -0.0, which says that nobody used these parameters here: see `space/flat.py`.
+ * All other elements are 0.0. If the dense elements take less, the block is -1 followed by them. So
+ * a block is never more than four bytes longer than those.
  */
 private[comm] object SparseEncoding extends BlockEncoding {
   import DenseEncoding.tiles
@@ -74,12 +75,22 @@ private[comm] object SparseEncoding extends BlockEncoding {
       (lower ++ higher).foreach(_.end())
     }
 
-  private def stretches(shape: BlockShape): Long = (shape.count + StretchElements - 1) / StretchElements
+  private def stretches(shape: BlockShape): Long =
+    (shape.count + StretchElements - 1) / StretchElements
 
-  private def isNegativeZero(value: Float): Boolean = value == 0f && java.lang.Float.floatToRawIntBits(value) != 0
+  private def isNegativeZero(value: Float): Boolean =
+    value == 0f && java.lang.Float.floatToRawIntBits(value) != 0
 
-  private def encodeDense(memory: Segment, from: ElementRange => Long, shape: BlockShape, staging: Long) = {
-    memory.put(staging, ByteBuffer.allocate(4).order(ByteOrder.LITTLE_ENDIAN).putInt(DenseMarker).flip())
+  private def encodeDense(
+      memory: Segment,
+      from: ElementRange => Long,
+      shape: BlockShape,
+      staging: Long
+  ) = {
+    memory.put(
+      staging,
+      ByteBuffer.allocate(4).order(ByteOrder.LITTLE_ENDIAN).putInt(DenseMarker).flip()
+    )
     var at = staging + 4
     shape.ranges.foreach { range =>
       memory.copy(from(range), at, range.count * 4)
@@ -115,7 +126,10 @@ private[comm] object SparseEncoding extends BlockEncoding {
     }
   }
 
-  /** Count of what a sparse block of these elements would have. It stops when the dense block is shorter. */
+  /**
+   * Count of what a sparse block of these elements would have. It stops when the dense block is
+   * shorter.
+   */
   private final class EntryCounter(shape: BlockShape, memory: Segment, from: ElementRange => Long) {
     private val found = Array.newBuilder[Int]
     private var runNumber = 0L
@@ -157,7 +171,8 @@ private[comm] object SparseEncoding extends BlockEncoding {
         runEnd = element + 1
       }
 
-    private def endRun(): Unit = if (runEnd > runBegin) found += runBegin.toInt += (runEnd - runBegin).toInt
+    private def endRun(): Unit =
+      if (runEnd > runBegin) found += runBegin.toInt += (runEnd - runBegin).toInt
   }
 
   /** Reader of a block, from its beginning to its end. */
@@ -170,7 +185,8 @@ private[comm] object SparseEncoding extends BlockEncoding {
       else entries >= 0 && runNumber >= 0 && block.count == headBytes + EntryBytes * entries
     )
     private val runs = ints(8, 2 * runNumber)
-    private val counts = if (isDense) Array.empty[Int] else ints(8 + 8L * runNumber, stretches(shape).toInt)
+    private val counts =
+      if (isDense) Array.empty[Int] else ints(8 + 8L * runNumber, stretches(shape).toInt)
     check(counts.forall(_ >= 0) && counts.map(_.toLong).sum == entries)
     (0 until runNumber).foldLeft(0L) { (end, run) =>
       check(runs(2 * run) >= end && runs(2 * run + 1) >= 1)
@@ -219,12 +235,16 @@ private[comm] object SparseEncoding extends BlockEncoding {
         position = stretch.toLong * StretchElements + (positions(next % values.length) & 0xffff)
       }
 
-    /** Add 0.0 to all elements outside of runs: a -0.0 must become 0.0 if any rank used the parameter. */
+    /**
+     * Add 0.0 to all elements outside of runs: a -0.0 must become 0.0 if any rank used the
+     * parameter.
+     */
     private def addZeros(sum: Array[Float], before: Long, count: Int): Unit = {
       var i = 0
       while (i < count) {
         while (run < runNumber && runs(2 * run).toLong + runs(2 * run + 1) <= before + i) run += 1
-        val begin = if (run < runNumber) math.max(i, math.min(count, runs(2 * run) - before)).toInt else count
+        val begin =
+          if (run < runNumber) math.max(i, math.min(count, runs(2 * run) - before)).toInt else count
         while (i < begin) {
           sum(i) += 0f
           i += 1

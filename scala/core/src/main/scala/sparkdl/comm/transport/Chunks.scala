@@ -22,15 +22,18 @@ final case class ChunkPeer(host: String, port: Int, executor: String) {
  * @param length bytes, at least 1, all of them in the block
  */
 final case class Chunk(job: Long, block: String, offset: Long, length: Int) {
-  require(offset >= 0 && length > 0 && offset <= Long.MaxValue - length, s"not a valid chunk of a block: $this")
+  require(
+    offset >= 0 && length > 0 && offset <= Long.MaxValue - length,
+    s"not a valid chunk of a block: $this"
+  )
 }
 
 /** Destination of a chunk's bytes as they arrive. */
 trait ChunkTarget {
 
   /**
-   * Take all bytes that remain in `from`, which are the next ones of the chunk. Called on a network thread, so it must
-   * not wait. An exception ends this fetch, not the shared connection.
+   * Take all bytes that remain in `from`, which are the next ones of the chunk. Called on a network
+   * thread, so it must not wait. An exception ends this fetch, not the shared connection.
    */
   def write(from: ByteBuffer): Unit
 }
@@ -39,8 +42,8 @@ trait ChunkTarget {
 trait DirectChunkTarget extends ChunkTarget {
 
   /**
-   * Read the next bytes of the chunk from the socket into their place. On encrypted connections, and for bytes that
-   * arrive together with other answers, `write` is called instead.
+   * Read the next bytes of the chunk from the socket into their place. On encrypted connections,
+   * and for bytes that arrive together with other answers, `write` is called instead.
    *
    * @param maxCount bytes, at least 1
    * @return bytes that were read, as ReadableByteChannel defines it; it does not wait
@@ -51,22 +54,29 @@ trait DirectChunkTarget extends ChunkTarget {
 /** Fetch of one chunk. */
 trait ChunkFetch {
 
-  /** End it with [[ChunkFailure.Cancelled]] if it is not over. Once this returns, nothing is written to its target. */
+  /**
+   * End it with [[ChunkFailure.Cancelled]] if it is not over. Once this returns, nothing is written
+   * to its target.
+   */
   def cancel(): Unit
 }
 
 /** Reason why a chunk did not arrive. */
-sealed abstract class ChunkFailure(message: String, cause: Throwable) extends IOException(message, cause)
+sealed abstract class ChunkFailure(message: String, cause: Throwable)
+    extends IOException(message, cause)
 
 object ChunkFailure {
 
-  /** There was no connection to the peer, the peer refused this executor, or the connection broke. */
+  /**
+   * There was no connection to the peer, the peer refused this executor, or the connection broke.
+   */
   final class PeerLost(message: String, cause: Throwable) extends ChunkFailure(message, cause)
 
   final class Deadline(message: String) extends ChunkFailure(message, null)
 
   /** The peer does not have the block, or has a shorter one. */
-  final class NotServed(message: String, cause: Throwable = null) extends ChunkFailure(message, cause)
+  final class NotServed(message: String, cause: Throwable = null)
+      extends ChunkFailure(message, cause)
 
   /** The target threw an exception, which is the cause. */
   final class TargetFailed(message: String, cause: Throwable) extends ChunkFailure(message, cause)
@@ -79,11 +89,12 @@ object ChunkFailure {
 trait Chunks {
 
   /**
-   * Ask `from` for a chunk. Its parts arrive when that executor sends them. Never wait, not even for a connection.
+   * Ask `from` for a chunk. Its parts arrive when that executor sends them. Never wait, not even
+   * for a connection.
    *
    * @param deadline by the clock's nanoTime
-   * @param done called once, with None if the chunk has arrived. It runs on a network thread or on the thread that
-   *    cancels, so it must not wait. Nothing is written to `into` after that
+   * @param done called once, with None if the chunk has arrived. It runs on a network thread or on
+   *    the thread that cancels, so it must not wait. Nothing is written to `into` after that
    */
   def fetch(from: ChunkPeer, chunk: Chunk, into: ChunkTarget, deadline: Long)(
       done: Option[ChunkFailure] => Unit
@@ -91,12 +102,16 @@ trait Chunks {
 }
 
 /**
- * Part of a message. Parts of several messages to one peer may alternate; those of one message are sent in order.
+ * Part of a message. Parts of several messages to one peer may alternate; those of one message are
+ * sent in order.
  *
  * @param number of the message. Incomplete messages to one peer must have different numbers
  */
 final case class MessagePart(number: Long, message: Array[Byte], offset: Int, length: Int) {
-  require(0 <= offset && 0 <= length && offset <= message.length - length, s"$this exceeds ${message.length} bytes")
+  require(
+    0 <= offset && 0 <= length && offset <= message.length - length,
+    s"$this exceeds ${message.length} bytes"
+  )
   override def toString: String = s"$length bytes at $offset of message $number"
 }
 
@@ -104,13 +119,13 @@ final case class MessagePart(number: Long, message: Array[Byte], offset: Int, le
 trait PeerMessages {
 
   /**
-   * Send a part without waiting. Parts for one peer arrive in the order of the calls. Parts that wait for the network
-   * are batched.
+   * Send a part without waiting. Parts for one peer arrive in the order of the calls. Parts that
+   * wait for the network are batched.
    *
    * @param part of a message of at most [[PeerMessages.MaxBytes]]
-   * @param done called once: with the nanoTime of the peer's clock when the peer has the part, or with None if the
-   *    connection ended before the peer confirmed it. It runs on a network thread or on the caller's, so it must not
-   *    wait
+   * @param done called once: with the nanoTime of the peer's clock when the peer has the part, or
+   *    with None if the connection ended before the peer confirmed it. It runs on a network thread
+   *    or on the caller's, so it must not wait
    */
   def send(to: ChunkPeer, part: MessagePart)(done: Option[Long] => Unit): Unit
 
@@ -128,8 +143,8 @@ trait OutboundTransfer {
   def to: ChunkPeer
 
   /**
-   * Connection that carries the data; compare it with `==`. If a part is lost, all else that waits for this connection
-   * is lost.
+   * Connection that carries the data; compare it with `==`. If a part is lost, all else that waits
+   * for this connection is lost.
    */
   def connection: AnyRef
 
@@ -140,7 +155,8 @@ trait OutboundTransfer {
    * Send the next part without waiting.
    *
    * @param done as in [[PeerMessages.send]]
-   * @param refused called instead of `done` if the part cannot be read. The peer learns that, and gets no later part
+   * @param refused called instead of `done` if the part cannot be read. The peer learns that, and
+   *    gets no later part
    */
   def send(offset: Int, length: Int)(done: Option[Long] => Unit, refused: () => Unit): Unit
 }
@@ -151,7 +167,10 @@ trait ChunkAnswer extends OutboundTransfer {
   override def bytes: Int = chunk.length
 }
 
-/** Receiver of messages and of requests for chunks. It is called on network threads, so it must not wait. */
+/**
+ * Receiver of messages and of requests for chunks. It is called on network threads, so it must not
+ * wait.
+ */
 trait PeerMessageReceiver {
 
   /** Handle a peer's request for a chunk. */

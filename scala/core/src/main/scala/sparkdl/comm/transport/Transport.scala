@@ -16,8 +16,8 @@ trait Transport {
   def blocks: Blocks
 
   /**
-   * Open this executor's endpoint on the first free one of `portCount` ports from `firstPort` on (0: any). It
-   * authenticates and encrypts as Spark's conf says.
+   * Open this executor's endpoint on the first free one of `portCount` ports from `firstPort` on
+   * (0: any). It authenticates and encrypts as Spark's conf says.
    *
    * @throws java.net.BindException if none of the ports is free
    */
@@ -25,8 +25,8 @@ trait Transport {
 }
 
 /**
- * Wrapper of Spark's transport, which the plugin loads with java.util.ServiceLoader. The plugin's own jar has none. The
- * jar of the benchmarks has one that emulates slow connections.
+ * Wrapper of Spark's transport, which the plugin loads with java.util.ServiceLoader. The plugin's
+ * own jar has none. The jar of the benchmarks has one that emulates slow connections.
  */
 trait TransportWrapper {
   def wrap(transport: Transport): Transport
@@ -38,7 +38,10 @@ trait ExecutorEnvironment {
   /** First of the executor's block directories. Python workers find them in SPARK_LOCAL_DIRS. */
   def localDirectory: File
 
-  /** Conf of Hadoop's file systems: the cluster's files and spark.hadoop.* of the application's conf. */
+  /**
+   * Conf of Hadoop's file systems: the cluster's files and spark.hadoop.* of the application's
+   * conf.
+   */
   def hadoopConf: Configuration
 }
 
@@ -46,7 +49,8 @@ trait ExecutorEnvironment {
 trait Blocks {
 
   /**
-   * Inline threshold in bytes: blocks up to this size travel inside the message about them, because a fetch costs more.
+   * Inline threshold in bytes: blocks up to this size travel inside the message about them, because
+   * a fetch costs more.
    */
   def inlineThreshold: Long
 
@@ -54,8 +58,9 @@ trait Blocks {
   def executorId: String
 
   /**
-   * Publish `chunks` in place, without a copy. If Spark has no free memory, the block goes to disk. Under memory
-   * pressure it may move there; it is never dropped. The caller's memory stays valid in both cases.
+   * Publish `chunks` in place, without a copy. If Spark has no free memory, the block goes to disk.
+   * Under memory pressure it may move there; it is never dropped. The caller's memory stays valid
+   * in both cases.
    */
   def put(job: Long, name: String, chunks: Array[ByteBuffer]): Unit
 

@@ -10,7 +10,14 @@ import org.scalatest.funsuite.AnyFunSuite
 
 import sparkdl.comm.{CommException, Golden}
 import sparkdl.comm.bridge.BridgeRequest._
-import sparkdl.comm.ibatch.{Batch, BatchingSettings, ComputingTimes, DirectionProfile, Policy, RankReport}
+import sparkdl.comm.ibatch.{
+  Batch,
+  BatchingSettings,
+  ComputingTimes,
+  DirectionProfile,
+  Policy,
+  RankReport
+}
 import sparkdl.comm.ps.Bf16
 import sparkdl.comm.transport.ChunkPeer
 
@@ -22,7 +29,8 @@ class BridgeRequestSpec extends AnyFunSuite {
     }.toMap
   private def request(name: String): JsonNode = golden(name).get("request")
 
-  private val (pull, push) = (IndexedSeq(Batch(1, 2), Batch(3, 3)), IndexedSeq(Batch(3, 3), Batch(1, 2)))
+  private val (pull, push) =
+    (IndexedSeq(Batch(1, 2), Batch(3, 3)), IndexedSeq(Batch(3, 3), Batch(1, 2)))
   private val peer = ChunkPeer("a.example", 40000, "3")
   private val profile = DirectionProfile(IndexedSeq(0.5, 0.25, 0), 0.001, 1e-9, None, 0.125, 0)
   private val expected: Map[String, BridgeRequest] = Map(
@@ -35,7 +43,12 @@ class BridgeRequestSpec extends AnyFunSuite {
       density = Some(0.01),
       canPullAhead = true,
       sharesMemory = true,
-      BatchingSettings(Policy.Paper, Policy.Fixed(4096), profileIterations = 10, replanDrift = 0.25),
+      BatchingSettings(
+        Policy.Paper,
+        Policy.Fixed(4096),
+        profileIterations = 10,
+        replanDrift = 0.25
+      ),
       timeoutSeconds = 60.5
     ),
     "attach" -> Attach("/proc/1/fd/3"),
@@ -59,7 +72,9 @@ class BridgeRequestSpec extends AnyFunSuite {
 
   test("each operation is parsed as Python sends it, and both sides post the same operations") {
     assert(BridgeRequest.names === golden.keySet)
-    assert(golden.map { case (name, row) => name -> BridgeRequest.parse(row.get("request")) } === expected)
+    assert(golden.map { case (name, row) =>
+      name -> BridgeRequest.parse(row.get("request"))
+    } === expected)
     golden.foreach { case (name, row) =>
       assert(BridgeRequest.isPosted(name) === row.get("posted").asBoolean, name)
       assert(expected(name).isInstanceOf[PostedRequest] === row.get("posted").asBoolean, name)
@@ -71,7 +86,10 @@ class BridgeRequestSpec extends AnyFunSuite {
       val without = row.get("request").deepCopy[ObjectNode]()
       without.remove(field)
       val error = intercept[CommException](BridgeRequest.parse(without))
-      assert(error.kind === CommException.Protocol && error.getMessage.contains(s"field $field"), name)
+      assert(
+        error.kind === CommException.Protocol && error.getMessage.contains(s"field $field"),
+        name
+      )
     }
   }
 
@@ -115,7 +133,10 @@ class BridgeRequestSpec extends AnyFunSuite {
   untrue.foreach { case (field, value) =>
     test(s"$field $value of a rank's report is refused") {
       val changed = request("replan").deepCopy[ObjectNode]()
-      changed.at("/reports/0/pull").asInstanceOf[ObjectNode].set[JsonNode](field, mapper.readTree(value))
+      changed.at("/reports/0/pull").asInstanceOf[ObjectNode].set[JsonNode](
+        field,
+        mapper.readTree(value)
+      )
       val error = intercept[CommException](BridgeRequest.parse(changed))
       assert(error.kind === CommException.Protocol && error.getMessage.contains(s"field $field"))
     }
@@ -124,6 +145,8 @@ class BridgeRequestSpec extends AnyFunSuite {
   test("the error for an unknown operation says what to do") {
     val unknown = mapper.readTree("""{"op": "fs.chmod"}""")
     assert(!BridgeRequest.isPosted("fs.chmod"))
-    assert(intercept[CommException](BridgeRequest.parse(unknown)).getMessage.contains("fs.chmod: install"))
+    assert(intercept[CommException](BridgeRequest.parse(unknown)).getMessage.contains(
+      "fs.chmod: install"
+    ))
   }
 }

@@ -40,14 +40,16 @@ class BridgeServerSpec extends AnyFunSuite with BeforeAndAfterAll with Eventuall
       conf
     }
   }
-  private val server = new BridgeServer(new PsNode(transport, CommConf(0, 1), new MetricRegistry), environment)
+  private val server =
+    new BridgeServer(new PsNode(transport, CommConf(0, 1), new MetricRegistry), environment)
 
   override def afterAll(): Unit = server.close()
 
   private final class Client {
     private val mapper = new ObjectMapper
     private val channel = SocketChannel.open(StandardProtocolFamily.UNIX)
-    private val advertised = mapper.readTree(directory.resolve(BridgeServer.AdvertisementName).toFile)
+    private val advertised =
+      mapper.readTree(directory.resolve(BridgeServer.AdvertisementName).toFile)
     channel.connect(UnixDomainSocketAddress.of(advertised.get("socket").asText))
     channel.write(ByteBuffer.wrap(Base64.getDecoder.decode(advertised.get("token").asText)))
 
@@ -62,17 +64,24 @@ class BridgeServerSpec extends AnyFunSuite with BeforeAndAfterAll with Eventuall
 
   private val source = Files.writeString(directory.resolve("source"), "contents")
 
-  private def put(remote: String): String = s"""{"op": "fs.put", "local": "$source", "remote": "$remote"}"""
+  private def put(remote: String): String =
+    s"""{"op": "fs.put", "local": "$source", "remote": "$remote"}"""
 
   test("a connection without a rank can use files, and nothing else") {
     val client = new Client
     assert(client.ask(put(s"file:$directory/copy")).get("ok").asBoolean)
-    val entries = client.ask(s"""{"op": "fs.list", "remote": "file:$directory"}""").get("entries").elements.asScala
+    val entries =
+      client.ask(s"""{"op": "fs.list", "remote": "file:$directory"}""").get("entries").elements.asScala
     assert(entries.find(_.get("name").asText == "copy").map(_.get("length").asLong) === Some(8))
-    val missing = client.ask(s"""{"op": "fs.get", "remote": "file:$directory/not", "local": "$directory/x"}""")
+    val missing =
+      client.ask(s"""{"op": "fs.get", "remote": "file:$directory/not", "local": "$directory/x"}""")
     assert(missing.get("error").asText === "File")
     assert(missing.get("message").asText.contains(s"file:$directory/not"))
-    Seq("""{"op": "fs.delete", "remote": "file:/x"}""", """{"op": "pull", "version": 0}""", """{"op": "fs.chmod"}""")
+    Seq(
+      """{"op": "fs.delete", "remote": "file:/x"}""",
+      """{"op": "pull", "version": 0}""",
+      """{"op": "fs.chmod"}"""
+    )
       .foreach(request => assert(client.ask(request).get("error").asText === "Protocol"))
     client.close()
   }
@@ -95,7 +104,10 @@ class BridgeServerSpec extends AnyFunSuite with BeforeAndAfterAll with Eventuall
   private def openRequest(peers: JsonNode*): String = {
     val request = Frames.newObject().put("op", "open").put("wire", "fp32").put("timeout", 5.0)
     request.putNull("density").put("can_pull_ahead", true).put("shared", true)
-    request.put("batching", "ibatch").put("push_batching", "").put("profile_iterations", 5).put("replan_drift", 0.25)
+    request.put("batching", "ibatch").put("push_batching", "").put("profile_iterations", 5).put(
+      "replan_drift",
+      0.25
+    )
     peers.foldLeft(request.putArray("peers"))(_.add(_))
     request.putArray("layers").add(100000).add(1000)
     request.toString
@@ -120,12 +132,20 @@ class BridgeServerSpec extends AnyFunSuite with BeforeAndAfterAll with Eventuall
   ) {
     val rank = new Client
     val here = rank.ask(hello(job = 9))
-    assert(rank.ask("""{"op": "replan", "reports": []}""").get("message").asText.contains("open has to come first"))
+    assert(rank.ask("""{"op": "replan", "reports": []}""").get("message").asText.contains(
+      "open has to come first"
+    ))
     val first = rank.ask(openRequest(here, here))
     assert(Seq("ahead", "cuts_pushes").forall(first.get(_).asBoolean))
-    assert(Seq("pull", "push", "next_look").map(first.get(_).toString) === Seq("[[1,2]]", "[[1,2]]", "6"))
+    assert(Seq("pull", "push", "next_look").map(first.get(_).toString) === Seq(
+      "[[1,2]]",
+      "[[1,2]]",
+      "6"
+    ))
     val measured =
-      rank.ask("""{"op": "measured", "forward": [0.5, 0.25], "backward": null, "update": 0, "seconds": 2}""")
+      rank.ask(
+        """{"op": "measured", "forward": [0.5, 0.25], "backward": null, "update": 0, "seconds": 2}"""
+      )
     assert(Seq("pull", "push").forall(measured.get(_).isNull), "nothing travelled yet")
     assert(measured.get("seconds").asDouble === 2)
     val direction =
@@ -139,7 +159,9 @@ class BridgeServerSpec extends AnyFunSuite with BeforeAndAfterAll with Eventuall
     assert(replan(seconds = 1.5) === Seq("false", "[[1,1],[2,2]]", "[[2,2],[1,1]]", "56"))
     assert(rank.ask("""{"op": "close"}""").get("ok").asBoolean)
     val summary = rank.ask("""{"op": "batching"}""")
-    assert(Seq("pull", "push").map(summary.get(_).get("outcome").asText).toSet === Set("tried, and used"))
+    assert(
+      Seq("pull", "push").map(summary.get(_).get("outcome").asText).toSet === Set("tried, and used")
+    )
     rank.close()
   }
 
@@ -159,10 +181,14 @@ class BridgeServerSpec extends AnyFunSuite with BeforeAndAfterAll with Eventuall
     val (copying, other) = (new Client, new Client)
     copying.send(put(s"held:$directory/held"))
     assert(BlockingFileSystem.created.await(10, TimeUnit.SECONDS))
-    assert(other.ask(s"""{"op": "fs.exists", "remote": "file:$directory/held"}""").get("exists").asBoolean)
+    assert(
+      other.ask(s"""{"op": "fs.exists", "remote": "file:$directory/held"}""").get("exists").asBoolean
+    )
     copying.close()
     // Only `other` is still read: the bridge has noticed that the copy's worker left.
-    eventually(assert(Thread.getAllStackTraces.keySet.asScala.count(_.getName == "sparkdl-bridge-worker") === 1))
+    eventually(assert(
+      Thread.getAllStackTraces.keySet.asScala.count(_.getName == "sparkdl-bridge-worker") === 1
+    ))
     BlockingFileSystem.released.countDown()
     eventually(assert(!Files.exists(directory.resolve("held"))))
     other.close()

@@ -50,7 +50,10 @@ class FramesSpec extends AnyFunSuite {
     withConnection(Golden.bytes("bridge/reply.bin")) { channel =>
       val expected = Frames.read(channel).get
       val reply = Frames.newObject()
-      reply.put("ok", false).put("op", "push").put("error", "PeerLost").put("message", "rank 2 \u2192 gone")
+      reply.put("ok", false).put("op", "push").put("error", "PeerLost").put(
+        "message",
+        "rank 2 \u2192 gone"
+      )
       reply.put("peer", 2).put("seconds", 0.25)
       assert(reply === expected)
       val frame = Frames.encode(reply)
@@ -60,12 +63,18 @@ class FramesSpec extends AnyFunSuite {
 
   test("a length above the limit is refused before memory is allocated") {
     withConnection(Array[Byte](127, -1, -1, -1)) { channel =>
-      assert(intercept[IOException](Frames.read(channel)).getMessage.contains(Frames.MaxBytes.toString))
+      assert(
+        intercept[IOException](Frames.read(channel)).getMessage.contains(Frames.MaxBytes.toString)
+      )
     }
   }
 
   test("a truncated frame and a frame without an object are refused") {
-    withConnection(Array[Byte](0, 0, 0, 9, '{'))(channel => intercept[EOFException](Frames.read(channel)))
-    withConnection(Array[Byte](0, 0, 0, 2, '[', ']'))(channel => intercept[IOException](Frames.read(channel)))
+    withConnection(Array[Byte](0, 0, 0, 9, '{'))(channel =>
+      intercept[EOFException](Frames.read(channel))
+    )
+    withConnection(Array[Byte](0, 0, 0, 2, '[', ']'))(channel =>
+      intercept[IOException](Frames.read(channel))
+    )
   }
 }

@@ -21,7 +21,8 @@ class HadoopFilesSpec extends AnyFunSuite {
   }
   private val files = new HadoopFiles(conf, () => false)
 
-  private def write(name: String, text: String): String = Files.writeString(local.resolve(name), text).toString
+  private def write(name: String, text: String): String =
+    Files.writeString(local.resolve(name), text).toString
 
   private def refused(parts: String*)(body: => Any): Unit = {
     val error = intercept[CommException](body)
@@ -29,7 +30,11 @@ class HadoopFilesSpec extends AnyFunSuite {
     parts.foreach(part => assert(error.getMessage.contains(part)))
   }
 
-  Seq("viewfs:" -> "viewfs://cluster/data/v", "file:" -> s"${mounted.toUri}f", "a plain path" -> s"$mounted/p").foreach {
+  Seq(
+    "viewfs:" -> "viewfs://cluster/data/v",
+    "file:" -> s"${mounted.toUri}f",
+    "a plain path" -> s"$mounted/p"
+  ).foreach {
     case (kind, root) =>
       test(s"files go to $kind and come back") {
         files.put(write("a", "first, and longer"), s"$root/deep/er/a")
@@ -41,7 +46,10 @@ class HadoopFilesSpec extends AnyFunSuite {
 
         files.put(write("b", ""), s"$root/deep/b")
         val entries = files.list(s"$root/deep")
-        assert(entries.map(entry => (entry.getPath.getName, entry.isDirectory)) === Seq(("b", false), ("er", true)))
+        assert(entries.map(entry => (entry.getPath.getName, entry.isDirectory)) === Seq(
+          ("b", false),
+          ("er", true)
+        ))
         assert(files.list(s"$root/deep/er").map(_.getLen) === Seq(6L))
 
         files.rename(s"$root/deep", s"$root/moved")

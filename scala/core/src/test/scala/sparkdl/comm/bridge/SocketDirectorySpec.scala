@@ -17,7 +17,10 @@ class SocketDirectorySpec extends AnyFunSuite {
       .bind(UnixDomainSocketAddress.of(directory.resolve(SocketDirectory.SocketName)))
 
   private def growOld(directory: Path): Unit =
-    Files.setLastModifiedTime(directory, FileTime.fromMillis(System.currentTimeMillis - 3600 * 1000))
+    Files.setLastModifiedTime(
+      directory,
+      FileTime.fromMillis(System.currentTimeMillis - 3600 * 1000)
+    )
 
   test("only old sockets without a listener are removed") {
     val parent = Files.createTempDirectory("swept")
@@ -34,7 +37,8 @@ class SocketDirectorySpec extends AnyFunSuite {
   }
 
   test("links, files, and directories that others can write to or own are kept") {
-    val (parent, elsewhere) = (Files.createTempDirectory("swept"), Files.createTempDirectory("elsewhere"))
+    val (parent, elsewhere) =
+      (Files.createTempDirectory("swept"), Files.createTempDirectory("elsewhere"))
     listen(elsewhere).close()
     Files.createSymbolicLink(parent.resolve("sparkdl-link"), elsewhere)
     val Seq(open, file, link, others) = Seq.fill(4)(SocketDirectory.create(parent))
@@ -50,8 +54,9 @@ class SocketDirectorySpec extends AnyFunSuite {
     if (isRoot) Files.setAttribute(others, "unix:uid", 4711)
     Seq(elsewhere, open, file, link, others).foreach(growOld)
     SocketDirectory.sweep(SocketDirectory.create(parent))
-    (Seq(elsewhere, open, file, link) ++ (if (isRoot) Some(others) else None)).foreach { directory =>
-      assert(Files.list(directory).count() === 1, s"$directory was swept")
+    (Seq(elsewhere, open, file, link) ++ (if (isRoot) Some(others) else None)).foreach {
+      directory =>
+        assert(Files.list(directory).count() === 1, s"$directory was swept")
     }
     assert(Files.isSymbolicLink(parent.resolve("sparkdl-link")))
   }
@@ -65,7 +70,8 @@ class SocketDirectorySpec extends AnyFunSuite {
     val full = visitors.exists(visitor => scala.util.Try(visitor.connect(address)).isFailure)
     assert(full, "the test needs a full queue of connections")
     growOld(stopped)
-    val sweeping = new Thread(() => SocketDirectory.sweep(SocketDirectory.create(stopped.getParent)))
+    val sweeping =
+      new Thread(() => SocketDirectory.sweep(SocketDirectory.create(stopped.getParent)))
     sweeping.setDaemon(true)
     sweeping.start()
     try {

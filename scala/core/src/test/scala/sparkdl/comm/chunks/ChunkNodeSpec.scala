@@ -14,7 +14,14 @@ import org.scalatest.funsuite.AnyFunSuite
 
 import org.apache.spark.network.buffer.NioManagedBuffer
 
-import sparkdl.comm.transport.{Chunk, ChunkFailure, ChunkPeer, ChunkTarget, DirectChunkTarget, MessagePart}
+import sparkdl.comm.transport.{
+  Chunk,
+  ChunkFailure,
+  ChunkPeer,
+  ChunkTarget,
+  DirectChunkTarget,
+  MessagePart
+}
 
 /** Tests of executors in one JVM that fetch from each other over loopback. */
 class ChunkNodeSpec extends AnyFunSuite with BeforeAndAfterEach {
@@ -22,7 +29,10 @@ class ChunkNodeSpec extends AnyFunSuite with BeforeAndAfterEach {
 
   private var nodes = Vector.empty[TestNode]
 
-  private def start(transport: TestTransport = new TestTransport, partBytes: Int = Int.MaxValue): TestNode = {
+  private def start(
+      transport: TestTransport = new TestTransport,
+      partBytes: Int = Int.MaxValue
+  ): TestNode = {
     val node = new TestNode(transport, partBytes = partBytes)
     nodes :+= node
     node
@@ -35,7 +45,9 @@ class ChunkNodeSpec extends AnyFunSuite with BeforeAndAfterEach {
 
   private def whole(name: String, length: Int): Chunk = Chunk(1, name, 0, length)
 
-  test("chunks of random sizes and places are fetched in parts, concurrently between three executors") {
+  test(
+    "chunks of random sizes and places are fetched in parts, concurrently between three executors"
+  ) {
     val executors = Vector(1000, 65536, Int.MaxValue).map(bytes => start(partBytes = bytes))
     for (seed <- 0 until 100) withClue(s"seed $seed: ") {
       val draw = new Random(seed)
@@ -46,7 +58,11 @@ class ChunkNodeSpec extends AnyFunSuite with BeforeAndAfterEach {
         val length = 1 + draw.nextInt(block.length - offset)
         val Seq(to, from) = draw.shuffle(executors).take(2)
         val chunk = Chunk(1, s"block_$seed", offset, length)
-        (new TestFetch(to.node, from.node.address, chunk, direct = draw.nextBoolean()), offset, length)
+        (
+          new TestFetch(to.node, from.node.address, chunk, direct = draw.nextBoolean()),
+          offset,
+          length
+        )
       }
       for ((fetch, offset, length) <- fetched)
         assert(fetch.bytes === block.slice(offset, offset + length).toSeq, s"$length at $offset")
@@ -63,12 +79,16 @@ class ChunkNodeSpec extends AnyFunSuite with BeforeAndAfterEach {
     val wrong = new AtomicInteger
     // Each chain requests its next chunk when one has arrived, on the network's thread.
     def chain(seed: Int, left: Int, done: CompletableFuture[Unit]): Unit = {
-      val chunk = Chunk(1, "block", new Random(seed * 1000 + left).nextInt(1000000).toLong, 1 + left)
+      val chunk =
+        Chunk(1, "block", new Random(seed * 1000 + left).nextInt(1000000).toLong, 1 + left)
       var at = chunk.offset.toInt
       client.node.fetch(
         server.node.address,
         chunk,
-        piece => while (piece.hasRemaining) { if (piece.get() != block(at)) wrong.incrementAndGet(); at += 1 },
+        piece =>
+          while (piece.hasRemaining) {
+            if (piece.get() != block(at)) wrong.incrementAndGet(); at += 1
+          },
         TestFetch.soon
       ) {
         case Some(failure) => done.completeExceptionally(failure)
@@ -88,28 +108,40 @@ class ChunkNodeSpec extends AnyFunSuite with BeforeAndAfterEach {
   }
 
   for (secret <- Seq(None, Some("secret")))
-    test(s"bytes are read into direct memory without a copy, with authentication: ${secret.isDefined}") {
+    test(
+      s"bytes are read into direct memory without a copy, with authentication: ${secret.isDefined}"
+    ) {
       val Seq(client, server) = Seq.fill(2)(start(new TestTransport(secret)))
       val block = random(8 << 20)
       server.transport.put("block", block)
       val fetched =
-        Seq.fill(5)(new TestFetch(client.node, server.node.address, whole("block", block.length), direct = true))
+        Seq.fill(5)(new TestFetch(
+          client.node,
+          server.node.address,
+          whole("block", block.length),
+          direct = true
+        ))
       for (fetch <- fetched) {
         assert(fetch.bytes === block.toSeq)
         assert(fetch.readDirectly > block.length * 9 / 10)
       }
     }
 
-  test("a missing block, a shorter one, and one that is retired halfway fail only their own fetches") {
+  test(
+    "a missing block, a shorter one, and one that is retired halfway fail only their own fetches"
+  ) {
     val Seq(client, server) = Seq.fill(2)(start(partBytes = 400))
     server.transport.put("block", random(1000))
     server.transport.serve("gone") { chunk =>
       if (chunk.offset > 0) throw new IllegalArgumentException("it was retired")
       new NioManagedBuffer(ByteBuffer.allocate(chunk.length))
     }
-    val chunks = Seq(whole("none", 10), whole("block", 1001), whole("gone", 1000), whole("block", 1000))
+    val chunks =
+      Seq(whole("none", 10), whole("block", 1001), whole("gone", 1000), whole("block", 1000))
     val ways = chunks.map(new TestFetch(client.node, server.node.address, _))
-    assert(ways.take(3).map(_.failure.get.getClass) === Seq.fill(3)(classOf[ChunkFailure.NotServed]))
+    assert(
+      ways.take(3).map(_.failure.get.getClass) === Seq.fill(3)(classOf[ChunkFailure.NotServed])
+    )
     assert(ways(2).failure.get.getMessage.contains("it was retired") && ways(2).received === 400)
     assert(ways.last.bytes === random(1000).toSeq)
     assert(client.receiver.losses.isEmpty)
@@ -122,7 +154,8 @@ class ChunkNodeSpec extends AnyFunSuite with BeforeAndAfterEach {
     val chunk = whole("block", block.length)
     object Full extends DirectChunkTarget {
       override def write(from: ByteBuffer): Unit = ()
-      override def read(from: ReadableByteChannel, maxCount: Int): Int = throw new IllegalStateException("full")
+      override def read(from: ReadableByteChannel, maxCount: Int): Int =
+        throw new IllegalStateException("full")
     }
     val targets = Seq[ChunkTarget](_ => throw new IllegalStateException("full"), Full)
     val failed = targets.map { target =>
@@ -144,7 +177,9 @@ class ChunkNodeSpec extends AnyFunSuite with BeforeAndAfterEach {
     client.node.fetch(server.node.address, whole("block", 10), _ => (), TestFetch.soon)(_ =>
       throw new IllegalStateException
     )
-    assert(new TestFetch(client.node, server.node.address, whole("block", 1000)).bytes === random(1000).toSeq)
+    assert(new TestFetch(client.node, server.node.address, whole("block", 1000)).bytes === random(
+      1000
+    ).toSeq)
     assert(client.receiver.losses.isEmpty)
   }
 
@@ -160,7 +195,9 @@ class ChunkNodeSpec extends AnyFunSuite with BeforeAndAfterEach {
     assert(fetched.failure.get.isInstanceOf[ChunkFailure.PeerLost])
     assert(client.receiver.next(client.receiver.losses) === nobody)
     server.transport.put("block", random(10))
-    assert(new TestFetch(client.node, server.node.address, whole("block", 10)).bytes === random(10).toSeq)
+    assert(
+      new TestFetch(client.node, server.node.address, whole("block", 10)).bytes === random(10).toSeq
+    )
   }
 
   test("a broken connection fails all its fetches, and the next fetch makes another connection") {
@@ -177,7 +214,9 @@ class ChunkNodeSpec extends AnyFunSuite with BeforeAndAfterEach {
       fetched.foreach(fetch => assert(fetch.failure.get.isInstanceOf[ChunkFailure.PeerLost]))
       resume.countDown()
       assert(client.receiver.next(client.receiver.losses) === tap.address)
-      assert(new TestFetch(client.node, tap.address, whole("block", 100000)).bytes === random(100000).toSeq)
+      assert(new TestFetch(client.node, tap.address, whole("block", 100000)).bytes === random(
+        100000
+      ).toSeq)
       assert(tap.connections === 2 && client.receiver.losses.isEmpty && client.node.pending === 0)
       eventually("nothing is being sent")(server.node.sending == 0)
     } finally {
@@ -195,7 +234,8 @@ class ChunkNodeSpec extends AnyFunSuite with BeforeAndAfterEach {
     }
     val tap = new Tap(gone.node.address)
     val (before, after) = (tap.address, tap.address.copy(executor = "2"))
-    def fetched(from: ChunkPeer): Seq[Byte] = new TestFetch(client.node, from, whole("block", 1000)).bytes
+    def fetched(from: ChunkPeer): Seq[Byte] =
+      new TestFetch(client.node, from, whole("block", 1000)).bytes
     def arrives(to: ChunkPeer): Boolean = {
       val arrived = new CompletableFuture[Boolean]
       client.node.send(to, Array[Byte](1))(time => arrived.complete(time.isDefined))
@@ -218,7 +258,8 @@ class ChunkNodeSpec extends AnyFunSuite with BeforeAndAfterEach {
     val Seq(client, server) = Seq.fill(2)(start())
     val half, resume = new CountDownLatch(1)
     server.transport.serve("stalls")(chunk => new StalledBuffer(random(chunk.length), half, resume))
-    val fetched = Seq.fill(3)(new TestFetch(client.node, server.node.address, whole("stalls", 1000)))
+    val fetched =
+      Seq.fill(3)(new TestFetch(client.node, server.node.address, whole("stalls", 1000)))
     assert(half.await(30, TimeUnit.SECONDS) && threads.nonEmpty && sockets > before)
     client.node.close()
     fetched.foreach(fetch => assert(fetch.failure.get.isInstanceOf[ChunkFailure.Cancelled]))
@@ -230,28 +271,40 @@ class ChunkNodeSpec extends AnyFunSuite with BeforeAndAfterEach {
     assert(late.failure.get.isInstanceOf[ChunkFailure.Cancelled])
   }
 
-  test("messages arrive complete and in order in both directions, also those sent before the connection") {
+  test(
+    "messages arrive complete and in order in both directions, also those sent before the" +
+      " connection"
+  ) {
     val Seq(one, other) = Seq.fill(2)(start())
     val messages = (0 until 1000).map(number => random(number % 97, number))
     messages.foreach(one.node.send(other.node.address, _)(_ => ()))
     other.node.send(one.node.address, random(1 << 20))(_ => ())
-    messages.foreach(message => assert(other.receiver.next(other.receiver.messages) === message.toSeq))
+    messages.foreach(message =>
+      assert(other.receiver.next(other.receiver.messages) === message.toSeq)
+    )
     assert(one.receiver.next(one.receiver.messages) === random(1 << 20).toSeq)
-    intercept[IllegalArgumentException](one.node.send(other.node.address, random((1 << 20) + 1))(_ => ()))
+    intercept[IllegalArgumentException](one.node.send(other.node.address, random((1 << 20) + 1))(
+      _ => ()
+    ))
     assert(one.receiver.losses.isEmpty && other.receiver.losses.isEmpty)
   }
 
   test("interleaved parts of random messages arrive as whole messages, each with its last part") {
     val Seq(one, other) = Seq.fill(2)(start())
     val draw = new Random(1)
-    val left = Array.tabulate(100)(number => MessagePart(number.toLong, random(draw.nextInt(1 << 16), number), 0, 0))
+    val left = Array.tabulate(100)(number =>
+      MessagePart(number.toLong, random(draw.nextInt(1 << 16), number), 0, 0)
+    )
     var complete = Vector.empty[Seq[Byte]]
     def isComplete(part: MessagePart) = part.offset + part.length == part.message.length
     while (complete.size < left.length) {
       val number = draw.nextInt(left.length)
       if (left(number).length == 0 || !isComplete(left(number))) {
         val offset = left(number).offset + left(number).length
-        val part = left(number).copy(offset = offset, length = draw.nextInt(left(number).message.length - offset + 1))
+        val part = left(number).copy(
+          offset = offset,
+          length = draw.nextInt(left(number).message.length - offset + 1)
+        )
         left(number) = part
         one.node.send(other.node.address, part)(_ => ())
         if (isComplete(part)) complete :+= part.message.toSeq

@@ -36,11 +36,15 @@ class ChunkSecuritySpec extends AnyFunSuite {
   for (way <- Ways) {
     val name = way.headOption.fold("SASL")(_._1)
 
-    test(s"peers with one secret can fetch, and only encrypted data is unreadable on the wire: $name") {
+    test(
+      s"peers with one secret can fetch, and only encrypted data is unreadable on the wire: $name"
+    ) {
       val Seq(client, server) = Seq.fill(2)(node(Some("secret"), way))
       val tap = new Tap(server.node.address)
       try {
-        assert(new TestFetch(client.node, tap.address, All, direct = true).bytes === Text.getBytes("ISO-8859-1").toSeq)
+        assert(new TestFetch(client.node, tap.address, All, direct = true).bytes === Text.getBytes(
+          "ISO-8859-1"
+        ).toSeq)
         client.node.send(tap.address, Text.getBytes("ISO-8859-1"))(_ => ())
         server.receiver.next(server.receiver.messages)
         assert(tap.recordedText.length > 2 * Text.length)
@@ -67,7 +71,8 @@ class ChunkSecuritySpec extends AnyFunSuite {
   /** Check that a stranger that uses Spark's protocol is refused. */
   private def stranger(secret: Option[String])(says: TransportClient => Unit): Unit = {
     val server = node(secret, Seq(Crypto, NoFallback))
-    val context = new TransportContext(new TestTransport().transportConf, new NoOpRpcHandler, false, true)
+    val context =
+      new TransportContext(new TestTransport().transportConf, new NoOpRpcHandler, false, true)
     val factory = context.createClientFactory()
     try {
       val client = factory.createUnmanagedClient("127.0.0.1", server.node.address.port)
@@ -76,7 +81,8 @@ class ChunkSecuritySpec extends AnyFunSuite {
       client.stream(
         Wire.request(All),
         new StreamCallback {
-          override def onData(id: String, bytes: ByteBuffer): Unit = end.complete(new AssertionError("it got bytes"))
+          override def onData(id: String, bytes: ByteBuffer): Unit =
+            end.complete(new AssertionError("it got bytes"))
           override def onComplete(id: String): Unit = end.complete(new AssertionError("it got all"))
           override def onFailure(id: String, cause: Throwable): Unit = end.complete(cause)
         }
@@ -91,47 +97,76 @@ class ChunkSecuritySpec extends AnyFunSuite {
     }
   }
 
-  test("a request without authentication is refused, though Spark would pass it on")(stranger(Some("secret"))(_ => ()))
+  test("a request without authentication is refused, though Spark would pass it on")(
+    stranger(Some("secret"))(_ => ())
+  )
 
-  test("a chunk is not looked up for a request without authentication")(stranger(Some("secret")) { client =>
-    client.send(Wire.hello(Nobody))
-    client.send(Wire.ask(1, All))
+  test("a chunk is not looked up for a request without authentication")(stranger(Some("secret")) {
+    client =>
+      client.send(Wire.hello(Nobody))
+      client.send(Wire.ask(1, All))
   })
 
-  test("a chunk is not looked up for a request without a hello")(stranger(None)(_.send(Wire.ask(1, All))))
+  test("a chunk is not looked up for a request without a hello")(stranger(None)(_.send(Wire.ask(
+    1,
+    All
+  ))))
 
-  test("Spark's stream requests are refused, also after a hello")(stranger(None)(_.send(Wire.hello(Nobody))))
+  test("Spark's stream requests are refused, also after a hello")(
+    stranger(None)(_.send(Wire.hello(Nobody)))
+  )
 
   test("a confirmation of parts that were not sent ends the connection")(stranger(None) { client =>
     client.send(Wire.hello(Nobody))
     client.send(Wire.received(1, 0))
   })
 
-  test("a hello without authentication does not help")(stranger(Some("secret"))(_.send(Wire.hello(Nobody))))
+  test("a hello without authentication does not help")(
+    stranger(Some("secret"))(_.send(Wire.hello(Nobody)))
+  )
 
-  test("a connection without authentication must also begin with the hello")(stranger(None)(_ => ()))
+  test("a connection without authentication must also begin with the hello")(stranger(None)(_ =>
+    ()
+  ))
 
-  test("a hello of another version is refused")(stranger(None)(_.send(Wire.hello(Nobody, Wire.Version + 1))))
+  test("a hello of another version is refused")(stranger(None)(_.send(Wire.hello(
+    Nobody,
+    Wire.Version + 1
+  ))))
 
   test("a malformed message ends the connection")(stranger(None) { client =>
     client.send(Wire.hello(Nobody))
     client.send(ByteBuffer.wrap(Array[Byte](2, 0, 0, 0)))
   })
 
-  test("a part that does not fit the message with its number ends the connection")(stranger(None) { client =>
-    client.send(Wire.hello(Nobody))
-    client.send(Wire.batch(Seq(MessagePart(1, new Array(9), 0, 5), MessagePart(1, new Array(8), 0, 3))))
+  test("a part that does not fit the message with its number ends the connection")(stranger(None) {
+    client =>
+      client.send(Wire.hello(Nobody))
+      client.send(Wire.batch(Seq(
+        MessagePart(1, new Array(9), 0, 5),
+        MessagePart(1, new Array(8), 0, 3)
+      )))
   })
 
   test("a server that sends anything but confirmations loses its connection") {
     val lies =
-      Seq(Wire.received(7, 0), Wire.received(-1, 0), Wire.batch(Seq(Short)), ByteBuffer.wrap(Array[Byte](9)))
+      Seq(
+        Wire.received(7, 0),
+        Wire.received(-1, 0),
+        Wire.batch(Seq(Short)),
+        ByteBuffer.wrap(Array[Byte](9))
+      )
     lies.foreach { lie =>
       val liar = new NoOpRpcHandler {
-        override def receive(client: TransportClient, message: ByteBuffer): Unit = client.send(lie.duplicate)
+        override def receive(client: TransportClient, message: ByteBuffer): Unit =
+          client.send(lie.duplicate)
       }
       val context = new TransportContext(new TestTransport().transportConf, liar)
-      val server = context.createServer("127.0.0.1", 0, java.util.Collections.emptyList[TransportServerBootstrap])
+      val server = context.createServer(
+        "127.0.0.1",
+        0,
+        java.util.Collections.emptyList[TransportServerBootstrap]
+      )
       val client = node(None, Nil)
       try {
         val peer = ChunkPeer("127.0.0.1", server.getPort, "1")
@@ -147,5 +182,7 @@ class ChunkSecuritySpec extends AnyFunSuite {
     }
   }
 
-  test("messages before the hello are not delivered")(stranger(None)(_.send(Wire.batch(Seq(Short)))))
+  test("messages before the hello are not delivered")(
+    stranger(None)(_.send(Wire.batch(Seq(Short))))
+  )
 }

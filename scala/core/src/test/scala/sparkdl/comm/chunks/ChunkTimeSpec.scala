@@ -17,7 +17,10 @@ import sparkdl.comm.transport.{Chunk, ChunkFailure, ChunkPeer}
 class ChunkTimeSpec extends AnyFunSuite {
   import Nodes._
 
-  /** Run `body` with a server that sends half of each chunk of `stalls`, and the rest after the latch is counted down. */
+  /**
+   * Run `body` with a server that sends half of each chunk of `stalls`, and the rest after the
+   * latch is counted down.
+   */
   private def withStalled(body: (TestNode, TestNode, ManualClock, CountDownLatch) => Unit): Unit = {
     val clock = new ManualClock
     val client = new TestNode(clock = clock)
@@ -39,7 +42,8 @@ class ChunkTimeSpec extends AnyFunSuite {
       var target = new Array[Byte](100000)
       val memory = new WeakReference(target)
       val stalled = into(client, server, target, seconds(10))
-      val behind = new TestFetch(client.node, server.node.address, Chunk(1, "block", 0, 1000), seconds(20))
+      val behind =
+        new TestFetch(client.node, server.node.address, Chunk(1, "block", 0, 1000), seconds(20))
       eventually("half has come")(stalled.received == 50000)
       clock.advance(9)
       assert(stalled.failure.isEmpty && client.node.pending === 2)
@@ -62,7 +66,9 @@ class ChunkTimeSpec extends AnyFunSuite {
     withStalled { (client, server, clock, _) =>
       val chunk = Chunk(1, "stalls", 0, 10)
       val fetched =
-        Seq(30, 10, 20).map(at => new TestFetch(client.node, server.node.address, chunk, seconds(at.toLong)))
+        Seq(30, 10, 20).map(at =>
+          new TestFetch(client.node, server.node.address, chunk, seconds(at.toLong))
+        )
       for (passed <- Seq(Seq(1), Seq(1, 2), Seq(0, 1, 2))) {
         clock.advance(10)
         assert(fetched.indices.filter(fetched(_).isOver) === passed)
@@ -70,28 +76,31 @@ class ChunkTimeSpec extends AnyFunSuite {
     }
   }
 
-  for (direct <- Seq(false, true)) test(s"a cancelled fetch is over and gets no more bytes: direct $direct") {
-    withStalled { (client, server, _, resume) =>
-      val chunk = Chunk(1, "stalls", 0, 100000)
-      val stalled = new TestFetch(client.node, server.node.address, chunk, seconds(10), direct)
-      val behind = new TestFetch(client.node, server.node.address, Chunk(1, "block", 0, 1000), seconds(10))
-      eventually("half has come")(stalled.received == 50000)
-      stalled.fetch.cancel()
-      assert(stalled.isOver && stalled.failure.get.isInstanceOf[ChunkFailure.Cancelled])
-      resume.countDown()
-      assert(behind.bytes === random(1000).toSeq)
-      assert(stalled.received === 50000)
-      behind.fetch.cancel()
-      assert(behind.failure.isEmpty)
+  for (direct <- Seq(false, true))
+    test(s"a cancelled fetch is over and gets no more bytes: direct $direct") {
+      withStalled { (client, server, _, resume) =>
+        val chunk = Chunk(1, "stalls", 0, 100000)
+        val stalled = new TestFetch(client.node, server.node.address, chunk, seconds(10), direct)
+        val behind =
+          new TestFetch(client.node, server.node.address, Chunk(1, "block", 0, 1000), seconds(10))
+        eventually("half has come")(stalled.received == 50000)
+        stalled.fetch.cancel()
+        assert(stalled.isOver && stalled.failure.get.isInstanceOf[ChunkFailure.Cancelled])
+        resume.countDown()
+        assert(behind.bytes === random(1000).toSeq)
+        assert(stalled.received === 50000)
+        behind.fetch.cancel()
+        assert(behind.failure.isEmpty)
+      }
     }
-  }
 
   test("a peer that reads nothing loses its connection, and the data for it is released") {
     val settings = "spark.sparkdl.io.connectionTimeout" -> "1s"
     val server = new TestNode(new TestTransport(settings = Map(settings)))
     val block = random(64 << 20)
     server.transport.put("block", block)
-    val context = new TransportContext(new TestTransport().transportConf, new NoOpRpcHandler, false, true)
+    val context =
+      new TransportContext(new TestTransport().transportConf, new NoOpRpcHandler, false, true)
     val factory = context.createClientFactory()
     try {
       val peer = factory.createUnmanagedClient("127.0.0.1", server.node.address.port)
@@ -108,9 +117,19 @@ class ChunkTimeSpec extends AnyFunSuite {
   }
 
   /** Fetch `stalls` into `target`. Only the fetch refers to `target`. */
-  private def into(client: TestNode, server: TestNode, target: Array[Byte], deadline: Long): Into = {
+  private def into(
+      client: TestNode,
+      server: TestNode,
+      target: Array[Byte],
+      deadline: Long
+  ): Into = {
     val state = new Into
-    client.node.fetch(server.node.address, Chunk(1, "stalls", 0, target.length), state.writer(target), deadline) {
+    client.node.fetch(
+      server.node.address,
+      Chunk(1, "stalls", 0, target.length),
+      state.writer(target),
+      deadline
+    ) {
       end =>
         state.failure = end
     }

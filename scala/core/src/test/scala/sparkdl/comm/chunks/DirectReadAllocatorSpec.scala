@@ -9,7 +9,10 @@ import org.scalatest.funsuite.AnyFunSuite
 
 class DirectReadAllocatorSpec extends AnyFunSuite {
 
-  /** Return the bytes of the next reads of a socket that always has more, and whether another read follows at once. */
+  /**
+   * Return the bytes of the next reads of a socket that always has more, and whether another read
+   * follows at once.
+   */
   private def reads(channel: NioSocketChannel): Seq[(Int, Boolean)] = {
     val handle = channel.config.getRecvByteBufAllocator[RecvByteBufAllocator]().newHandle()
     handle.reset(channel.config)

@@ -13,19 +13,22 @@ import sparkdl.comm.transport.{MessagePart, PeerMessages}
 class MessageQueueSpec extends AnyFunSuite {
   private def batches(channel: EmbeddedChannel): Seq[Seq[Int]] = {
     channel.runPendingTasks()
-    Iterator.continually(channel.readOutbound[ByteBuf]()).takeWhile(_ != null).toVector.map { sent =>
-      assert(sent.readLong() === 8L + sent.readableBytes)
-      assert(Message.Type.decode(sent) === Message.Type.OneWayMessage)
-      Wire.decode(OneWayMessage.decode(sent).body.nioByteBuffer()) match {
-        case Wire.Batch(parts) => parts.map(_.bytes.remaining)
-        case other => fail(s"$other")
-      }
+    Iterator.continually(channel.readOutbound[ByteBuf]()).takeWhile(_ != null).toVector.map {
+      sent =>
+        assert(sent.readLong() === 8L + sent.readableBytes)
+        assert(Message.Type.decode(sent) === Message.Type.OneWayMessage)
+        Wire.decode(OneWayMessage.decode(sent).body.nioByteBuffer()) match {
+          case Wire.Batch(parts) => parts.map(_.bytes.remaining)
+          case other => fail(s"$other")
+        }
     }
   }
 
   private def message(size: Int): MessagePart = MessagePart(0, new Array[Byte](size), 0, size)
 
-  test("waiting messages are batched up to the largest message, and the first one is sent at once") {
+  test(
+    "waiting messages are batched up to the largest message, and the first one is sent at once"
+  ) {
     val queue = new MessageQueue
     val sizes = Seq(1, 2, 3, PeerMessages.MaxBytes - 200, 50, 200)
     sizes.foreach(size => queue.add(message(size), _ => ()))

@@ -9,7 +9,15 @@ import java.util.concurrent.{CompletableFuture, TimeUnit}
 import scala.util.Random
 
 import sparkdl.comm.{Clock, SystemClock}
-import sparkdl.comm.transport.{Chunk, ChunkFailure, ChunkFetch, ChunkPeer, ChunkTarget, Chunks, DirectChunkTarget}
+import sparkdl.comm.transport.{
+  Chunk,
+  ChunkFailure,
+  ChunkFetch,
+  ChunkPeer,
+  ChunkTarget,
+  Chunks,
+  DirectChunkTarget
+}
 
 /** Executor of the tests. */
 final class TestNode(
@@ -43,7 +51,8 @@ final class TestFetch(
     deadline: Long = TestFetch.soon,
     direct: Boolean = false
 ) {
-  private val memory = if (direct) ByteBuffer.allocateDirect(chunk.length) else ByteBuffer.allocate(chunk.length)
+  private val memory =
+    if (direct) ByteBuffer.allocateDirect(chunk.length) else ByteBuffer.allocate(chunk.length)
   private val end = new CompletableFuture[Option[ChunkFailure]]
   private val directTarget = new DirectTarget(memory)
   private val target: ChunkTarget = if (direct) directTarget else piece => memory.put(piece)

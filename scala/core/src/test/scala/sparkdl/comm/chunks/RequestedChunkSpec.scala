@@ -24,7 +24,8 @@ class RequestedChunkSpec extends AnyFunSuite {
     var isExhausted = false
     override def newHeapBuffer(bytes: Int, most: Int): ByteBuf = all.heapBuffer(bytes, most)
     override def newDirectBuffer(bytes: Int, most: Int): ByteBuf =
-      if (isExhausted) throw new OutOfMemoryError("direct memory") else all.directBuffer(bytes, most)
+      if (isExhausted) throw new OutOfMemoryError("direct memory")
+      else all.directBuffer(bytes, most)
     override def isDirectBufferPooled: Boolean = false
   }
 
@@ -69,7 +70,10 @@ class RequestedChunkSpec extends AnyFunSuite {
     channel.closeFuture.addListener((_: io.netty.util.concurrent.Future[Void]) => unconfirmed.end())
 
     def send(offset: Int): Unit =
-      answer.send(offset, 10)(arrived => ends :+= s"$offset $arrived", () => ends :+= s"$offset refused")
+      answer.send(offset, 10)(
+        arrived => ends :+= s"$offset $arrived",
+        () => ends :+= s"$offset refused"
+      )
   }
 
   test("a block is opened on the connection's event loop, and released when its part is sent") {
@@ -78,11 +82,16 @@ class RequestedChunkSpec extends AnyFunSuite {
     sending.send(10)
     assert(block.opened.isEmpty && sending.underway.get === 1)
     sending.channel.runPendingTasks()
-    assert(block.opened === Seq(110) && block.open === 0 && sending.underway.get === 0 && sending.ends.isEmpty)
+    assert(
+      block.opened === Seq(110) && block.open === 0 && sending.underway.get === 0 && sending.ends.isEmpty
+    )
   }
 
   for (cause <- Seq(new IOException("a bad sector"), new OutOfMemoryError("heap")))
-    test(s"a block that cannot be read is released, and the peer gets the reason and no later part: $cause") {
+    test(
+      "a block that cannot be read is released, and the peer gets the reason and no later part:" +
+        s" $cause"
+    ) {
       val block = new Block(Some(cause))
       val sending = new TestSend(block)
       Seq(0, 10, 20).foreach(sending.send)
@@ -94,7 +103,10 @@ class RequestedChunkSpec extends AnyFunSuite {
       assert(sending.channel.readOutbound[AnyRef]() === null && sending.channel.isOpen)
     }
 
-  test("a part that cannot be written releases its block, and ends the connection and everything that waits for it") {
+  test(
+    "a part that cannot be written releases its block, and ends the connection and everything" +
+      " that waits for it"
+  ) {
     val block = new Block
     val sending = new TestSend(block)
     sending.send(0)

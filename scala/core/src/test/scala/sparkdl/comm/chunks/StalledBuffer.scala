@@ -16,7 +16,8 @@ import org.apache.spark.network.util.AbstractFileRegion
  * @param half counted down when the server stalls
  * @param resume ends the stall when it is counted down
  */
-final class StalledBuffer(bytes: Array[Byte], half: CountDownLatch, resume: CountDownLatch) extends ManagedBuffer {
+final class StalledBuffer(bytes: Array[Byte], half: CountDownLatch, resume: CountDownLatch)
+    extends ManagedBuffer {
   override def size: Long = bytes.length.toLong
   override def nioByteBuffer(): ByteBuffer = ByteBuffer.wrap(bytes)
   override def createInputStream(): InputStream = new ByteArrayInputStream(bytes)
@@ -33,7 +34,8 @@ final class StalledBuffer(bytes: Array[Byte], half: CountDownLatch, resume: Coun
     override def transferTo(to: WritableByteChannel, position: Long): Long = {
       if (!left.hasRemaining) {
         half.countDown()
-        if (!resume.await(60, TimeUnit.SECONDS)) throw new IllegalStateException("a test left its server stalled")
+        if (!resume.await(60, TimeUnit.SECONDS))
+          throw new IllegalStateException("a test left its server stalled")
         left.limit(bytes.length)
       }
       to.write(left).toLong

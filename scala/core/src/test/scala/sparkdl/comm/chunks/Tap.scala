@@ -7,7 +7,10 @@ import java.net.{InetAddress, ServerSocket, Socket}
 
 import sparkdl.comm.transport.ChunkPeer
 
-/** Proxy between a client and an executor. It records their data, and can cut them off or emulate a replaced machine. */
+/**
+ * Proxy between a client and an executor. It records their data, and can cut them off or emulate a
+ * replaced machine.
+ */
 final class Tap(first: ChunkPeer) {
   @volatile private var to = first
   private val listening = new ServerSocket(0, 50, InetAddress.getByName("127.0.0.1"))
@@ -25,8 +28,8 @@ final class Tap(first: ChunkPeer) {
   def cut(): Unit = synchronized(sockets.foreach(_.close()))
 
   /**
-   * Emulate that the machine vanishes and `by` runs on another one with its address. That machine does not know the earlier
-   * connections, and closes them when it gets data over one.
+   * Emulate that the machine vanishes and `by` runs on another one with its address. That machine
+   * does not know the earlier connections, and closes them when it gets data over one.
    */
   def replace(by: ChunkPeer): Unit = to = by
 
@@ -48,9 +51,10 @@ final class Tap(first: ChunkPeer) {
 
   private def copy(from: Socket, to: Socket, isKnown: => Boolean): Unit = {
     val buffer = new Array[Byte](1 << 16)
-    Iterator.continually(from.getInputStream.read(buffer)).takeWhile(_ >= 0 && isKnown).foreach { count =>
-      synchronized(recorded.write(buffer, 0, count))
-      to.getOutputStream.write(buffer, 0, count)
+    Iterator.continually(from.getInputStream.read(buffer)).takeWhile(_ >= 0 && isKnown).foreach {
+      count =>
+        synchronized(recorded.write(buffer, 0, count))
+        to.getOutputStream.write(buffer, 0, count)
     }
     Seq(from, to).foreach(_.close())
   }

@@ -76,7 +76,9 @@ final class RecordingReceiver(partBytes: Int = Int.MaxValue, answering: Runnable
 
   private def send(answer: ChunkAnswer): Unit = {
     val offsets = Iterator.iterate(0L)(_ + partBytes).takeWhile(_ < answer.bytes).map(_.toInt)
-    offsets.foreach(offset => answer.send(offset, math.min(partBytes, answer.bytes - offset))(_ => (), () => ()))
+    offsets.foreach(offset =>
+      answer.send(offset, math.min(partBytes, answer.bytes - offset))(_ => (), () => ())
+    )
   }
 
   val messages = new LinkedBlockingQueue[Seq[Byte]]

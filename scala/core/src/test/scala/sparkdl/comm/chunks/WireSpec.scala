@@ -18,10 +18,13 @@ class WireSpec extends AnyFunSuite {
   // Golden: peers of another build understand exactly this. A change must raise Wire.Version.
   test("messages are encoded byte by byte as the golden ones") {
     assert(Wire.Version === 5)
-    assert(hex(Wire.hello(ChunkPeer("h1", 513, "e2"))) === "01" + "00000005" + "00000201" + "0002" + "6831" + "6532")
+    assert(hex(
+      Wire.hello(ChunkPeer("h1", 513, "e2"))
+    ) === "01" + "00000005" + "00000201" + "0002" + "6831" + "6532")
     val message = Array[Byte](1, 2, 3, -1)
     val batch = Wire.batch(Seq(MessagePart(513, message, 1, 2), MessagePart(-1, Array.empty, 0, 0)))
-    val (one, other) = ("0000000000000201" + "00000004" + "00000002" + "0203", "ffffffffffffffff" + "00000000" * 2)
+    val (one, other) =
+      ("0000000000000201" + "00000004" + "00000002" + "0203", "ffffffffffffffff" + "00000000" * 2)
     assert(hex(batch) === "02" + one + other)
     assert(hex(Wire.received(513, -2)) === "03" + "0000000000000201" + "fffffffffffffffe")
     val chunk = Chunk(1L << 61, "sparkdl_p_0_1_17", 65536, 262144)
@@ -37,15 +40,28 @@ class WireSpec extends AnyFunSuite {
     assert(Wire.decode(Wire.received(Long.MaxValue, -7)) === Wire.Received(Long.MaxValue, -7))
     val message = Array.tabulate[Byte](1000)(_.toByte)
     val parts =
-      Seq(MessagePart(7, message, 100, 900), MessagePart(8, Array.empty, 0, 0), MessagePart(9, message, 0, 1000))
+      Seq(
+        MessagePart(7, message, 100, 900),
+        MessagePart(8, Array.empty, 0, 0),
+        MessagePart(9, message, 0, 1000)
+      )
     Wire.decode(Wire.batch(parts)) match {
       case Wire.Batch(decoded) =>
-        assert(decoded.map(_.number) === Seq(7, 8, 9) && decoded.map(_.total) === Seq(1000, 0, 1000))
+        assert(decoded.map(_.number) === Seq(7, 8, 9) && decoded.map(_.total) === Seq(
+          1000,
+          0,
+          1000
+        ))
         val sent = parts.map(part => ByteBuffer.wrap(part.message, part.offset, part.length))
         assert(decoded.map(part => hex(part.bytes)) === sent.map(hex))
       case other => fail(s"$other")
     }
-    for (chunk <- Seq(Chunk(1L << 61, "sparkdl_p_0_1_17", 65536, 262144), Chunk(-3, "b", Long.MaxValue - 1, 1)))
+    for (
+      chunk <- Seq(
+        Chunk(1L << 61, "sparkdl_p_0_1_17", 65536, 262144),
+        Chunk(-3, "b", Long.MaxValue - 1, 1)
+      )
+    )
       assert(Wire.decode(Wire.ask(-7, chunk)) === Wire.Ask(-7, chunk))
     for (part <- Seq((1L, 1), (-7L, Int.MaxValue), (Long.MaxValue, 0)))
       assert(Wire.part(Wire.partId(part._1, part._2)) === Some(part))
@@ -79,14 +95,16 @@ class WireSpec extends AnyFunSuite {
       )
     for (message <- messages)
       withClue(message.take(20))(intercept[Wire.ProtocolException](Wire.decode(bytes(message))))
-    val requests = Seq("", "1/b/0", "1/b/0/0", "1/b/-1/1", "1/b/0/1/2", "x/b/0/1", "1//0/1", "1/../0/1") ++
-      Seq("1/b/0/2147483648", "1/b/9223372036854775807/1", "1/b/99999999999999999999/1") ++
-      Seq("9223372036854775808/b/0/1", " 1/b/0/1", "1/b/0/1\n")
+    val requests =
+      Seq("", "1/b/0", "1/b/0/0", "1/b/-1/1", "1/b/0/1/2", "x/b/0/1", "1//0/1", "1/../0/1") ++
+        Seq("1/b/0/2147483648", "1/b/9223372036854775807/1", "1/b/99999999999999999999/1") ++
+        Seq("9223372036854775808/b/0/1", " 1/b/0/1", "1/b/0/1\n")
     requests.foreach { request =>
       val asked = ByteBuffer.wrap((("\u0004" + "\u0000" * 8) + request).getBytes("UTF-8"))
       withClue(request)(intercept[Wire.ProtocolException](Wire.decode(asked)))
     }
-    val ids = Seq("", "1", "1/", "/1", "1/-1", "1/2147483648", "9223372036854775808/1", "1/1/1", " 1/1")
+    val ids =
+      Seq("", "1", "1/", "/1", "1/-1", "1/2147483648", "9223372036854775808/1", "1/1/1", " 1/1")
     ids.foreach(id => withClue(id)(assert(Wire.part(id) === None)))
   }
 }

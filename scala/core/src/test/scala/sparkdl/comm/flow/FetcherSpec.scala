@@ -44,7 +44,8 @@ class FetcherSpec extends AnyFunSuite {
     from => rest.put(from)
   }
 
-  private def block(bytes: Long): RemoteBlock = RemoteBlock(ChunkPeer("there", 1, "1"), 7, "block", bytes)
+  private def block(bytes: Long): RemoteBlock =
+    RemoteBlock(ChunkPeer("there", 1, "1"), 7, "block", bytes)
 
   test("a block is requested at once, and complete when it has arrived") {
     val network = new RecordingChunks
@@ -53,7 +54,8 @@ class FetcherSpec extends AnyFunSuite {
     val now = TimeUnit.SECONDS.toNanos(3)
     val fetch = fetches.fetch(block(10), patienceNanos = 5, into)
     assert(
-      network.requests.map(_.chunk) === Seq(Chunk(7, "block", 0, 10)) && network.requests.head.deadline === now + 5
+      network.requests.map(_.chunk) === Seq(Chunk(7, "block", 0, 10)) && network.requests.head
+        .deadline === now + 5
     )
     assert(fetch.askedNanos === now && !fetch.done.isDone && fetches.pending === 1)
     network.requests.head.arrive(Array.tabulate(10)(_.toByte))
@@ -67,7 +69,9 @@ class FetcherSpec extends AnyFunSuite {
     val bytes = (5L << 30) + 1
     val fetch = fetches.fetch(block(bytes), 1, (_, _) => _ => ())
     val chunks = network.requests.map(_.chunk)
-    assert(chunks.map(_.offset) === chunks.scanLeft(0L)(_ + _.length).init && chunks.map(_.length.toLong).sum === bytes)
+    assert(chunks.map(_.offset) === chunks.scanLeft(0L)(_ + _.length).init && chunks.map(
+      _.length.toLong
+    ).sum === bytes)
     network.requests.tail.foreach(_.arrive(Array.empty))
     assert(!fetch.done.isDone && fetches.pending === 1)
     network.requests.head.arrive(Array.empty)
@@ -82,7 +86,9 @@ class FetcherSpec extends AnyFunSuite {
     unwanted.cancel()
     unwanted.cancel() // a second call does nothing
     assert(intercept[ExecutionException](bad.done.get()).getCause.getMessage === "not here")
-    assert(intercept[ExecutionException](unwanted.done.get()).getCause.isInstanceOf[ChunkFailure.Cancelled])
+    assert(intercept[ExecutionException](unwanted.done.get()).getCause.isInstanceOf[
+      ChunkFailure.Cancelled
+    ])
     assert(fetches.pending === 0)
   }
 }

@@ -17,7 +17,10 @@ class QueueingDelaySpec extends AnyFunSuite {
         val peerTime = 10L * number * Milli
         val delayNanos = if (number % 10 == 1) 0 else (random.nextInt(80) * Milli).toLong
         val found =
-          queueingDelay.record(origin + peerTime + (peerTime * drift).toLong, peerTime + 3 * Milli + delayNanos)
+          queueingDelay.record(
+            origin + peerTime + (peerTime * drift).toLong,
+            peerTime + 3 * Milli + delayNanos
+          )
         withClue(s"$origin, $drift, $number: ")(assert(math.abs(found - delayNanos) <= 2.1 * Milli))
       }
     }
@@ -26,9 +29,13 @@ class QueueingDelaySpec extends AnyFunSuite {
   for (back <- Seq(1000L, 100000000L))
     test(s"a clock that is set back by $back ms, as after a reboot, adds no delay") {
       val queueingDelay = new QueueingDelay
-      val before = (1 to 20).map(number => queueingDelay.record((back + 10 * number) * Milli, 10 * number * Milli))
+      val before = (1 to 20).map(number =>
+        queueingDelay.record((back + 10 * number) * Milli, 10 * number * Milli)
+      )
       val after =
-        (21 to 3000).map(number => queueingDelay.record(10 * number * Milli, (10 * number + number % 3) * Milli))
+        (21 to 3000).map(number =>
+          queueingDelay.record(10 * number * Milli, (10 * number + number % 3) * Milli)
+        )
       assert(before.forall(_ == 0) && after.forall(_ <= 2 * Milli))
     }
 
@@ -43,7 +50,9 @@ class QueueingDelaySpec extends AnyFunSuite {
     val queueingDelay = new QueueingDelay
     assert(queueingDelay.record(0, 5 * Milli) === 0)
     assert(queueingDelay.record(Milli, 26 * Milli) === 20 * Milli)
-    (0 to 1000).foreach(number => queueingDelay.record((number * 25 + 1) * Milli, (number * 25 + 26) * Milli))
+    (0 to 1000).foreach(number =>
+      queueingDelay.record((number * 25 + 1) * Milli, (number * 25 + 26) * Milli)
+    )
     assert(queueingDelay.record(30000 * Milli, 30026 * Milli) === Milli)
   }
 }

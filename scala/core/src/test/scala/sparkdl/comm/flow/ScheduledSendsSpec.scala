@@ -71,8 +71,11 @@ class ScheduledSendsSpec extends AnyFunSuite {
     assert(Iterator.continually(network.end(arrived = true)).take(4).toSeq === Seq(1, 2, 1, 1))
     assert(network.sent.isEmpty && sending.pending === 0)
     val (long, short) = network.parts.partition(_.message.length > (50 << 10))
-    assert(long.map(_.number).distinct.size === 1 && !short.map(_.number).contains(long.head.number))
-    assert(long.map(_.offset) === long.scanLeft(0)(_ + _.length).init && long.map(_.length).sum === (100 << 10))
+    assert(
+      long.map(_.number).distinct.size === 1 && !short.map(_.number).contains(long.head.number)
+    )
+    assert(long.map(_.offset) === long.scanLeft(0)(_ + _.length).init && long.map(_.length)
+      .sum === (100 << 10))
   }
 
   test("equally urgent messages go to peers by turn, and keep their order otherwise") {
@@ -103,7 +106,10 @@ class ScheduledSendsSpec extends AnyFunSuite {
     val network = new RecordingMessages
     val sending = messages(network, window = 20 << 10)
     network.failures =
-      Map(1 -> new OutOfMemoryError("no memory for a thread"), 4 -> new IllegalStateException("broken"))
+      Map(
+        1 -> new OutOfMemoryError("no memory for a thread"),
+        4 -> new IllegalStateException("broken")
+      )
     sending.send(one, message(1), Urgency(0, 0), 0)
     assert(network.lost === Seq(one) && network.numbers.isEmpty && sending.pending === 0)
     Seq(2, 3).foreach(number => sending.send(other, message(number), Urgency(0, 0), 0))
@@ -115,16 +121,23 @@ class ScheduledSendsSpec extends AnyFunSuite {
   }
 
   /** Chunk that was requested over `connection` for `to`. */
-  private final class TestAnswer(override val to: ChunkPeer, override val connection: String) extends ChunkAnswer {
+  private final class TestAnswer(override val to: ChunkPeer, override val connection: String)
+      extends ChunkAnswer {
     override val chunk: Chunk = Chunk(1, "block", 0, 10 << 10)
     var ends = Vector.empty[Option[Long] => Unit]
-    override def send(offset: Int, length: Int)(done: Option[Long] => Unit, refused: () => Unit): Unit = ends :+= done
+    override def send(offset: Int, length: Int)(
+        done: Option[Long] => Unit,
+        refused: () => Unit
+    ): Unit = ends :+= done
   }
 
-  test("a connection that ends drops only its own requests, also if its peer gave another address") {
+  test(
+    "a connection that ends drops only its own requests, also if its peer gave another address"
+  ) {
     val network = new RecordingMessages
     val sending = messages(network, window = 20 << 10)
-    val Seq(lying, waiting, true1, true2) = Seq("lying", "lying", "true", "true").map(new TestAnswer(one, _))
+    val Seq(lying, waiting, true1, true2) =
+      Seq("lying", "lying", "true", "true").map(new TestAnswer(one, _))
     sending.answer(lying, Urgency(0, 1), 0)
     sending.answer(true1, Urgency(0, 2), 0)
     sending.answer(waiting, Urgency(0, 3), 0)
@@ -134,7 +147,10 @@ class ScheduledSendsSpec extends AnyFunSuite {
     assert(waiting.ends.isEmpty && network.numbers === Seq(1) && sending.pending === 3)
     true1.ends.head(Some(0))
     assert(true2.ends.size === 1)
-    assert(network.end(arrived = false) === 1 && sending.pending === 1, "the chunk is sent over another connection")
+    assert(
+      network.end(arrived = false) === 1 && sending.pending === 1,
+      "the chunk is sent over another connection"
+    )
     true2.ends.head(Some(0))
     assert(sending.pending === 0)
   }
@@ -144,7 +160,10 @@ class ScheduledSendsSpec extends AnyFunSuite {
     override val chunk: Chunk = Chunk(1, "block", 0, 30 << 10)
     override def connection: AnyRef = this
     var sent = Vector.empty[(Int, Int)]
-    override def send(offset: Int, length: Int)(done: Option[Long] => Unit, refused: () => Unit): Unit =
+    override def send(
+        offset: Int,
+        length: Int
+    )(done: Option[Long] => Unit, refused: () => Unit): Unit =
       if (offset + length < bytes) {
         sent :+= ((offset, length))
         done(Some(0))
@@ -159,7 +178,8 @@ class ScheduledSendsSpec extends AnyFunSuite {
     sending.answer(answer, Urgency(0, 2), 0)
     sending.send(one, message(3), Urgency(0, 3), 0)
     assert(answer.sent.isEmpty && network.end(arrived = true) === 1)
-    assert(answer.sent.map(_._1) === answer.sent.scanLeft(0)(_ + _._2).init && answer.sent.map(_._2).sum < answer.bytes)
+    assert(answer.sent.map(_._1) === answer.sent.scanLeft(0)(_ + _._2).init && answer.sent.map(_._2)
+      .sum < answer.bytes)
     assert(network.end(arrived = true) === 3 && sending.pending === 0)
   }
 

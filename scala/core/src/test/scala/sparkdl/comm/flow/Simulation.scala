@@ -7,7 +7,9 @@ import scala.collection.mutable
 /** Simulation in virtual time, which runs events in order. Times are nanoseconds. */
 final class Simulation {
   private val events =
-    mutable.PriorityQueue.empty[(Long, Long, () => Unit)](Ordering.by(event => (-event._1, -event._2)))
+    mutable.PriorityQueue.empty[(Long, Long, () => Unit)](Ordering.by(event =>
+      (-event._1, -event._2)
+    ))
   private var count = 0L
   private var time = 0L
 

@@ -5,8 +5,8 @@ package sparkdl.comm.flow
 import scala.collection.mutable
 
 /**
- * Executors with cables to a switch, which forwards packets in the order of arrival. Confirmations queue with all other
- * packets.
+ * Executors with cables to a switch, which forwards packets in the order of arrival. Confirmations
+ * queue with all other packets.
  *
  * @param rate bytes per second of every cable
  */
@@ -14,7 +14,8 @@ final class Star(val rate: Double, roundTrip: Long, executors: Int) {
   import Star._
 
   val simulation = new Simulation
-  val uplinks: IndexedSeq[Link] = IndexedSeq.fill(executors)(new Link(simulation, rate, roundTrip / 2))
+  val uplinks: IndexedSeq[Link] =
+    IndexedSeq.fill(executors)(new Link(simulation, rate, roundTrip / 2))
   val downlinks: IndexedSeq[Link] = IndexedSeq.fill(executors)(new Link(simulation, rate, 0))
   private val schedulers = IndexedSeq.fill(executors)(new TransferScheduler)
   private val completions = mutable.Map.empty[SendRequest, () => Unit]
@@ -24,7 +25,12 @@ final class Star(val rate: Double, roundTrip: Long, executors: Int) {
 
   def inFlight: Long = schedulers.map(_.inFlight).sum
 
-  def send(from: Int, to: Int, bytes: Int, urgency: Urgency = Urgency(0, 0))(onArrival: => Unit): Unit = {
+  def send(
+      from: Int,
+      to: Int,
+      bytes: Int,
+      urgency: Urgency = Urgency(0, 0)
+  )(onArrival: => Unit): Unit = {
     val turn = Math.floorMod(to - from, executors)
     val block = new SendRequest("block", to.toString, bytes.toLong, urgency, turn)
     completions(block) = () => onArrival

@@ -11,7 +11,13 @@ import org.scalatest.funsuite.AnyFunSuite
 class TransferSchedulerSpec extends AnyFunSuite {
   private val Mebi = 1L << 20
 
-  private def block(sender: String, bytes: Long, kind: Int = 0, order: Int = 0, turn: Int = 0): SendRequest =
+  private def block(
+      sender: String,
+      bytes: Long,
+      kind: Int = 0,
+      order: Int = 0,
+      turn: Int = 0
+  ): SendRequest =
     new SendRequest("block", sender, bytes, Urgency(kind, order), turn)
 
   private final class DrawnWindow(random: Random, most: Long) extends Window {
@@ -19,7 +25,12 @@ class TransferSchedulerSpec extends AnyFunSuite {
     private def draw(): Long = 1 + (random.nextDouble() * random.nextDouble() * most).toLong
     override def bytes: Long = now
     override def markLimited(): Unit = ()
-    override def recordArrival(flight: Flight, floorBytes: Long, at: Long, delayNanos: Long): Unit = {
+    override def recordArrival(
+        flight: Flight,
+        floorBytes: Long,
+        at: Long,
+        delayNanos: Long
+    ): Unit = {
       forget(flight)
       now = draw()
     }
@@ -32,12 +43,16 @@ class TransferSchedulerSpec extends AnyFunSuite {
 
     private def covered: Seq[(Long, Int)] = (inFlight ++ arrived).map(r => (r.offset, r.bytes))
     def unrequestedBytes: Long = block.bytes - covered.map(_._2.toLong).sum
-    def size(chunk: Int): Int = if (unrequestedBytes < chunk + chunk / 2) unrequestedBytes.toInt else chunk
+    def size(chunk: Int): Int =
+      if (unrequestedBytes < chunk + chunk / 2) unrequestedBytes.toInt else chunk
 
     def ask(request: ChunkRequest): Unit = {
       assert(request.offset >= 0 && request.offset + request.bytes <= block.bytes)
       covered.foreach { case (offset, bytes) =>
-        assert(offset + bytes <= request.offset || request.offset + request.bytes <= offset, "asked twice")
+        assert(
+          offset + bytes <= request.offset || request.offset + request.bytes <= offset,
+          "asked twice"
+        )
       }
       inFlight :+= request
     }
@@ -45,7 +60,8 @@ class TransferSchedulerSpec extends AnyFunSuite {
 
   /** Driver of a scheduler that checks its requests. */
   private final class CheckedScheduler(random: Random, senders: IndexedSeq[String]) {
-    private val windows = mutable.ArrayBuffer.empty[DrawnWindow] // the first one is common to all peers
+    // the first one is common to all peers
+    private val windows = mutable.ArrayBuffer.empty[DrawnWindow]
     private val scheduler = new TransferScheduler(() => {
       windows += new DrawnWindow(random, if (windows.isEmpty) 4 * Mebi else 2 * Mebi)
       windows.last
@@ -58,7 +74,8 @@ class TransferSchedulerSpec extends AnyFunSuite {
 
     def inFlight: IndexedSeq[ChunkRequest] = known.values.flatMap(_.inFlight).toIndexedSeq
     def isEmpty: Boolean = known.isEmpty
-    private def inFlightBytes(sender: String): Long = inFlight.filter(_.block.peer == sender).map(_.bytes.toLong).sum
+    private def inFlightBytes(sender: String): Long =
+      inFlight.filter(_.block.peer == sender).map(_.bytes.toLong).sum
     private def inFlightBytes: Long = inFlight.map(_.bytes.toLong).sum
 
     def add(): Unit = {
@@ -93,9 +110,13 @@ class TransferSchedulerSpec extends AnyFunSuite {
 
     def ask(): Unit = {
       now += random.nextInt(1000000)
-      known.keys.map(scheduler.chunkBytes).foreach(chunk => assert(chunk >= (16 << 10) && chunk <= (64 << 10)))
+      known.keys.map(scheduler.chunkBytes).foreach(chunk =>
+        assert(chunk >= (16 << 10) && chunk <= (64 << 10))
+      )
       scheduler.next(now).foreach { request =>
-        if (requestCount % TransferScheduler.FairnessInterval != TransferScheduler.FairnessInterval - 1)
+        if (
+          requestCount % TransferScheduler.FairnessInterval != TransferScheduler.FairnessInterval - 1
+        )
           assertFirst(request.block)
         requestCount += 1
         assertFits(windowOf(request.block.peer), inFlightBytes(request.block.peer), request.bytes)
@@ -104,7 +125,10 @@ class TransferSchedulerSpec extends AnyFunSuite {
       }
       assert(scheduler.inFlight === inFlightBytes)
       val largest = known.values.map(size).foldLeft(0)(_ max _)
-      assert(possible.isEmpty || inFlightBytes > 0 && inFlightBytes + largest > windows.head.bytes, "idle")
+      assert(
+        possible.isEmpty || inFlightBytes > 0 && inFlightBytes + largest > windows.head.bytes,
+        "idle"
+      )
     }
 
     private def size(known: BlockProgress): Int = known.size(scheduler.chunkBytes(known.block))
@@ -113,7 +137,8 @@ class TransferSchedulerSpec extends AnyFunSuite {
       assert(before == 0 || before + bytes <= window.bytes, "the bound")
 
     /**
-     * Return the first block of each peer that has room. It holds back the peer's other blocks, also small ones.
+     * Return the first block of each peer that has room. It holds back the peer's other blocks,
+     * also small ones.
      */
     private def possible: Seq[BlockProgress] = {
       def rank(block: SendRequest) = (block.urgency.phase, block.urgency.order, block.turn)
@@ -126,7 +151,8 @@ class TransferSchedulerSpec extends AnyFunSuite {
     }
 
     private def assertFirst(chosen: SendRequest): Unit = {
-      def rank(block: SendRequest) = (block.urgency.phase, block.urgency.order, inFlightBytes(block.peer), block.turn)
+      def rank(block: SendRequest) =
+        (block.urgency.phase, block.urgency.order, inFlightBytes(block.peer), block.turn)
       assert(possible.map(known => rank(known.block)).min === rank(chosen), "urgency")
     }
 
@@ -134,11 +160,14 @@ class TransferSchedulerSpec extends AnyFunSuite {
       if (from.isEmpty) None else Some(from(random.nextInt(from.size)))
   }
 
-  test("the window and priorities are kept, every byte is requested once, and no room is left unused") {
+  test(
+    "the window and priorities are kept, every byte is requested once, and no room is left unused"
+  ) {
     (1 to 300).foreach { seed =>
       withClue(s"seed $seed: ") {
         val random = new Random(seed)
-        val checked = new CheckedScheduler(random, (0 to random.nextInt(5)).map(number => s"executor$number"))
+        val checked =
+          new CheckedScheduler(random, (0 to random.nextInt(5)).map(number => s"executor$number"))
         (1 to 150).foreach { _ =>
           random.nextInt(9) match {
             case 0 | 1 | 2 => checked.add()
@@ -185,7 +214,9 @@ class TransferSchedulerSpec extends AnyFunSuite {
     val scheduler = oneByOne
     scheduler.add(block("one", 16 * Mebi))
     assert(scheduler.next(0).map(_.bytes) === Seq(64 << 10))
-    assert(Seq(16 << 10, 600 << 10).map(bytes => scheduler.chunkBytes(block("one", bytes.toLong))) === Seq(
+    assert(Seq(16 << 10, 600 << 10).map(bytes =>
+      scheduler.chunkBytes(block("one", bytes.toLong))
+    ) === Seq(
       32 << 10,
       32 << 10
     ))
@@ -282,7 +313,11 @@ class TransferSchedulerSpec extends AnyFunSuite {
     val scheduler = new TransferScheduler
     val wanted = block("one", 1)
     scheduler.add(wanted)
-    assert(intercept[IllegalArgumentException](scheduler.add(wanted)).getMessage.contains("was added already"))
-    assert(intercept[IllegalArgumentException](block("one", 0)).getMessage.contains("has 0 bytes: it needs at least 1"))
+    assert(intercept[IllegalArgumentException](scheduler.add(wanted)).getMessage.contains(
+      "was added already"
+    ))
+    assert(intercept[IllegalArgumentException](block("one", 0)).getMessage.contains(
+      "has 0 bytes: it needs at least 1"
+    ))
   }
 }

@@ -74,9 +74,12 @@ class UplinkSpec extends AnyFunSuite {
     val window = new UplinkWindow
     val message = 1600
     var now = 0L
-    window.recordArrival(window.send(message, now), 0, now + Milli, 0) // shows the latency of the path
+    // shows the latency of the path
+    window.recordArrival(window.send(message, now), 0, now + Milli, 0)
     for (_ <- 1 to 100) {
-      val flights = Iterator.continually(window.send(message, now)).takeWhile(_ => window.hasRoom(message, now)).toList
+      val flights = Iterator.continually(window.send(message, now)).takeWhile(_ =>
+        window.hasRoom(message, now)
+      ).toList
       window.markLimited()
       flights.foreach { flight =>
         now += 4 * Milli
@@ -87,7 +90,10 @@ class UplinkSpec extends AnyFunSuite {
   }
 
   test("a link is used when its rate changes") {
-    for (peers <- Seq(1, 4); roundTrip <- Seq(200000L, 20 * Milli); rates <- Seq((200, 20), (20, 200), (1000, 50))) {
+    for (
+      peers <- Seq(1, 4); roundTrip <- Seq(200000L, 20 * Milli);
+      rates <- Seq((200, 20), (20, 200), (1000, 50))
+    ) {
       val (before, after) = (rates._1 * 1e6 / 8, rates._2 * 1e6 / 8)
       val star = new Star(math.max(before, after), roundTrip, peers + 1)
       star.uplinks(0).rate = before
@@ -145,7 +151,8 @@ class UplinkSpec extends AnyFunSuite {
       val executors = 2 + random.nextInt(6)
       val rate = Seq(10, 100, 1000)(random.nextInt(3)) * 1e6 / 8
       val star = new Star(rate, 100000L + random.nextInt(200) * Milli / 10, executors)
-      for (link <- star.uplinks ++ star.downlinks if random.nextInt(4) == 0) link.rate = rate / (1 + random.nextInt(50))
+      for (link <- star.uplinks ++ star.downlinks if random.nextInt(4) == 0)
+        link.rate = rate / (1 + random.nextInt(50))
       var arrivedCount = 0
       for (_ <- 1 to 40) {
         val Seq(from, to) = random.shuffle((0 until executors).toList).take(2)

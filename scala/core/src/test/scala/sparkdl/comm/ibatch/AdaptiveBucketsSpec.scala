@@ -14,7 +14,13 @@ class AdaptiveBucketsSpec extends AnyFunSuite {
   private val mapper = new ObjectMapper
   private val clock = new ManualClock
   private val traffic =
-    Traffic(world = 2, pull = IndexedSeq(64, 20), push = IndexedSeq(64, 20), noticeBytes = 0, pullsAhead = true)
+    Traffic(
+      world = 2,
+      pull = IndexedSeq(64, 20),
+      push = IndexedSeq(64, 20),
+      noticeBytes = 0,
+      pullsAhead = true
+    )
   private val whole = IndexedSeq(Batch(1, 2))
   private val layerwise = IndexedSeq(Batch(1, 1), Batch(2, 2))
 
@@ -30,7 +36,11 @@ class AdaptiveBucketsSpec extends AnyFunSuite {
       drift: Double = 0.25,
       traffic: Traffic = traffic
   ): AdaptiveBuckets =
-    new AdaptiveBuckets(BatchingSettings(batching, push, profileIterations = 5, drift), traffic, clock)
+    new AdaptiveBuckets(
+      BatchingSettings(batching, push, profileIterations = 5, drift),
+      traffic,
+      clock
+    )
 
   private def report(buckets: AdaptiveBuckets): JsonNode = {
     val reply = mapper.createObjectNode()
@@ -48,7 +58,9 @@ class AdaptiveBucketsSpec extends AnyFunSuite {
   private def tried(buckets: AdaptiveBuckets): Seq[(String, Double)] = {
     val found = Set("pull", "push").map(direction => report(buckets).get(direction).path("tried"))
     assert(found.size === 1)
-    found.head.fieldNames.asScala.toSeq.map(policy => policy -> found.head.get(policy).get("seconds").asDouble)
+    found.head.fieldNames.asScala.toSeq.map(policy =>
+      policy -> found.head.get(policy).get("seconds").asDouble
+    )
   }
 
   test("policies that need no profile measure nothing") {
@@ -56,8 +68,10 @@ class AdaptiveBucketsSpec extends AnyFunSuite {
     assert(!blind.needsProfiles && blind.nextReportStep.isEmpty)
     assert((blind.pulls, blind.pushes) === ((layerwise, layerwise.reverse)))
     assert(outcomes(blind) === Set("used"))
-    assert(report(blind).get("pull").toString ===
-      """{"policy":"layerwise","kept":"layerwise","batches":[[1,1],[2,2]],"asked":"layerwise","outcome":"used"}""")
+    assert(
+      report(blind).get("pull").toString ===
+        """{"policy":"layerwise","kept":"layerwise","batches":[[1,1],[2,2]],"asked":"layerwise","outcome":"used"}"""
+    )
     assert(kept(blind) === Seq("layerwise", "fixed:10"))
     assert(
       adaptive("ibatch", traffic = traffic.copy(world = 1)).nextReportStep.isEmpty,
@@ -77,9 +91,13 @@ class AdaptiveBucketsSpec extends AnyFunSuite {
         | "profile": {"startup": 0.001, "transfer": [6.4e-8, 2e-8], "compute": [0.5, 0.25], "bytes": [64, 20],
         | "notice_bytes": 20}, "asked": "ibatch", "outcome": "used"}""".stripMargin
     )
-    assert(report(buckets).get("pull").toString === expected.toString, "each of two ranks has half of each layer")
+    assert(
+      report(buckets).get("pull").toString === expected.toString,
+      "each of two ranks has half of each layer"
+    )
     assert(report(buckets).get("push").get("batches").toString === "[[1,2]]")
-    def slower(startup: Double) = Seq(RankReport(Some(direction.copy(startup = startup)), None, None))
+    def slower(startup: Double) =
+      Seq(RankReport(Some(direction.copy(startup = startup)), None, None))
     assert(buckets.replan(slower(0.0012)) === None)
     assert(buckets.replan(slower(0.0013)) === Some((layerwise, whole)))
     assert(buckets.nextReportStep === Some(206))
@@ -91,7 +109,10 @@ class AdaptiveBucketsSpec extends AnyFunSuite {
     buckets.replan(Seq(RankReport(Some(measured), Some(measured), None)))
     Seq("pull", "push").foreach { direction =>
       val reported = report(buckets).get(direction)
-      val request = reported.get("profile").deepCopy[ObjectNode]().put("direction", direction).put("policy", "optimal")
+      val request = reported.get("profile").deepCopy[ObjectNode]().put("direction", direction).put(
+        "policy",
+        "optimal"
+      )
       val reply = mapper.createObjectNode()
       PlanRequest.answer(request, reply, clock)
       Seq("predicted_seconds", "optimal_ratio", "batches").foreach(field =>
@@ -117,7 +138,11 @@ class AdaptiveBucketsSpec extends AnyFunSuite {
     assert(pull.get("policy").asText === "paper" && pull.get("profile").get("in_turn").asBoolean)
     assert(push.get("policy").asText === "whole" && !push.get("profile").has("in_turn"))
     val settings = BatchingSettings("paper", "ibatch", 5, 0.25)
-    assert((settings.pull, settings.push, settings.isSequential) === ((Policy.Paper, Policy.IBatch, true)))
+    assert((settings.pull, settings.push, settings.isSequential) === ((
+      Policy.Paper,
+      Policy.IBatch,
+      true
+    )))
   }
 
   test("the paper's layerwise policy requests one layer at a time") {
@@ -135,7 +160,12 @@ class AdaptiveBucketsSpec extends AnyFunSuite {
       buckets.replan(Seq(RankReport(Some(measured), Some(measured), Some(seconds)))).map(_._1.size)
     assert(after(9.0).exists(_ < 16))
     assert(Seq(5.0, 4.0, 3.0).map(after) === Seq(Some(72), Some(25), None))
-    assert(tried(buckets) === Seq("whole" -> 9.0, "ibatch" -> 5.0, "layerwise" -> 4.0, "parts:24" -> 3.0))
+    assert(tried(buckets) === Seq(
+      "whole" -> 9.0,
+      "ibatch" -> 5.0,
+      "layerwise" -> 4.0,
+      "parts:24" -> 3.0
+    ))
     assert(outcomes(buckets) === Set("tried, and rejected: parts:24 was faster"))
     assert(kept(buckets) === Seq("parts:24", "parts:24"))
     val sizes = buckets.pulls.map(batch => batch.last - batch.first + 1)
@@ -145,8 +175,9 @@ class AdaptiveBucketsSpec extends AnyFunSuite {
 
   test("directions overlap if neither has one batch for all layers") {
     assert(BatchingSettings("ibatch", "", 5, 0.25).canOverlap)
-    Seq(("whole", "ibatch"), ("ibatch", "whole"), ("paper", ""), ("paper-layerwise", "")).foreach { case (pull, push) =>
-      assert(!BatchingSettings(pull, push, 5, 0.25).canOverlap)
+    Seq(("whole", "ibatch"), ("ibatch", "whole"), ("paper", ""), ("paper-layerwise", "")).foreach {
+      case (pull, push) =>
+        assert(!BatchingSettings(pull, push, 5, 0.25).canOverlap)
     }
   }
 
@@ -184,7 +215,10 @@ class AdaptiveBucketsSpec extends AnyFunSuite {
     assert(replanned(buckets, 3.0, 1.0, 0.9).last === None, "the best policy is in use")
     assert(buckets.pushes === layerwise.reverse)
     assert(outcomes(buckets) === Set("tried, and rejected: layerwise was faster"))
-    assert(Seq("policy", "asked").map(report(buckets).get("pull").get(_).asText) === Seq("layerwise", "ibatch"))
+    assert(Seq("policy", "asked").map(report(buckets).get("pull").get(_).asText) === Seq(
+      "layerwise",
+      "ibatch"
+    ))
     assert(kept(buckets) === Seq("layerwise", "layerwise"))
     val other = adaptive("ibatch")
     assert(replanned(other, 0.8, 1.0, 0.9).last === Some((whole, whole)))
@@ -198,9 +232,15 @@ class AdaptiveBucketsSpec extends AnyFunSuite {
     replanned(buckets, 1.0, 0.9)
     val found = report(buckets).get("push").get("tried")
     val plan = found.get("ibatch")
-    assert((plan.get("seconds").asDouble, plan.get("predicted_seconds").asDouble) === ((1.0, promised)))
+    assert((plan.get("seconds").asDouble, plan.get("predicted_seconds").asDouble) === ((
+      1.0,
+      promised
+    )))
     assert((plan.get("pulls").asInt, plan.get("pushes").asInt) === ((2, 1)))
-    assert(found.get("whole").get("predicted_seconds").asDouble > promised, "that is why it was planned")
+    assert(
+      found.get("whole").get("predicted_seconds").asDouble > promised,
+      "that is why it was planned"
+    )
     assert(found.get("layerwise").get("predicted_seconds").asDouble ===
       report(buckets).get("pull").get("iteration_seconds").asDouble)
   }
@@ -222,12 +262,15 @@ class AdaptiveBucketsSpec extends AnyFunSuite {
       outcomes(buckets).head
     }
     val set = "spark.sparkdl.comm.ps.profileIterations=5"
-    assert(why(adaptive("ibatch")) === s"not planned: the run ended before 6 iterations were done ($set)")
+    assert(
+      why(adaptive("ibatch")) === s"not planned: the run ended before 6 iterations were done ($set)"
+    )
     assert(why(adaptive("ibatch", traffic = traffic.copy(world = 1))) ===
       "not planned: there is one rank, which transfers nothing")
     val unmeasured = adaptive("ibatch")
     unmeasured.replan(Seq(RankReport(None, None, Some(1.0))))
-    assert(why(unmeasured).startsWith("not planned: no rank measured its layers") && why(unmeasured).contains("GPU"))
+    assert(why(unmeasured).startsWith("not planned: no rank measured its layers") && why(unmeasured)
+      .contains("GPU"))
     val stopped = adaptive("ibatch")
     replanned(stopped, 3.0, 1.0)
     assert(outcomes(stopped) === Set("used: on trial when the run ended, layerwise in use"))
@@ -237,7 +280,10 @@ class AdaptiveBucketsSpec extends AnyFunSuite {
     val buckets = adaptive("ibatch")
     replanned(buckets, 3.0, 1.0, 0.9) // layerwise stays
     def slower(startup: Double) =
-      buckets.replan(Seq(both.copy(pull = Some(direction.copy(startup = startup)), seconds = Some(2.0))))
+      buckets.replan(Seq(both.copy(
+        pull = Some(direction.copy(startup = startup)),
+        seconds = Some(2.0)
+      )))
     assert(slower(0.002) === Some((layerwise, whole)))
     assert(slower(0.009) === None, "layerwise was measured before, so only the plan is tried")
     assert(tried(buckets) === Seq("layerwise" -> 2.0, "ibatch" -> 2.0))

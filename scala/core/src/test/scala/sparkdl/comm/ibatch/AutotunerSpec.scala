@@ -9,7 +9,8 @@ import org.scalatest.funsuite.AnyFunSuite
 class AutotunerSpec extends AnyFunSuite {
   import Policy.{IBatch, Layerwise, Parts, Whole}
 
-  private val batches = Map[Policy, Int](Whole -> 2, Parts(24) -> 48, IBatch -> 60, Layerwise -> 200)
+  private val batches =
+    Map[Policy, Int](Whole -> 2, Parts(24) -> 48, IBatch -> 60, Layerwise -> 200)
 
   private def measured(policy: Policy, seconds: Double) =
     Autotuner.Measured(seconds, predictedSeconds = seconds / 2, batches(policy), pushes = 0)
@@ -21,7 +22,8 @@ class AutotunerSpec extends AnyFunSuite {
     autotuner.current
   }
 
-  private def autotuner = new Autotuner(IBatch, Seq(Layerwise), ListMap(Whole -> measured(Whole, 3.0)))
+  private def autotuner =
+    new Autotuner(IBatch, Seq(Layerwise), ListMap(Whole -> measured(Whole, 3.0)))
 
   test("the plan comes first, then the others in turn, then the fastest") {
     val tuner = autotuner

@@ -17,7 +17,14 @@ class MeasurementsSpec extends AnyFunSuite {
       profile(2, 4, 2, 9).copy(update = 7),
       profile(9, 1, 3, 1).copy(gap = Some(0.25), sum = 1)
     )
-    assert(agree(found) === Some(DirectionProfile(IndexedSeq(2, 9), 9, 5, Some(0.5), sum = 3, update = 7)))
+    assert(agree(found) === Some(DirectionProfile(
+      IndexedSeq(2, 9),
+      9,
+      5,
+      Some(0.5),
+      sum = 3,
+      update = 7
+    )))
     assert(agree(found.tail.take(1)).flatMap(_.gap) === None)
     assert(agree(Nil) === None)
   }

@@ -27,8 +27,10 @@ class PlanMainSpec extends AnyFunSuite {
 
   test("every line is answered with a line; pushes are in reverse order, mirrored in time") {
     val Seq(pull, push) = answers(request("pull"), request("push"))
-    assert(pull.toString === """{"predicted_seconds":12.0,"optimal_ratio":1.0,"batches":[[1,1],[2,2]],""" +
-      """"schedule":[[0.0,3.0,3.0,7.0],[3.0,7.0,7.0,12.0]]}""")
+    assert(
+      pull.toString === """{"predicted_seconds":12.0,"optimal_ratio":1.0,"batches":[[1,1],[2,2]],""" +
+        """"schedule":[[0.0,3.0,3.0,7.0],[3.0,7.0,7.0,12.0]]}"""
+    )
     assert(push.path("batches").toString === "[[2,2],[1,1]]")
     assert(push.path("schedule").toString === "[[5.0,9.0,0.0,5.0],[9.0,12.0,5.0,9.0]]")
   }
@@ -49,11 +51,17 @@ class PlanMainSpec extends AnyFunSuite {
     def both(noticed: String) = {
       def direction(compute: String, batches: String) =
         s"""{"startup": 0.1, "transfer": [0.9, 0.3], "compute": $compute, "bytes": [100, 1], "batches": $batches$noticed}"""
-      s"""{"pull": ${direction("[0.5, 0]", "[[1, 1], [2, 2]]")}, "push": ${direction("[0, 0]", "[[2, 2], [1, 1]]")}}"""
+      s"""{"pull": ${direction("[0.5, 0]", "[[1, 1], [2, 2]]")}, "push": ${direction(
+          "[0, 0]",
+          "[[2, 2], [1, 1]]"
+        )}}"""
     }
-    val seconds = answers(both(""), both(""", "notice_bytes": 100""")).map(_.path("iteration_seconds").asDouble)
+    val seconds =
+      answers(both(""), both(""", "notice_bytes": 100""")).map(_.path("iteration_seconds").asDouble)
     assert(seconds.map(found => math.round(found * 1e6)) === Seq(2800000, 2600000))
-    assert(answers(both(""", "notice_bytes": 0.5""")).head.path("error").asText.contains("whole numbers"))
+    assert(
+      answers(both(""", "notice_bytes": 0.5""")).head.path("error").asText.contains("whole numbers")
+    )
   }
 
   test("a bad request is answered with its error, and the next one with a plan") {
@@ -66,7 +74,9 @@ class PlanMainSpec extends AnyFunSuite {
       request("pull", "fixed:7") -> "needs the bytes"
     )
     val replies = answers(bad.map(_._1) :+ request("pull"): _*)
-    bad.zip(replies).foreach { case ((_, said), reply) => assert(reply.path("error").asText.contains(said)) }
+    bad.zip(replies).foreach { case ((_, said), reply) =>
+      assert(reply.path("error").asText.contains(said))
+    }
     assert(replies.last.path("batches").size === 2)
   }
 }

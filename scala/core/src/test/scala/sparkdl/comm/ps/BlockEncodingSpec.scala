@@ -43,16 +43,19 @@ class BlockEncodingSpec extends AnyFunSuite {
       val again = rounded(half, wide)
       val wideAgain = widened(half, again)
       all.indices.foreach { i =>
-        if (wide(i).isNaN) assert(wideAgain(i).isNaN) else assert(again(i) === all(i), s"for ${wide(i)}")
+        if (wide(i).isNaN) assert(wideAgain(i).isNaN)
+        else assert(again(i) === all(i), s"for ${wide(i)}")
       }
     }
 
     test(s"${half.name} rounds every number to the nearest value, and ties to even") {
-      val finite = widened(half, Array.tabulate(1 << 15)(_.toShort)).takeWhile(!_.isInfinite).map(_.toDouble)
+      val finite =
+        widened(half, Array.tabulate(1 << 15)(_.toShort)).takeWhile(!_.isInfinite).map(_.toDouble)
       // Infinity counts as the next finite number in rounding.
       val steps = finite :+ (2 * finite.last - finite(finite.length - 2))
       val random = new Random(11)
-      val drawn = Array.fill(100000)(java.lang.Float.intBitsToFloat(random.nextInt())).filterNot(_.isNaN)
+      val drawn =
+        Array.fill(100000)(java.lang.Float.intBitsToFloat(random.nextInt())).filterNot(_.isNaN)
       val ties = finite.indices.map(i => ((steps(i) + steps(i + 1)) / 2).toFloat)
       val cases = drawn ++ ties ++ ties.map(Math.nextDown) ++ ties.map(Math.nextUp)
       cases.zip(rounded(half, cases)).foreach { case (value, found) =>
@@ -63,7 +66,9 @@ class BlockEncodingSpec extends AnyFunSuite {
         val (down, up) = (magnitude - steps(below), steps(above) - magnitude)
         val right = if (down < up || down == up && below % 2 == 0) below else above
         assert((found & 0x7fff) === right, s"for $value")
-        assert((found < 0) === (value < 0 && right != 0 || java.lang.Float.floatToRawIntBits(value) == Int.MinValue))
+        assert((found < 0) === (value < 0 && right != 0 || java.lang.Float.floatToRawIntBits(
+          value
+        ) == Int.MinValue))
       }
     }
 
@@ -82,22 +87,32 @@ class BlockEncodingSpec extends AnyFunSuite {
       }
       half.decode(memory, staging, shape.ranges, 2L * count * 4 + _.start * 4)
       val random = new Random(12)
-      val cuts = (Seq(0L, shape.count) ++ Seq.fill(9)((random.nextDouble() * shape.count).toLong)).sorted
+      val cuts =
+        (Seq(0L, shape.count) ++ Seq.fill(9)((random.nextDouble() * shape.count).toLong)).sorted
       random.shuffle(cuts.zip(cuts.tail)).foreach { case (from, until) =>
-        half.decode(memory, staging + from * 2, shape.part(from, until), 3L * count * 4 + _.start * 4)
+        half.decode(
+          memory,
+          staging + from * 2,
+          shape.part(from, until),
+          3L * count * 4 + _.start * 4
+        )
       }
       assert(read(3) === read(2) && read(3).exists(_ != 0))
     }
   }
 
   Seq(Fp32, Bf16, Fp16, SparseEncoding).foreach { encoding =>
-    test(s"a ${encoding.name} block of several layers needs no more room than one block per layer") {
+    test(
+      s"a ${encoding.name} block of several layers needs no more room than one block per layer"
+    ) {
       val random = new Random(8)
       (1 to 100).foreach { _ =>
-        val layers = IndexedSeq.fill(1 + random.nextInt(9))(1L + random.nextInt(1 << (1 + random.nextInt(16))))
+        val layers =
+          IndexedSeq.fill(1 + random.nextInt(9))(1L + random.nextInt(1 << (1 + random.nextInt(16))))
         val layout = new ShardLayout(layers, 1 + random.nextInt(4))
         for (
-          server <- 0 until layout.world; room <- Seq[BlockShape => Long](encoding.maxBytes, encoding.stagingBytes)
+          server <- 0 until layout.world;
+          room <- Seq[BlockShape => Long](encoding.maxBytes, encoding.stagingBytes)
         ) {
           val apart = layers.indices.map(layer => room(layout.block(server, layer, layer))).sum
           assert(room(layout.wholeBlock(server)) <= apart)
@@ -147,7 +162,12 @@ class BlockEncodingSpec extends AnyFunSuite {
   private def oneLayer(count: Int): (BlockShape, Segment) =
     (new ShardLayout(IndexedSeq(count.toLong), 1).wholeBlock(0), Segment.allocate(count * 32L))
 
-  private def encoded(memory: Segment, shape: BlockShape, elements: Array[Float], at: Long): ByteRange = {
+  private def encoded(
+      memory: Segment,
+      shape: BlockShape,
+      elements: Array[Float],
+      at: Long
+  ): ByteRange = {
     memory.putFloats(0, elements, elements.length)
     SparseEncoding.encode(memory, _.start * 4, shape, at).head
   }
@@ -161,7 +181,8 @@ class BlockEncodingSpec extends AnyFunSuite {
     elements
   }
 
-  private def bits(values: Array[Float]): Seq[Int] = values.toSeq.map(java.lang.Float.floatToRawIntBits)
+  private def bits(values: Array[Float]): Seq[Int] =
+    values.toSeq.map(java.lang.Float.floatToRawIntBits)
 
   test("a sparse block equals the golden one") {
     val elements = Golden.floats("wire/sparse.f32")
@@ -190,7 +211,8 @@ class BlockEncodingSpec extends AnyFunSuite {
         val cuts = Seq.fill(random.nextInt(6))(random.nextInt(count)).sorted :+ count
         val used = Seq.fill(cuts.size)(random.nextBoolean())
         Array.tabulate(count) { i =>
-          if (!used(cuts.indexWhere(_ > i))) -0.0f else if (random.nextInt(20) == 0) random.nextInt(9) - 4f else 0f
+          if (!used(cuts.indexWhere(_ > i))) -0.0f
+          else if (random.nextInt(20) == 0) random.nextInt(9) - 4f else 0f
         }
       }
       var at = count * 8L
@@ -200,10 +222,18 @@ class BlockEncodingSpec extends AnyFunSuite {
         block
       }
       memory.putFloats(count * 4L, each.head, count)
-      SparseEncoding.addInto(memory, blocks.take(1), blocks.drop(1), shape, count * 4L + _.start * 4)
+      SparseEncoding.addInto(
+        memory,
+        blocks.take(1),
+        blocks.drop(1),
+        shape,
+        count * 4L + _.start * 4
+      )
       val sum = new Array[Float](count)
       memory.getFloats(count * 4L, sum, count)
-      assert(bits(sum) === bits(Array.tabulate(count)(i => Seq(1, 0, 2).map(each(_)(i)).reduce(_ + _))))
+      assert(bits(sum) === bits(Array.tabulate(count)(i =>
+        Seq(1, 0, 2).map(each(_)(i)).reduce(_ + _)
+      )))
     }
   }
 
@@ -219,7 +249,13 @@ class BlockEncodingSpec extends AnyFunSuite {
       change(changed)
       memory.put(at, changed.rewind())
       val error = intercept[CommException](
-        SparseEncoding.addInto(memory, Nil, Seq(ByteRange(at, count)), shape, elements.length * 4L + _.start * 4)
+        SparseEncoding.addInto(
+          memory,
+          Nil,
+          Seq(ByteRange(at, count)),
+          shape,
+          elements.length * 4L + _.start * 4
+        )
       )
       assert(error.kind === CommException.Protocol)
     }
@@ -239,7 +275,12 @@ class BlockEncodingSpec extends AnyFunSuite {
 
   test("the expected bytes of a block follow from its share of non-zero elements") {
     assert(Seq(Fp32, Bf16, Fp16).map(_.expectedBytes(1000, 0.01)) === Seq(4000, 2000, 2000))
-    assert(Seq(0.01, 0.6, 0.7, 1).map(SparseEncoding.expectedBytes(1000, _)) === Seq(61, 3601, 4001, 4001))
+    assert(Seq(0.01, 0.6, 0.7, 1).map(SparseEncoding.expectedBytes(1000, _)) === Seq(
+      61,
+      3601,
+      4001,
+      4001
+    ))
     assert(SparseEncoding.expectedBytes(3, 0.25) === 1 + 4, "4.5 is rounded to even")
   }
 

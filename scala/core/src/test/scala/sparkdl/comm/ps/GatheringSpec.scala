@@ -36,14 +36,17 @@ class GatheringSpec extends AnyFunSuite {
     }
   }
 
-  private def part(rank: Int, round: Int): Array[Byte] = Array.tabulate(rank + 1)(byte => (10 * round + byte).toByte)
+  private def part(rank: Int, round: Int): Array[Byte] =
+    Array.tabulate(rank + 1)(byte => (10 * round + byte).toByte)
 
   test("parts are ordered by rank, in each round, for any order of arrival") {
     withRanks { ranks =>
       val first = ranks.map(rank => rank.gathering.begin(part(rank.rank, 0)))
       val second = ranks.reverse.map(rank => rank.gathering.begin(part(rank.rank, 1))).reverse
       Seq(second -> 1, first -> 0).foreach { case (rounds, number) =>
-        rounds.foreach(round => assert(round.parts().map(_.toSeq) === ranks.indices.map(part(_, number).toSeq)))
+        rounds.foreach(round =>
+          assert(round.parts().map(_.toSeq) === ranks.indices.map(part(_, number).toSeq))
+        )
       }
     }
   }
@@ -66,7 +69,10 @@ class GatheringSpec extends AnyFunSuite {
       clock.awaitWaiter()
       ranks(1).abandon("no rows")
       val failed =
-        Seq(Await.result(waiting, 10.seconds), intercept[CommException](ranks(2).gathering.begin(part(2, 0))))
+        Seq(
+          Await.result(waiting, 10.seconds),
+          intercept[CommException](ranks(2).gathering.begin(part(2, 0)))
+        )
       failed.foreach { failure =>
         assert((failure.kind, failure.peer) === ((CommException.PeerLost, 1)))
         assert(failure.getMessage.contains("no rows"))
@@ -76,18 +82,26 @@ class GatheringSpec extends AnyFunSuite {
 
   test("a part that does not fit into a message is refused") {
     withRanks { ranks =>
-      intercept[IllegalArgumentException](ranks.head.gathering.begin(new Array[Byte](Gathering.MostBytes + 1)))
+      intercept[IllegalArgumentException](
+        ranks.head.gathering.begin(new Array[Byte](Gathering.MostBytes + 1))
+      )
     }
   }
 
-  test("gradients of ranks in this JVM are summed in their own memory, and their count never waits") {
+  test(
+    "gradients of ranks in this JVM are summed in their own memory, and their count never waits"
+  ) {
     withRanks { ranks =>
       val layout = new ShardLayout(IndexedSeq(40000L, 1600L), World)
       val batches = IndexedSeq(Batch(1, 2))
       val memories = ranks.map { rank =>
         val map = new SegmentMap(layout, rank.rank, Encodings(Fp32))
         val memory = Segment.allocate(map.bytes)
-        memory.putFloats(map.gradients, Array.fill(layout.total.toInt)(rank.rank + 1f), layout.total.toInt)
+        memory.putFloats(
+          map.gradients,
+          Array.fill(layout.total.toInt)(rank.rank + 1f),
+          layout.total.toInt
+        )
         rank.attach(memory, batches, batches)
         map -> memory
       }

@@ -6,7 +6,10 @@ package sparkdl.comm.ps
 object Memory {
 
   /** Run `body` with the path of another process's memory file, as a worker has one. */
-  def withPath[T](bytes: Long, seals: String = "F_SEAL_SHRINK F_SEAL_GROW F_SEAL_SEAL")(body: String => T): T = {
+  def withPath[T](
+      bytes: Long,
+      seals: String = "F_SEAL_SHRINK F_SEAL_GROW F_SEAL_SEAL"
+  )(body: String => T): T = {
     val worker = new ProcessBuilder("python3", "-c", Worker, bytes.toString, seals)
       .redirectError(ProcessBuilder.Redirect.INHERIT)
       .start()

@@ -7,10 +7,23 @@ import org.scalatest.funsuite.AnyFunSuite
 class NetworkTimesSpec extends AnyFunSuite {
   private val Second = 1000000000L
 
-  private def block(from: Int, requested: Double, first: Double, last: Double, bytes: Long): BlockTimes =
-    BlockTimes(from, (requested * Second).toLong, (first * Second).toLong, (last * Second).toLong, bytes)
+  private def block(
+      from: Int,
+      requested: Double,
+      first: Double,
+      last: Double,
+      bytes: Long
+  ): BlockTimes =
+    BlockTimes(
+      from,
+      (requested * Second).toLong,
+      (first * Second).toLong,
+      (last * Second).toLong,
+      bytes
+    )
 
-  private def transfer(buckets: Seq[BlockTimes]*): Transfer = Transfer(buckets.flatten.map(_.bytes).sum, buckets)
+  private def transfer(buckets: Seq[BlockTimes]*): Transfer =
+    Transfer(buckets.flatten.map(_.bytes).sum, buckets)
 
   private def profile(times: NetworkTimes) = times.profile(IndexedSeq(1.0), 0.5)
 
@@ -26,16 +39,23 @@ class NetworkTimesSpec extends AnyFunSuite {
     times.add(transfer(Seq(block(1, 0, 2, 3, 100), block(2, 3, 4, 5, 100))), ends = true)
     val two = profile(times).get
     assert(two.startup === 1.5)
-    assert(two.perByte === (5.0 / 400 + 2.0 / 200) / 2, "the pause between two transfers does not count")
+    assert(
+      two.perByte === (5.0 / 400 + 2.0 / 200) / 2,
+      "the pause between two transfers does not count"
+    )
   }
 
   test("overlapping buckets count once and do not show start-ups") {
     val times = new NetworkTimes(10)
     times.add(transfer(Seq(block(1, 0, 1, 4, 300))), ends = false)
-    val later = Seq(Seq(block(1, 0, 4, 6, 100), block(2, 0, 3, 5, 100)), Seq(block(1, 10, 13, 15, 100)))
+    val later =
+      Seq(Seq(block(1, 0, 4, 6, 100), block(2, 0, 3, 5, 100)), Seq(block(1, 10, 13, 15, 100)))
     times.add(transfer(later: _*), ends = true)
     val found = profile(times).get
-    assert((found.startup, found.perByte) === ((2.0, 7.0 / 600)), "from the first and the last bucket")
+    assert(
+      (found.startup, found.perByte) === ((2.0, 7.0 / 600)),
+      "from the first and the last bucket"
+    )
   }
 
   test("inline blocks are not measured") {
@@ -49,7 +69,8 @@ class NetworkTimesSpec extends AnyFunSuite {
 
   test("the gap is the least time between first bytes of one server, and no more than a start-up") {
     val times = new NetworkTimes(10)
-    val (first, second, third) = (block(1, 0, 5, 6, 100), block(1, 0, 8, 9, 100), block(1, 8.5, 9, 10, 100))
+    val (first, second, third) =
+      (block(1, 0, 5, 6, 100), block(1, 0, 8, 9, 100), block(1, 8.5, 9, 10, 100))
     times.add(transfer(Seq(first, block(2, 0, 5.5, 6, 100)), Seq(second), Seq(third)), ends = true)
     assert(profile(times).get.gap === Some(3.0), "the third was requested after the second began")
     times.add(transfer(Seq(block(1, 0, 2, 6, 100)), Seq(block(1, 0, 9, 9.5, 100))), ends = true)
@@ -60,7 +81,9 @@ class NetworkTimesSpec extends AnyFunSuite {
   test("sums count per step, and only the last steps count") {
     val times = new NetworkTimes(1)
     def bucket(seconds: Long) =
-      transfer(Seq(block(1, 0, 1, 4, 300))).copy(sum = Some(Span(4 * Second, (4 + seconds) * Second)))
+      transfer(Seq(block(1, 0, 1, 4, 300))).copy(sum =
+        Some(Span(4 * Second, (4 + seconds) * Second))
+      )
     times.add(bucket(9), ends = true)
     times.add(bucket(1), ends = false)
     times.add(bucket(2), ends = true)

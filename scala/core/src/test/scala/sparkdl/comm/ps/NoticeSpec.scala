@@ -9,9 +9,19 @@ import org.scalatest.funsuite.AnyFunSuite
 class NoticeSpec extends AnyFunSuite {
   private def hex(bytes: Array[Byte]): String = bytes.map(byte => f"$byte%02x").mkString
 
-  private val head = "2000000000000007" + "00000001" + "00000002" + "01" + "00000003" + "0000000000000102"
+  private val head =
+    "2000000000000007" + "00000001" + "00000002" + "01" + "00000003" + "0000000000000102"
   private def notice(blockBytes: Long, contents: Byte*): Notice =
-    Notice((1L << 61) + 7, 1, 2, Notice.Gradients, 3, 258, blockBytes, ByteBuffer.wrap(contents.toArray))
+    Notice(
+      (1L << 61) + 7,
+      1,
+      2,
+      Notice.Gradients,
+      3,
+      258,
+      blockBytes,
+      ByteBuffer.wrap(contents.toArray)
+    )
 
   // Golden: executors of one build understand exactly this.
   private val golden = Seq(
@@ -20,7 +30,9 @@ class NoticeSpec extends AnyFunSuite {
   )
 
   golden.foreach { case (notice, encoded) =>
-    test(s"a notice of ${notice.blockBytes} bytes equals the golden one, and is decoded as it was sent") {
+    test(
+      s"a notice of ${notice.blockBytes} bytes equals the golden one, and is decoded as it was sent"
+    ) {
       assert(hex(notice.encode) === encoded)
       val message = ByteBuffer.allocate(encoded.length / 2 + 4)
       message.position(4).put(4, notice.encode)
@@ -45,14 +57,19 @@ class NoticeSpec extends AnyFunSuite {
     wrong.foreach(bytes => assert(Notice.decode(ByteBuffer.wrap(bytes)).isEmpty, hex(bytes)))
   }
 
-  test("an offer of memory equals the golden one and is decoded as it was sent; other messages are not decoded") {
+  test(
+    "an offer of memory equals the golden one and is decoded as it was sent; other messages are" +
+      " not decoded"
+  ) {
     val offer = SegmentOffer((1L << 61) + 7, 1, 2, "host", "/proc/1/fd/3")
-    val encoded = "2000000000000007" + "00000001" + "00000002" + "02" + "00000004" + "686f7374" + "0000000c" +
-      "2f70726f632f312f66642f33"
+    val encoded =
+      "2000000000000007" + "00000001" + "00000002" + "02" + "00000004" + "686f7374" + "0000000c" +
+        "2f70726f632f312f66642f33"
     assert(hex(offer.encode) === encoded)
     assert(SegmentOffer.decode(ByteBuffer.wrap(offer.encode)) === Some(offer))
     assert(Notice.decode(ByteBuffer.wrap(offer.encode)).isEmpty)
-    val wrong = Seq(offer.encode.dropRight(1), offer.encode :+ 0.toByte, offer.encode.updated(16, 1.toByte))
+    val wrong =
+      Seq(offer.encode.dropRight(1), offer.encode :+ 0.toByte, offer.encode.updated(16, 1.toByte))
     (wrong :+ notice(3, 5, -1, 0).encode).foreach { bytes =>
       assert(SegmentOffer.decode(ByteBuffer.wrap(bytes)).isEmpty, hex(bytes))
     }
@@ -61,7 +78,9 @@ class NoticeSpec extends AnyFunSuite {
   test("contributions and failures are decoded as they were sent; other messages are not decoded") {
     val contribution = Contribution((1L << 61) + 7, 1, 2, 258, Array[Byte](5, -1))
     assert(
-      hex(contribution.encode) === "2000000000000007" + "00000001" + "00000002" + "03" + "0000000000000102" + "05ff"
+      hex(
+        contribution.encode
+      ) === "2000000000000007" + "00000001" + "00000002" + "03" + "0000000000000102" + "05ff"
     )
     val decoded = Contribution.decode(ByteBuffer.wrap(contribution.encode)).get
     assert(decoded.part === contribution.part)
@@ -70,7 +89,11 @@ class NoticeSpec extends AnyFunSuite {
     assert(hex(failure.encode) === "2000000000000007" + "00000001" + "00000002" + "04" + "6c6f7374")
     assert(PeerFailed.decode(ByteBuffer.wrap(failure.encode)) === Some(failure))
     val others =
-      Seq(notice(3, 5, -1, 0).encode, contribution.encode.take(24), contribution.encode.updated(16, 5.toByte))
+      Seq(
+        notice(3, 5, -1, 0).encode,
+        contribution.encode.take(24),
+        contribution.encode.updated(16, 5.toByte)
+      )
     (others :+ failure.encode).foreach(bytes =>
       assert(Contribution.decode(ByteBuffer.wrap(bytes)).isEmpty, hex(bytes))
     )

@@ -35,7 +35,9 @@ class PsNodeSpec extends AnyFunSuite {
     executor.portsTaken = true
     val node = new PsNode(executor, CommConf(40000, 3), new MetricRegistry, clock)
     val error = intercept[CommException](node.address)
-    assert(error.kind === CommException.Conf && error.getMessage.contains("spark.sparkdl.comm.ports=40000-40002"))
+    assert(error.kind === CommException.Conf && error.getMessage.contains(
+      "spark.sparkdl.comm.ports=40000-40002"
+    ))
     executor.portsTaken = false
     assert(node.address === ChunkPeer("here", 1, "1"))
   }

@@ -33,7 +33,13 @@ class PsSessionSpec extends AnyFunSuite {
   private def lingering: Seq[Any] = gauges("ps.lingering.bytes")
 
   private final class CountingPool
-      extends ThreadPoolExecutor(0, Int.MaxValue, 1, TimeUnit.SECONDS, new SynchronousQueue[Runnable]) {
+      extends ThreadPoolExecutor(
+        0,
+        Int.MaxValue,
+        1,
+        TimeUnit.SECONDS,
+        new SynchronousQueue[Runnable]
+      ) {
     val tasks = new AtomicInteger
     override def execute(task: Runnable): Unit = {
       tasks.incrementAndGet()
@@ -41,7 +47,12 @@ class PsSessionSpec extends AnyFunSuite {
     }
   }
 
-  private final class Worker(val session: PsSession, val map: SegmentMap, path: String, byLayer: Boolean) {
+  private final class Worker(
+      val session: PsSession,
+      val map: SegmentMap,
+      path: String,
+      byLayer: Boolean
+  ) {
     private val batches =
       if (byLayer) map.layout.layers.indices.map(layer => Batch(layer + 1, layer + 1))
       else IndexedSeq(Batch(1, map.layout.layers.size))
@@ -55,11 +66,15 @@ class PsSessionSpec extends AnyFunSuite {
       values.toSet
     }
 
-    /** Return this worker's mappings in this process. Other mappings go with the garbage collector. */
+    /**
+     * Return this worker's mappings in this process. Other mappings go with the garbage collector.
+     */
     def mappings: Int = {
       val file = Files.getAttribute(Path.of(path), "unix:ino").toString
       val maps = scala.io.Source.fromFile("/proc/self/maps")
-      try maps.getLines().map(_.split(" +")).count(line => line(4) == file && line.last == "(deleted)")
+      try maps.getLines().map(_.split(" +")).count(line =>
+          line(4) == file && line.last == "(deleted)"
+        )
       finally maps.close()
     }
     def gradientsOfShard: Set[Float] = map.shard.flatMap { range =>
@@ -98,14 +113,23 @@ class PsSessionSpec extends AnyFunSuite {
     val peers = executors.map(_.address)
     val sessions = nodes.indices.map(rank => nodes(rank).join(Job, rank))
     val settings =
-      SessionSettings(encodings, pullsAhead, sharesMemory, isSequential, profileIterations, TimeoutSeconds.toDouble)
+      SessionSettings(
+        encodings,
+        pullsAhead,
+        sharesMemory,
+        isSequential,
+        profileIterations,
+        TimeoutSeconds.toDouble
+      )
     val maps = sessions.map(_.open(peers, layers.toIndexedSeq, settings))
     Memory.withPath(maps(0).bytes) { first =>
       Memory.withPath(maps(1).bytes) { second =>
         val paths = IndexedSeq(first, second)
         try {
           before(paths)
-          val workers = sessions.indices.map(rank => new Worker(sessions(rank), maps(rank), paths(rank), byLayer))
+          val workers = sessions.indices.map(rank =>
+            new Worker(sessions(rank), maps(rank), paths(rank), byLayer)
+          )
           body(workers)
         } finally {
           sessions.foreach(_.close())
@@ -115,7 +139,10 @@ class PsSessionSpec extends AnyFunSuite {
     }
   }
 
-  /** Run one iteration with gradients 1 and 2. Each rank's optimizer sets its shard to minus their sum times its number. */
+  /**
+   * Run one iteration with gradients 1 and 2. Each rank's optimizer sets its shard to minus their
+   * sum times its number.
+   */
   private def iterate(workers: IndexedSeq[Worker]): Unit = {
     workers.zip(Seq(1f, 2f)).foreach { case (worker, gradient) =>
       worker.write(worker.map.gradients, gradient)
@@ -163,7 +190,8 @@ class PsSessionSpec extends AnyFunSuite {
   }
 
   test("transfers are measured if that is set, and reported with measured computing times") {
-    val computing = ComputingTimes(Some(IndexedSeq(1.0)), Some(IndexedSeq(2.0)), update = 0.25, Some(4.0))
+    val computing =
+      ComputingTimes(Some(IndexedSeq(1.0)), Some(IndexedSeq(2.0)), update = 0.25, Some(4.0))
     for (steps <- Seq(Some(5), None))
       withWorkers(Seq(40000L), pullsAhead = false, profileIterations = steps) { workers =>
         clock.tickNanos = 1
@@ -171,13 +199,16 @@ class PsSessionSpec extends AnyFunSuite {
         val found = workers.head.transfers.report(computing)
         assert(found.seconds === Some(4.0))
         assert(found.pull.map(_.compute) === steps.map(_ => IndexedSeq(1.0)))
-        assert(found.push.map(push => (push.compute, push.update)) === steps.map(_ => (IndexedSeq(2.0), 0.25)))
+        assert(found.push.map(push => (push.compute, push.update)) === steps.map(_ =>
+          (IndexedSeq(2.0), 0.25)
+        ))
         assert(workers.head.transfers.report(computing.copy(forward = None)).pull === None)
       }
   }
 
   test("small blocks are fetched while transfers are measured, and inline afterwards") {
-    val computing = ComputingTimes(Some(IndexedSeq(1.0)), Some(IndexedSeq(2.0)), update = 0, Some(4.0))
+    val computing =
+      ComputingTimes(Some(IndexedSeq(1.0)), Some(IndexedSeq(2.0)), update = 0, Some(4.0))
     withWorkers(Seq(1600L), pullsAhead = false, profileIterations = Some(5)) { workers =>
       clock.tickNanos = 1
       iterate(workers)
@@ -187,7 +218,10 @@ class PsSessionSpec extends AnyFunSuite {
     }
     withWorkers(Seq(1600L), pullsAhead = false, profileIterations = Some(0)) { workers =>
       iterate(workers)
-      assert(executors.map(_.served.get) === Seq(1, 1), "gradients of version 0, no parameters of version 1")
+      assert(
+        executors.map(_.served.get) === Seq(1, 1),
+        "gradients of version 0, no parameters of version 1"
+      )
     }
   }
 
@@ -200,7 +234,12 @@ class PsSessionSpec extends AnyFunSuite {
 
   for (encodings <- Seq(Encodings(Fp32), Encodings(Bf16)))
     test(s"ranks of one host read each other's memory: ${encodings.parameters.name}") {
-      withWorkers(Seq(80000L, 1600L), pullsAhead = false, encodings = encodings, sharesMemory = true) { workers =>
+      withWorkers(
+        Seq(80000L, 1600L),
+        pullsAhead = false,
+        encodings = encodings,
+        sharesMemory = true
+      ) { workers =>
         if (encodings.parameters.inPlace) iterate(workers) else pullFirst(workers)
         assert(executors.map(_.served.get) === Seq(0, 0))
         assert(workers(0).mappings === 3, "the session's, its neighbor's and the test's own")
@@ -210,8 +249,15 @@ class PsSessionSpec extends AnyFunSuite {
     }
 
   for ((isSequential, begun) <- Seq(false -> 3, true -> 1))
-    test(s"a bucket is requested only after the one before arrived, if that is set: $isSequential") {
-      withWorkers(Seq(40000L, 40000L, 40000L), pullsAhead = false, byLayer = true, isSequential = isSequential) {
+    test(
+      s"a bucket is requested only after the one before arrived, if that is set: $isSequential"
+    ) {
+      withWorkers(
+        Seq(40000L, 40000L, 40000L),
+        pullsAhead = false,
+        byLayer = true,
+        isSequential = isSequential
+      ) {
         workers =>
           val buckets = 0 until 3
           workers.foreach { worker =>
@@ -225,7 +271,12 @@ class PsSessionSpec extends AnyFunSuite {
           val expected = buckets.map(BlockNames.parameters(1, _, 1))
           assert(executors(1).asked.asScala.toSeq === expected.take(begun))
       }
-      withWorkers(Seq(40000L, 40000L, 40000L), pullsAhead = false, byLayer = true, isSequential = isSequential) {
+      withWorkers(
+        Seq(40000L, 40000L, 40000L),
+        pullsAhead = false,
+        byLayer = true,
+        isSequential = isSequential
+      ) {
         workers =>
           // Published in reverse order, they arrive nevertheless.
           val buckets = 0 until 3
@@ -242,7 +293,8 @@ class PsSessionSpec extends AnyFunSuite {
 
   test("an offer of memory is kept until its receiver knows the layout") {
     val layout = new ShardLayout(IndexedSeq(80000L), 2)
-    def mapOf(rank: Int): SegmentMap = new SegmentMap(layout, rank, Encodings(Fp32), pullsAhead = false)
+    def mapOf(rank: Int): SegmentMap =
+      new SegmentMap(layout, rank, Encodings(Fp32), pullsAhead = false)
     Memory.withPath(mapOf(1).bytes) { path =>
       val segment = Segment.map(path, mapOf(1).bytes)
       mapOf(1).markOwner(segment, Job)
@@ -258,12 +310,16 @@ class PsSessionSpec extends AnyFunSuite {
 
   test("memory that does not belong to the rank that offers it is not read") {
     // The first offer counts.
-    def offerOwn(paths: IndexedSeq[String]): Unit = paths.zipWithIndex.foreach { case (path, rank) =>
-      executors(rank).deliver(SegmentOffer(Job, rank, 1 - rank, SegmentOffer.thisHost.get, path).encode)
-    }
-    withWorkers(Seq(80000L), pullsAhead = false, sharesMemory = true, before = offerOwn) { workers =>
-      iterate(workers)
-      assert(executors.map(_.served.get) === Seq(2, 2))
+    def offerOwn(paths: IndexedSeq[String]): Unit =
+      paths.zipWithIndex.foreach { case (path, rank) =>
+        executors(rank).deliver(
+          SegmentOffer(Job, rank, 1 - rank, SegmentOffer.thisHost.get, path).encode
+        )
+      }
+    withWorkers(Seq(80000L), pullsAhead = false, sharesMemory = true, before = offerOwn) {
+      workers =>
+        iterate(workers)
+        assert(executors.map(_.served.get) === Seq(2, 2))
     }
   }
 
@@ -284,14 +340,16 @@ class PsSessionSpec extends AnyFunSuite {
           val bytes = workers.map(_.transfers.collect(0, 0).bytes)
           workers.foreach(worker => assert(worker.gradientsOfShard === Set(1f)))
           val shard = workers(1).map.shard.map(_.count).sum
-          assert(bytes === Seq(8 + 4, 4 + shard * 4)) // no entry in one stretch; all elements, densely
+          // no entry in one stretch; all elements, densely
+          assert(bytes === Seq(8 + 4, 4 + shard * 4))
       }
     }
 
   test("a failed rank requests nothing more, and waits for no earlier request") {
     withWorkers(Seq.fill(8)(40000L), pullsAhead = false, byLayer = true) { workers =>
       executors(1).silent = true
-      (0 until 8).foreach(workers(1).transfers.push(0, _)) // each notifies rank 0 at once, on this thread
+      // each notifies rank 0 at once, on this thread
+      (0 until 8).foreach(workers(1).transfers.push(0, _))
       val fetcher = nodes(0).fetcher
       assert(fetcher.pending === 8)
       workers(0).session.fail(new CommException(CommException.Closed, "left"))
@@ -301,7 +359,9 @@ class PsSessionSpec extends AnyFunSuite {
   }
 
   for (fails <- Seq(false, true))
-    test(s"blocks that cannot be retired when a session ends are retired later; attempts fail: $fails") {
+    test(
+      s"blocks that cannot be retired when a session ends are retired later; attempts fail: $fails"
+    ) {
       withWorkers(16000, 1600) { workers =>
         iterate(workers)
         assert(workers(0).mappings === 2, "the session's and the test's own")
@@ -318,10 +378,15 @@ class PsSessionSpec extends AnyFunSuite {
       }
     }
 
-  test("a wait for a rank that does not push ends at its deadline, with that rank and the key to change") {
+  test(
+    "a wait for a rank that does not push ends at its deadline, with that rank and the key to" +
+      " change"
+  ) {
     withWorkers(1600) { workers =>
       workers(0).transfers.push(0, 0)
-      val waiting = Future(intercept[CommException](workers(0).transfers.collect(0, 0)))(ExecutionContext.global)
+      val waiting = Future(intercept[CommException](workers(0).transfers.collect(0, 0)))(
+        ExecutionContext.global
+      )
       clock.awaitWaiter()
       clock.advance(TimeoutSeconds - 1)
       assert(!waiting.isCompleted)
@@ -335,7 +400,9 @@ class PsSessionSpec extends AnyFunSuite {
   }
 
   for (operation <- Seq("pull", "collect"))
-    test(s"a wait for other ranks and then for readers takes at most one timeout in all: $operation") {
+    test(
+      s"a wait for other ranks and then for readers takes at most one timeout in all: $operation"
+    ) {
       withWorkers(40000) { workers =>
         val (one, other) = (workers(0).transfers, workers(1).transfers)
         if (operation == "collect") iterate(workers)
@@ -349,7 +416,8 @@ class PsSessionSpec extends AnyFunSuite {
         }
         executors(0).readersStay = true
         val attempts = executors(0).attemptsToRetire.get
-        def wait(): Unit = if (operation == "pull") one.pull(version + 1, 0) else one.collect(version, 0)
+        def wait(): Unit =
+          if (operation == "pull") one.pull(version + 1, 0) else one.collect(version, 0)
         val waiting = Future(intercept[CommException](wait()))(ExecutionContext.global)
         clock.awaitWaiter()
         clock.advance(TimeoutSeconds - 1)

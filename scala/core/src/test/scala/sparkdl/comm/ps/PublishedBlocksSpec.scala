@@ -19,15 +19,27 @@ class PublishedBlocksSpec extends AnyFunSuite {
   private def names: Set[String] = executor.published.keySet.asScala.toSet
 
   test("blocks of one version and kind are retired except a held one, and finally all others") {
-    for (bucket <- 0 until 3; version <- Seq(1L, 2L); kind <- Seq(Notice.Parameters, Notice.Gradients))
-      blocks.put(s"${kind}_${bucket}_$version", kind, version, Array(ByteBuffer.allocate(4)), as(version))
+    for (
+      bucket <- 0 until 3; version <- Seq(1L, 2L); kind <- Seq(Notice.Parameters, Notice.Gradients)
+    )
+      blocks.put(
+        s"${kind}_${bucket}_$version",
+        kind,
+        version,
+        Array(ByteBuffer.allocate(4)),
+        as(version)
+      )
     val all = names
-    def ofOne(name: String): Boolean = name.startsWith(s"${Notice.Gradients}_") && name.endsWith("_1")
+    def ofOne(name: String): Boolean =
+      name.startsWith(s"${Notice.Gradients}_") && name.endsWith("_1")
 
     assert(blocks.retire(Notice.Gradients, 1, () => true) === None)
     assert(names === all.filterNot(ofOne) && names.size === 9)
     for (name <- all) assert((served(7, name).urgency.order == 3) === names(name))
-    assert(blocks.retire(Notice.Gradients, 1, () => true) === None, "a missing block counts as retired")
+    assert(
+      blocks.retire(Notice.Gradients, 1, () => true) === None,
+      "a missing block counts as retired"
+    )
     executor.heldAttempts = executor.attemptsToRetire.get + 1
     val held = blocks.retire(Notice.Parameters, 1, () => true)
     assert(held.exists(names) && names.size === 9)

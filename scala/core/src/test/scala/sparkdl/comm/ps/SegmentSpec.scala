@@ -59,7 +59,9 @@ class SegmentSpec extends AnyFunSuite {
 
   test("a path that is not an open memory file, or has another size, is refused") {
     assert(refused("/etc/passwd", 10).contains("/proc/PID/fd/N"))
-    Memory.withPath(4096)(path => assert(refused(path, 8192).contains("has 4096 bytes: expected 8192")))
+    Memory.withPath(4096)(path =>
+      assert(refused(path, 8192).contains("has 4096 bytes: expected 8192"))
+    )
   }
 
   test("a file on disk is refused and stays unchanged") {
@@ -67,7 +69,8 @@ class SegmentSpec extends AnyFunSuite {
     Files.write(file, Array.fill[Byte](10)(1))
     val open = FileChannel.open(file)
     try {
-      val descriptors = Path.of(s"/proc/${ProcessHandle.current.pid}/fd").toFile.listFiles.map(_.toPath)
+      val descriptors =
+        Path.of(s"/proc/${ProcessHandle.current.pid}/fd").toFile.listFiles.map(_.toPath)
       val path = descriptors.find(link => Try(Files.isSameFile(link, file)).getOrElse(false)).get
       assert(refused(path.toString, 10).contains("is not a memory file"))
       assert(Files.readAllBytes(file) === Array.fill[Byte](10)(1))

@@ -10,7 +10,8 @@ class ShardLayoutSpec extends AnyFunSuite {
   private def layouts(seed: Int): Iterator[ShardLayout] = {
     val random = new Random(seed)
     Iterator.fill(200) {
-      val sizes = IndexedSeq.fill(1 + random.nextInt(30))(1L + random.nextInt(1 << (1 + random.nextInt(20))))
+      val sizes =
+        IndexedSeq.fill(1 + random.nextInt(30))(1L + random.nextInt(1 << (1 + random.nextInt(20))))
       new ShardLayout(sizes, 1 + random.nextInt(9))
     }
   }
@@ -26,8 +27,9 @@ class ShardLayoutSpec extends AnyFunSuite {
 
   test("every layer with at least one cache line per server is striped over all servers") {
     layouts(2).foreach { layout =>
-      layout.layers.indices.filter(layout.layers(_) > layout.world * layout.world * 16L).foreach { layer =>
-        assert((0 until layout.world).forall(layout.stripe(layer, _).isDefined))
+      layout.layers.indices.filter(layout.layers(_) > layout.world * layout.world * 16L).foreach {
+        layer =>
+          assert((0 until layout.world).forall(layout.stripe(layer, _).isDefined))
       }
     }
   }
@@ -35,7 +37,8 @@ class ShardLayoutSpec extends AnyFunSuite {
   test("no server exceeds its share by more than a cache line per layer") {
     layouts(3).foreach { layout =>
       (0 until layout.world).foreach { server =>
-        assert(layout.shard(server).map(_.count).sum <= layout.total / layout.world + 16L * layout.layers.size)
+        assert(layout.shard(server).map(_.count).sum <= layout.total / layout.world + 16L * layout
+          .layers.size)
       }
     }
   }

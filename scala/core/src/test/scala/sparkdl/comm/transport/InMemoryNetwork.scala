@@ -9,18 +9,24 @@ import java.util.concurrent.{ConcurrentHashMap, ConcurrentLinkedQueue}
 import java.util.concurrent.atomic.AtomicInteger
 
 /**
- * Executors in one JVM, without Spark, for tests. A message is delivered with its last part, on the thread that sends it. A chunk
- * is copied from its executor's published memory to the target, on the thread that fetches it.
+ * Executors in one JVM, without Spark, for tests. A message is delivered with its last part, on the
+ * thread that sends it. A chunk is copied from its executor's published memory to the target, on
+ * the thread that fetches it.
  */
 final class InMemoryNetwork {
   private val executors = new ConcurrentHashMap[Int, InMemoryTransport]
 
   /** Return the executor at port `number`. */
-  def executor(number: Int): InMemoryTransport = executors.computeIfAbsent(number, new InMemoryTransport(this, _))
+  def executor(number: Int): InMemoryTransport =
+    executors.computeIfAbsent(number, new InMemoryTransport(this, _))
 }
 
-/** Executor of an [[InMemoryNetwork]], with counts of its operations. A test can make it fail or wait. */
-final class InMemoryTransport private[transport] (network: InMemoryNetwork, number: Int) extends Transport with Blocks {
+/**
+ * Executor of an [[InMemoryNetwork]], with counts of its operations. A test can make it fail or
+ * wait.
+ */
+final class InMemoryTransport private[transport] (network: InMemoryNetwork, number: Int)
+    extends Transport with Blocks {
 
   /** Blocks that are not retired, by name. */
   val published = new ConcurrentHashMap[String, Array[ByteBuffer]]
@@ -60,7 +66,11 @@ final class InMemoryTransport private[transport] (network: InMemoryNetwork, numb
   override def host: String = "here"
   override def blocks: Blocks = this
 
-  override def openNetwork(firstPort: Int, portCount: Int, receiver: PeerMessageReceiver): ChunkNetwork = {
+  override def openNetwork(
+      firstPort: Int,
+      portCount: Int,
+      receiver: PeerMessageReceiver
+  ): ChunkNetwork = {
     if (portsTaken) throw new BindException("Address already in use")
     opened.incrementAndGet()
     this.receiver = receiver
@@ -68,7 +78,8 @@ final class InMemoryTransport private[transport] (network: InMemoryNetwork, numb
       override def address: ChunkPeer = InMemoryTransport.this.address
       override def sending: Int = 0
       override def send(to: ChunkPeer, part: MessagePart)(done: Option[Long] => Unit): Unit = {
-        if (part.offset + part.length == part.message.length) network.executor(to.port).deliver(part.message)
+        if (part.offset + part.length == part.message.length)
+          network.executor(to.port).deliver(part.message)
         done(Some(System.nanoTime))
       }
       override def fetch(from: ChunkPeer, chunk: Chunk, into: ChunkTarget, deadline: Long)(
@@ -103,7 +114,8 @@ final class InMemoryTransport private[transport] (network: InMemoryNetwork, numb
 
   override def inlineThreshold: Long = 64 << 10
   override def executorId: String = number.toString
-  override def put(job: Long, name: String, chunks: Array[ByteBuffer]): Unit = published.put(name, chunks)
+  override def put(job: Long, name: String, chunks: Array[ByteBuffer]): Unit =
+    published.put(name, chunks)
   override def retire(job: Long, name: String, isOver: () => Boolean): Boolean = {
     val gone = attemptsToRetire.incrementAndGet() > heldAttempts && !readersStay
     while (readersStay && !isOver()) Thread.sleep(1)

@@ -21,6 +21,8 @@ object PlainFetch {
 
   def apply(from: PlainServer, job: Long, name: String): ByteBuffer = {
     val id = BroadcastBlockId(job, name).name
-    manager.blockTransferService.fetchBlockSync(from.host, from.port, from.executorId, id, null).nioByteBuffer
+    manager.blockTransferService
+      .fetchBlockSync(from.host, from.port, from.executorId, id, null)
+      .nioByteBuffer
   }
 }

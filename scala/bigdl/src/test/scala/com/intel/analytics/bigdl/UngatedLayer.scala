@@ -19,6 +19,7 @@ final class UngatedLayer extends TensorModule[Float] {
     gradInput
   }
 
-  private[bigdl] override def setParameterSynchronizer(by: DistriParameterSynchronizer[Float]): Unit =
+  private[bigdl] override def setParameterSynchronizer(by: DistriParameterSynchronizer[Float])
+      : Unit =
     throw new IllegalStateException("no gate")
 }

@@ -21,9 +21,10 @@ import org.apache.spark.util.io.ChunkedByteBuffer
 import sparkdl.comm.transport.Blocks
 
 /**
- * Blocks in the BlockManager of this JVM's executor. They are named as broadcast blocks. Among the ids that every Spark
- * version parses, only those contain free text. Their job ids are far above any that Spark gives. This class is
- * mechanism only: sparkdl.comm.ps decides which blocks are published, fetched and retired, and when.
+ * Blocks in the BlockManager of this JVM's executor. They are named as broadcast blocks. Among the
+ * ids that every Spark version parses, only those contain free text. Their job ids are far above
+ * any that Spark gives. This class is mechanism only: sparkdl.comm.ps decides which blocks are
+ * published, fetched and retired, and when.
  */
 private[spark] final class SparkdlBlocks(env: SparkEnv) extends Blocks {
   import SparkdlBlocks._
@@ -33,8 +34,8 @@ private[spark] final class SparkdlBlocks(env: SparkEnv) extends Blocks {
   leaveOwnBlocksOut
 
   /**
-   * Inline threshold, in bytes. A fetch takes one more round trip than a message. But a message is copied twice on its
-   * way, and arrives whether or not there is room.
+   * Inline threshold, in bytes. A fetch takes one more round trip than a message. But a message is
+   * copied twice on its way, and arrives whether or not there is room.
    */
   override def inlineThreshold: Long = 64 << 10
 
@@ -44,18 +45,22 @@ private[spark] final class SparkdlBlocks(env: SparkEnv) extends Blocks {
     val id = BroadcastBlockId(job, name)
     val block = new BorrowedBytes(chunks)
     val stored = manager.putBytes(id, block, level(block.size), tellMaster = false)(ClassTag.Byte)
-    if (!stored) throw new IllegalStateException(s"Spark's BlockManager took block $id neither in memory nor on disk")
+    if (!stored) throw new IllegalStateException(
+      s"Spark's BlockManager took block $id neither in memory nor on disk"
+    )
   }
 
   /**
-   * Return the storage level of a block. Its memory is mapped, not heap, so it counts as off-heap storage if Spark's
-   * conf has any. Otherwise it takes free storage memory. If there is none, it goes to disk: partitions that a user has
-   * cached are not evicted.
+   * Return the storage level of a block. Its memory is mapped, not heap, so it counts as off-heap
+   * storage if Spark's conf has any. Otherwise it takes free storage memory. If there is none, it
+   * goes to disk: partitions that a user has cached are not evicted.
    */
   private def level(bytes: Long): StorageLevel = {
     val memory = env.memoryManager
-    if (bytes <= memory.maxOffHeapStorageMemory - memory.offHeapStorageMemoryUsed) StorageLevel.OFF_HEAP
-    else if (bytes <= memory.maxOnHeapStorageMemory - memory.onHeapStorageMemoryUsed) StorageLevel.MEMORY_AND_DISK_SER
+    if (bytes <= memory.maxOffHeapStorageMemory - memory.offHeapStorageMemoryUsed)
+      StorageLevel.OFF_HEAP
+    else if (bytes <= memory.maxOnHeapStorageMemory - memory.onHeapStorageMemoryUsed)
+      StorageLevel.MEMORY_AND_DISK_SER
     else StorageLevel.DISK_ONLY
   }
 
@@ -64,7 +69,8 @@ private[spark] final class SparkdlBlocks(env: SparkEnv) extends Blocks {
     val locks = manager.blockInfoManager
     def attempt(): Boolean =
       if (locks.lockForWriting(id, blocking = false).isDefined) {
-        // The same as BlockManager.removeBlock, but under this lock, so that no reader can come in between.
+        // The same as BlockManager.removeBlock, but under this lock, so that no reader can come in
+        // between.
         var removed = false
         try {
           manager.memoryStore.remove(id)
@@ -101,12 +107,13 @@ private[spark] final class SparkdlBlocks(env: SparkEnv) extends Blocks {
 private object SparkdlBlocks {
 
   /**
-   * Keep Spark's lines about this plugin's blocks out of the log: several lines per iteration make hundreds of
-   * megabytes an hour. Lines about the user's blocks stay, at the level that the user has set. Run once in a JVM, as
-   * logging outlives SparkContexts.
+   * Keep Spark's lines about this plugin's blocks out of the log: several lines per iteration make
+   * hundreds of megabytes an hour. Lines about the user's blocks stay, at the level that the user
+   * has set. Run once in a JVM, as logging outlives SparkContexts.
    */
   private lazy val leaveOwnBlocksOut: Unit = LogManager.getContext(false) match {
-    case context: LoggerContext => context.getConfiguration.getLoggerConfig(Store).addFilter(OwnBlocks)
+    case context: LoggerContext =>
+      context.getConfiguration.getLoggerConfig(Store).addFilter(OwnBlocks)
     case _ => () // another logging library
   }
 
@@ -115,7 +122,8 @@ private object SparkdlBlocks {
   private object OwnBlocks extends AbstractFilter {
     override def filter(event: LogEvent): Filter.Result = {
       def isOfOwn = event.getMessage.getFormattedMessage.contains("_sparkdl_")
-      val isDenied = event.getLoggerName == Store && event.getLevel.isLessSpecificThan(Level.INFO) && isOfOwn
+      val isDenied =
+        event.getLoggerName == Store && event.getLevel.isLessSpecificThan(Level.INFO) && isOfOwn
       if (isDenied) Filter.Result.DENY else Filter.Result.NEUTRAL
     }
   }

@@ -27,11 +27,14 @@ import sparkdl.comm.chunks.ChunkTransport
 import sparkdl.comm.transport.Chunk
 
 /**
- * Parts of Spark for the network of chunks. The blocks are those of this executor's BlockManager, locked while they are
- * sent.
+ * Parts of Spark for the network of chunks. The blocks are those of this executor's BlockManager,
+ * locked while they are sent.
  */
-private[spark] final class SparkdlChunks(env: SparkEnv, conf: SparkConf, override val bindAddress: String)
-    extends ChunkTransport {
+private[spark] final class SparkdlChunks(
+    env: SparkEnv,
+    conf: SparkConf,
+    override val bindAddress: String
+) extends ChunkTransport {
   import SparkdlChunks._
 
   private val manager = env.blockManager
@@ -52,15 +55,18 @@ private[spark] final class SparkdlChunks(env: SparkEnv, conf: SparkConf, overrid
   }
 
   /**
-   * Call Spark's method by reflection. Spark 3 has no TLS between executors, and Spark 4 has one more parameter for it.
+   * Call Spark's method by reflection. Spark 3 has no TLS between executors, and Spark 4 has one
+   * more parameter for it.
    */
   private def fromSpark(conf: SparkConf): TransportConf = {
     val withTls = SparkTransportConf.getClass.getMethods.find { method =>
       method.getName == "fromSparkConf" && method.getParameterCount == 5
     }
     withTls.fold(SparkTransportConf.fromSparkConf(conf, Module)) { fromSparkConf =>
-      val tls = env.securityManager.getClass.getMethod("getRpcSSLOptions").invoke(env.securityManager)
-      fromSparkConf.invoke(SparkTransportConf, conf, Module, Int.box(0), None, Some(tls)).asInstanceOf[TransportConf]
+      val tls =
+        env.securityManager.getClass.getMethod("getRpcSSLOptions").invoke(env.securityManager)
+      fromSparkConf.invoke(SparkTransportConf, conf, Module, Int.box(0), None, Some(tls))
+        .asInstanceOf[TransportConf]
     }
   }
 
@@ -68,7 +74,9 @@ private[spark] final class SparkdlChunks(env: SparkEnv, conf: SparkConf, overrid
     if (authenticates) Seq(new AuthServerBootstrap(transportConf, env.securityManager)) else Nil
 
   override def clientBootstraps: Seq[TransportClientBootstrap] =
-    if (authenticates) Seq(new AuthClientBootstrap(transportConf, conf.getAppId, env.securityManager)) else Nil
+    if (authenticates)
+      Seq(new AuthClientBootstrap(transportConf, conf.getAppId, env.securityManager))
+    else Nil
 
   override def onFreePort[T](first: Int, count: Int)(serve: Int => T): T = {
     val retries = conf.clone.set("spark.port.maxRetries", (count - 1).toString)
@@ -76,8 +84,8 @@ private[spark] final class SparkdlChunks(env: SparkEnv, conf: SparkConf, overrid
   }
 
   /**
-   * Open a part of a block. A block on disk stays there, unlike with BlockManager.getLocalBytes, which reads a whole
-   * block into memory if there is room.
+   * Open a part of a block. A block on disk stays there, unlike with BlockManager.getLocalBytes,
+   * which reads a whole block into memory if there is room.
    */
   override def open(chunk: Chunk): Option[ManagedBuffer] = {
     val id = BroadcastBlockId(chunk.job, chunk.block)
@@ -97,29 +105,36 @@ private[spark] final class SparkdlChunks(env: SparkEnv, conf: SparkConf, overrid
 
   private def bytes(id: BlockId, chunk: Chunk): Option[() => ByteBuf] = {
     def inMemory =
-      manager.memoryStore.getBytes(id).map(memory => () => Unpooled.wrappedBuffer(slices(memory, chunk): _*))
-    def onDisk = if (manager.diskStore.contains(id)) Some(() => Unpooled.wrappedBuffer(read(id, chunk))) else None
+      manager.memoryStore.getBytes(id).map(memory =>
+        () => Unpooled.wrappedBuffer(slices(memory, chunk): _*)
+      )
+    def onDisk = if (manager.diskStore.contains(id))
+      Some(() => Unpooled.wrappedBuffer(read(id, chunk)))
+    else None
     inMemory.orElse(onDisk)
   }
 
   /**
-   * Read a part of a block on disk, without what is before it: plain files and Spark's own cipher allow random access.
+   * Read a part of a block on disk, without what is before it: plain files and Spark's own cipher
+   * allow random access.
    */
   private def read(id: BlockId, chunk: Chunk): Array[Byte] = diskKey match {
-    case Some(key) if conf.get(Transformation, CounterMode) == CounterMode => decrypt(id, key, chunk)
+    case Some(key) if conf.get(Transformation, CounterMode) == CounterMode =>
+      decrypt(id, key, chunk)
     case _ =>
       val stream = manager.diskStore.getBytes(id).toInputStream()
       try {
         stream.skipNBytes(chunk.offset)
         val bytes = stream.readNBytes(chunk.length)
-        if (bytes.length < chunk.length) throw new EOFException(s"the file of block $id is shorter than the block")
+        if (bytes.length < chunk.length)
+          throw new EOFException(s"the file of block $id is shorter than the block")
         bytes
       } finally stream.close()
   }
 
   /**
-   * Decrypt a part of a block. In counter mode, each 16 bytes are encrypted separately. Their counter is the vector at
-   * the beginning of the file plus their index.
+   * Decrypt a part of a block. In counter mode, each 16 bytes are encrypted separately. Their
+   * counter is the vector at the beginning of the file plus their index.
    */
   private def decrypt(id: BlockId, key: Array[Byte], chunk: Chunk): Array[Byte] = {
     val vectorBytes = CryptoStreamUtils.IV_LENGTH_IN_BYTES
@@ -132,9 +147,11 @@ private[spark] final class SparkdlChunks(env: SparkEnv, conf: SparkConf, overrid
       file.seek(vectorBytes + chunk.offset - before)
       file.readFully(bytes)
     } finally file.close()
-    val counter = new BigInteger(1, vector).add(BigInteger.valueOf(chunk.offset / CipherBytes)).toByteArray
+    val counter =
+      new BigInteger(1, vector).add(BigInteger.valueOf(chunk.offset / CipherBytes)).toByteArray
     val start = Array.fill(vectorBytes - counter.length)(0.toByte) ++ counter.takeRight(vectorBytes)
-    val cipher = CryptoCipherFactory.getCryptoCipher(CounterMode, CryptoStreamUtils.toCryptoConf(conf))
+    val cipher =
+      CryptoCipherFactory.getCryptoCipher(CounterMode, CryptoStreamUtils.toCryptoConf(conf))
     try {
       cipher.init(Cipher.DECRYPT_MODE, new SecretKeySpec(key, "AES"), new IvParameterSpec(start))
       cipher.doFinal(bytes, 0, bytes.length, bytes, 0)
@@ -163,8 +180,12 @@ private object SparkdlChunks {
     parts.result()
   }
 
-  /** Buffer of a part of a block. In memory, it is sent in place. On disk, it is read at each call of `body`. */
-  private final class BlockPart(length: Int, body: () => ByteBuf, free: () => Unit) extends ManagedBuffer {
+  /**
+   * Buffer of a part of a block. In memory, it is sent in place. On disk, it is read at each call
+   * of `body`.
+   */
+  private final class BlockPart(length: Int, body: () => ByteBuf, free: () => Unit)
+      extends ManagedBuffer {
     private val users = new AtomicInteger(1)
 
     override def size: Long = length.toLong
@@ -172,8 +193,8 @@ private object SparkdlChunks {
     override def convertToNetty(): AnyRef = body()
 
     /**
-     * Return the stream that Spark 4 needs for TLS. Spark releases this buffer with the stream, but would not with a
-     * ByteBuf.
+     * Return the stream that Spark 4 needs for TLS. Spark releases this buffer with the stream, but
+     * would not with a ByteBuf.
      */
     def convertToNettyForSsl(): AnyRef = createInputStream()
 

@@ -24,8 +24,10 @@ final class CountingCipher(properties: Properties, transformation: String) exten
     cipher.init(mode, key, parameters)
   }
 
-  override def update(from: ByteBuffer, to: ByteBuffer): Int = counted(from.remaining)(cipher.update(from, to))
-  override def doFinal(from: ByteBuffer, to: ByteBuffer): Int = counted(from.remaining)(cipher.doFinal(from, to))
+  override def update(from: ByteBuffer, to: ByteBuffer): Int =
+    counted(from.remaining)(cipher.update(from, to))
+  override def doFinal(from: ByteBuffer, to: ByteBuffer): Int =
+    counted(from.remaining)(cipher.doFinal(from, to))
   override def update(from: Array[Byte], offset: Int, length: Int, to: Array[Byte], at: Int): Int =
     counted(length)(cipher.update(from, offset, length, to, at))
   override def doFinal(from: Array[Byte], offset: Int, length: Int, to: Array[Byte], at: Int): Int =

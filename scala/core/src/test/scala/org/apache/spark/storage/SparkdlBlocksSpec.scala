@@ -115,7 +115,12 @@ class SparkdlBlocksSpec extends AnyFunSuite with BeforeAndAfterAll {
       val of = SparkEnv.get.blockManager
       for (name <- Seq("theirs", "sparkdl_ours")) {
         val bytes = new org.apache.spark.util.io.ChunkedByteBuffer(Array(direct(random(100))))
-        of.putBytes(BroadcastBlockId(Job, name), bytes, StorageLevel.MEMORY_ONLY_SER, tellMaster = false)
+        of.putBytes(
+          BroadcastBlockId(Job, name),
+          bytes,
+          StorageLevel.MEMORY_ONLY_SER,
+          tellMaster = false
+        )
         of.removeBlock(BroadcastBlockId(Job, name), tellMaster = false)
       }
       assert(heard.asScala.count(_.contains("_theirs stored")) === 1)
@@ -141,9 +146,14 @@ class SparkdlBlocksSpec extends AnyFunSuite with BeforeAndAfterAll {
     assert(blocks.status(Job, "sparkdl_pressed") === Some((5000000L, 0L)))
     // Pieces are smaller than the block: Spark evicts only as many blocks as it needs.
     val cached =
-      context.parallelize(0 until 400, 400).map(_ => new Array[Byte](1 << 20)).persist(StorageLevel.MEMORY_ONLY)
+      context.parallelize(0 until 400, 400).map(_ => new Array[Byte](1 << 20)).persist(
+        StorageLevel.MEMORY_ONLY
+      )
     cached.count()
-    assert(blocks.status(Job, "sparkdl_pressed") === Some((0L, 5000000L)), "the test needs an evicted block")
+    assert(
+      blocks.status(Job, "sparkdl_pressed") === Some((0L, 5000000L)),
+      "the test needs an evicted block"
+    )
     assert(serve("sparkdl_pressed", bytes.length) === bytes.toSeq)
     assert(read("sparkdl_pressed") === bytes.toSeq)
     cached.unpersist(blocking = true)
@@ -165,7 +175,12 @@ class SparkdlBlocksSpec extends AnyFunSuite with BeforeAndAfterAll {
     val failing = new org.apache.spark.util.io.ChunkedByteBuffer(Array(direct(random(100)))) {
       override def dispose(): Unit = throw new IllegalStateException("not now")
     }
-    SparkEnv.get.blockManager.putBytes(id, failing, StorageLevel.MEMORY_ONLY_SER, tellMaster = false)
+    SparkEnv.get.blockManager.putBytes(
+      id,
+      failing,
+      StorageLevel.MEMORY_ONLY_SER,
+      tellMaster = false
+    )
     intercept[IllegalStateException](blocks.retire(Job, "sparkdl_failing", soon))
     assert(blocks.retire(Job, "sparkdl_failing", () => true))
   }
@@ -197,7 +212,9 @@ class SparkdlBlocksSpec extends AnyFunSuite with BeforeAndAfterAll {
 
   test("without free memory a block goes to disk, and the user's cached data is not evicted") {
     val cached =
-      context.parallelize(0 until 400, 400).map(_ => new Array[Byte](1 << 20)).persist(StorageLevel.MEMORY_ONLY)
+      context.parallelize(0 until 400, 400).map(_ => new Array[Byte](1 << 20)).persist(
+        StorageLevel.MEMORY_ONLY
+      )
     cached.count()
     def inMemory: Int = context.getRDDStorageInfo.map(_.numCachedPartitions).sum
     val before = inMemory
@@ -206,7 +223,9 @@ class SparkdlBlocksSpec extends AnyFunSuite with BeforeAndAfterAll {
     blocks.put(Job, "sparkdl_modest", Array(direct(bytes)))
     assert(inMemory === before)
     assert(blocks.status(Job, "sparkdl_modest") === Some((0L, 5000000L)))
-    assert(read("sparkdl_modest") === bytes.toSeq && serve("sparkdl_modest", bytes.length) === bytes.toSeq)
+    assert(
+      read("sparkdl_modest") === bytes.toSeq && serve("sparkdl_modest", bytes.length) === bytes.toSeq
+    )
     assert(inMemory === before)
     cached.unpersist(blocking = true)
     assert(blocks.retire(Job, "sparkdl_modest", soon))
@@ -221,7 +240,9 @@ class SparkdlBlocksSpec extends AnyFunSuite with BeforeAndAfterAll {
     blocks.put(Job, "sparkdl_off_heap", Array(direct(random(OffHeapBytes))))
     assert(level("sparkdl_off_heap").useOffHeap && offHeap === OffHeapBytes)
     blocks.put(Job, "sparkdl_more", Array(direct(random(100))))
-    assert(!level("sparkdl_more").useOffHeap && level("sparkdl_more").useMemory && offHeap === OffHeapBytes)
+    assert(
+      !level("sparkdl_more").useOffHeap && level("sparkdl_more").useMemory && offHeap === OffHeapBytes
+    )
     assert(serve("sparkdl_off_heap", OffHeapBytes) === random(OffHeapBytes).toSeq)
     Seq("sparkdl_off_heap", "sparkdl_more").foreach(name => assert(blocks.retire(Job, name, soon)))
     assert(offHeap === 0)
@@ -237,7 +258,11 @@ class SparkdlBlocksSpec extends AnyFunSuite with BeforeAndAfterAll {
     try intercept[BindException](executor.openNetwork(taken.getLocalPort, 1, Deaf))
     finally taken.close()
     val network = executor.openNetwork(taken.getLocalPort, 1, Deaf)
-    try assert(network.address === ChunkPeer("127.0.0.1", taken.getLocalPort, SparkContext.DRIVER_IDENTIFIER))
+    try assert(network.address === ChunkPeer(
+        "127.0.0.1",
+        taken.getLocalPort,
+        SparkContext.DRIVER_IDENTIFIER
+      ))
     finally network.close()
   }
 

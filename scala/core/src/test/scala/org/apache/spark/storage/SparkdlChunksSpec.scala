@@ -47,7 +47,8 @@ class SparkdlChunksSpec extends AnyFunSuite with BeforeAndAfterAll {
     bytes
   }
 
-  private def direct(bytes: Array[Byte]): ByteBuffer = ByteBuffer.allocateDirect(bytes.length).put(bytes).flip()
+  private def direct(bytes: Array[Byte]): ByteBuffer =
+    ByteBuffer.allocateDirect(bytes.length).put(bytes).flip()
 
   private def fetch(name: String, offset: Int, length: Int): Either[ChunkFailure, Seq[Byte]] =
     begin(network, name, offset, length).get(40, TimeUnit.SECONDS)
@@ -70,7 +71,8 @@ class SparkdlChunksSpec extends AnyFunSuite with BeforeAndAfterAll {
   }
 
   private def retireNow(name: String): Boolean = {
-    val end = System.nanoTime + TimeUnit.SECONDS.toNanos(10) // an answer is released a little after it arrives
+    // an answer is released a little after it arrives
+    val end = System.nanoTime + TimeUnit.SECONDS.toNanos(10)
     executor.blocks.retire(Job, name, () => System.nanoTime >= end)
   }
 
@@ -79,10 +81,21 @@ class SparkdlChunksSpec extends AnyFunSuite with BeforeAndAfterAll {
     val whole = pieces.flatten
     executor.blocks.put(Job, "sparkdl_pieces", pieces.map(direct).toArray)
     val places =
-      Seq((0, 1), (0, whole.size), (1, 100000), (99990, 100), (100001, 30), (100000, 32), (whole.size - 1, 1))
+      Seq(
+        (0, 1),
+        (0, whole.size),
+        (1, 100000),
+        (99990, 100),
+        (100001, 30),
+        (100000, 32),
+        (whole.size - 1, 1)
+      )
     for ((offset, length) <- places)
       withClue(s"$length at $offset: ") {
-        assert(fetch("sparkdl_pieces", offset, length) === Right(whole.slice(offset, offset + length)))
+        assert(fetch("sparkdl_pieces", offset, length) === Right(whole.slice(
+          offset,
+          offset + length
+        )))
       }
     assert(retireNow("sparkdl_pieces"))
     assert(fetch("sparkdl_pieces", 0, 1).left.exists(_.isInstanceOf[ChunkFailure.NotServed]))
@@ -94,11 +107,15 @@ class SparkdlChunksSpec extends AnyFunSuite with BeforeAndAfterAll {
     val block = new ChunkedByteBuffer(Array(direct(bytes)))
     SparkEnv.get.blockManager.putBytes(id, block, StorageLevel.DISK_ONLY, tellMaster = false)
     for ((offset, length) <- Seq((0, 300000), (299999, 1), (123456, 65536)))
-      assert(fetch("sparkdl_disk", offset, length) === Right(bytes.slice(offset, offset + length).toSeq))
+      assert(
+        fetch("sparkdl_disk", offset, length) === Right(bytes.slice(offset, offset + length).toSeq)
+      )
     assert(retireNow("sparkdl_disk"))
   }
 
-  test("a block sent on the thread of a Spark task is unlocked once sent, and the task ends normally") {
+  test(
+    "a block sent on the thread of a Spark task is unlocked once sent, and the task ends normally"
+  ) {
     val asked = new LinkedBlockingQueue[Runnable]
     val bytes = random(1 << 20)
     val from = executor.openNetwork(0, 1, new RecordingReceiver(64 << 10, asked.put(_)))
@@ -127,10 +144,14 @@ class SparkdlChunksSpec extends AnyFunSuite with BeforeAndAfterAll {
     val from = executor.openNetwork(0, 1, new RecordingReceiver(partBytes))
     try {
       val before = CountingCipher.decrypted.get
-      assert(begin(from, "sparkdl_parts", 0, bytes.length).get(40, TimeUnit.SECONDS) === Right(bytes.toSeq))
+      assert(begin(from, "sparkdl_parts", 0, bytes.length).get(40, TimeUnit.SECONDS) === Right(
+        bytes.toSeq
+      ))
       assert(CountingCipher.decrypted.get - before === bytes.length)
       for ((offset, length) <- Seq((1, 1), (15, 2), (4097, 70000)))
-        assert(fetch("sparkdl_parts", offset, length) === Right(bytes.slice(offset, offset + length).toSeq))
+        assert(fetch("sparkdl_parts", offset, length) === Right(
+          bytes.slice(offset, offset + length).toSeq
+        ))
       assert(retireNow("sparkdl_parts"))
     } finally from.close()
   }
@@ -139,7 +160,9 @@ class SparkdlChunksSpec extends AnyFunSuite with BeforeAndAfterAll {
     executor.blocks.put(Job, "sparkdl_short", Array(direct(random(100))))
     for ((offset, length) <- Seq((0, 101), (100, 1), (1000, 10))) {
       val Left(failure) = fetch("sparkdl_short", offset, length): @unchecked
-      assert(failure.isInstanceOf[ChunkFailure.NotServed] && failure.getMessage.contains("has 100 bytes"))
+      assert(
+        failure.isInstanceOf[ChunkFailure.NotServed] && failure.getMessage.contains("has 100 bytes")
+      )
     }
     assert(retireNow("sparkdl_short"))
   }
