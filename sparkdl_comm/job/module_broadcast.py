@@ -8,7 +8,6 @@ from __future__ import annotations
 import copy
 import functools
 import tempfile
-import uuid
 from collections.abc import Callable
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -23,18 +22,7 @@ from sparkdl_comm.job.broadcasts import MODULE_BROADCASTS
 from sparkdl_comm.job.pickling import ModuleRecipe, pickle_error
 from sparkdl_comm.job.session import is_classic
 from sparkdl_comm.optim.optimization import ModelLike
-
-
-def add_file(spark: SparkSession, path: Path) -> str:
-    """Add a file to a Spark Connect session. The server keeps it until the session ends.
-
-    :return: the name to pass to ``SparkFiles.get`` in tasks.
-    """
-    with tempfile.TemporaryDirectory(dir=path.parent, prefix=".sparkdl-") as folder:
-        unique = Path(folder, f"sparkdl-{uuid.uuid4().hex}")
-        unique.hardlink_to(path)
-        spark.addArtifacts(str(unique), file=True)
-    return unique.name
+from sparkdl_comm.storage.session import add_file
 
 
 @dataclass(frozen=True)

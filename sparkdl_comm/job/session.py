@@ -20,7 +20,8 @@ from pyspark.sql import SparkSession
 from sparkdl_comm import plugin
 from sparkdl_comm.conf import KEYS, PREFIX, CommConf, as_text
 from sparkdl_comm.conf.key import snake_case
-from sparkdl_comm.errors import ConfError, InputError, PluginError
+from sparkdl_comm.errors import ConfError, InputError, PersistenceError, PluginError
+from sparkdl_comm.storage.session import DriverStorage
 
 _log = logging.getLogger(__name__)
 
@@ -232,13 +233,10 @@ def shared_directory(spark: SparkSession, path: str, param: str) -> str:
     :raises PluginError: the plugin is needed, and is not loaded, or was built for another Spark.
     """
     if is_classic(spark):
-        jvm: Any = spark.sparkContext._jvm
         try:
-            given = jvm.org.apache.hadoop.fs.Path(path)
-            hadoop = spark.sparkContext._jsc.hadoopConfiguration()
-            path = given.getFileSystem(hadoop).makeQualified(given).toString()
-        except Py4JJavaError as error:
-            raise ConfError(f"{param}={path}: {error.java_exception.toString()}") from error
+            path = DriverStorage(spark).qualify(path)
+        except PersistenceError as error:
+            raise ConfError(f"{param}={path}: {error.message}") from error
     elif not re.match(r"[A-Za-z][\w+.-]*:", path):
         raise ConfError(f"{param}={path}: begin it with the file system's scheme, such as file: or hdfs:")
     if path.startswith("file:"):

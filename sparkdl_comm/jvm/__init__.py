@@ -1,6 +1,5 @@
 """The executor's JVM, as its Python worker reaches it.
 
 ``bridge.py`` is the connection, a Unix socket to the plugin. ``session.py`` sends the parameter server's requests over it.
-``files.py`` accesses Hadoop's file systems through the executor. ``planner.py`` runs iBatch's planner in a separate JVM,
-without a session.
+``planner.py`` runs iBatch's planner in a separate JVM, without a session.
 """

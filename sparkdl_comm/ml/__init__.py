@@ -5,6 +5,5 @@
   checks model, loss and optimizer, and ``columns.py`` checks the DataFrame's columns.
 - Transform: ``scoring.py`` turns a model's outputs into columns. ``prediction.py`` runs it on executors.
 - Save and load: ``persistence.py`` writes and reads metadata, ``rebuild.py`` components
-  by name, ``weights.py`` tensors, ``storage.py`` any path that Hadoop reaches. ``export.py`` writes TorchScript and
-  ONNX.
+  by name, ``weights.py`` tensors. ``export.py`` writes TorchScript and ONNX.
 """

@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import functools
 import importlib.util
+import shutil
 import tempfile
 from collections.abc import Callable, Sequence
 from pathlib import Path
@@ -12,7 +14,7 @@ import torch
 from pyspark.sql import SparkSession
 
 from sparkdl_comm.errors import ModelError, PersistenceError
-from sparkdl_comm.ml.storage import open_storage
+from sparkdl_comm.ml.persistence import session_storage
 
 
 def torchscript(module: torch.nn.Module, inputs: Sequence[torch.Tensor] | None, file: Path) -> None:
@@ -57,10 +59,10 @@ def put(spark: SparkSession, path: str, write: Callable[[Path], None], overwrite
 
     :raises PersistenceError: ``path`` exists and ``overwrite`` is false, or it cannot be written.
     """
-    folder, _, name = path.rpartition("/")
-    if not overwrite and open_storage(spark, path).exists():
-        raise PersistenceError(f"{path} already exists; to replace it, give overwrite=True")
-    with tempfile.TemporaryDirectory(prefix="sparkdl-export-") as local:
+    name = path.rpartition("/")[2]
+    with tempfile.TemporaryDirectory(prefix="sparkdl-export-") as local, session_storage(spark) as storage:
+        if not overwrite and storage.exists(path):
+            raise PersistenceError(f"{path} already exists; to replace it, give overwrite=True")
         write(Path(local) / name)
         for file in sorted(Path(local).iterdir(), key=lambda file: file.name == name):  # the file at path comes last
-            open_storage(spark, f"{folder}/{file.name}" if folder else file.name).put(file, replace=True)
+            storage.replace(path.removesuffix(name) + file.name, functools.partial(shutil.move, file), overwrite=True)

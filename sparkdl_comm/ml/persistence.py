@@ -15,13 +15,12 @@ model, they are the class or function that makes the module, ``decode`` and ``co
 saving warns, and the caller of ``load`` must give the component.
 
 A save writes to a directory next to ``path`` and then renames it. So ``path`` is complete or does not exist. The
-exception is an interrupted rename on object stores, where renaming is copying. See :mod:`sparkdl_comm.ml.storage`.
+exception is an interrupted rename on object stores, where renaming is copying. See :mod:`sparkdl_comm.storage`.
 """
 
 from __future__ import annotations
 
 import json
-import tempfile
 import warnings
 from collections.abc import Mapping
 from pathlib import Path
@@ -31,17 +30,28 @@ import safetensors.torch
 import torch
 from pyspark.ml.param import Params
 from pyspark.ml.util import DefaultParamsReader, DefaultParamsWriter, MLReadable, MLReader, MLWriter
+from pyspark.sql import SparkSession
 
+from sparkdl_comm.conf import CommConf
 from sparkdl_comm.errors import PersistenceError
+from sparkdl_comm.job.session import is_classic, session_conf
 from sparkdl_comm.ml.rebuild import blueprint_of, rebuild
-from sparkdl_comm.ml.storage import open_storage
 from sparkdl_comm.ml.weights import read_tensors
+from sparkdl_comm.storage.files import Storage
+from sparkdl_comm.storage.session import ConnectStorage, DriverStorage
 
 T = TypeVar("T", bound="MLReadable[Any]")
 
 FORMAT = 1
 _METADATA = "metadata/part-00000"
 _COMPONENTS = "ingredients.safetensors"
+
+
+def session_storage(spark: SparkSession) -> Storage:
+    """Return the storage of models, for any path that Hadoop reaches with the session's settings."""
+    if is_classic(spark):
+        return DriverStorage(spark)
+    return ConnectStorage(spark, CommConf.from_mapping(session_conf(spark)).timeout)
 
 
 class FolderWriter(MLWriter):
@@ -59,12 +69,16 @@ class FolderWriter(MLWriter):
         :raises PersistenceError: ``path`` exists, or cannot be written. In that case nothing is left behind.
         """
         # MLWriter.save would delete the old directory first
-        storage = open_storage(self.sparkSession, path)
-        if not self.shouldOverwrite and storage.exists():
-            raise PersistenceError(f"{path} already exists; to replace it, x.write().overwrite().save(path)")
-        with tempfile.TemporaryDirectory(prefix="sparkdl-save-") as folder:
-            missing = self.write_to(Path(folder))
-            storage.put(Path(folder), replace=self.shouldOverwrite)
+        missing: dict[str, str] = {}
+
+        def write(folder: Path) -> None:
+            folder.mkdir()
+            missing.update(self.write_to(folder))
+
+        with session_storage(self.sparkSession) as storage:
+            if not self.shouldOverwrite and storage.exists(path):
+                raise PersistenceError(f"{path} already exists; to replace it, x.write().overwrite().save(path)")
+            storage.replace(path, write, self.shouldOverwrite)
         if missing:
             warnings.warn(f"{path}: {_describe_missing(missing)}", stacklevel=2)
 
@@ -106,7 +120,10 @@ class FolderReader(MLReader[T]):
 
     def load(self, path: str) -> T:
         """Load the instance at ``path``; see ``load`` of the class."""
-        with open_storage(self.sparkSession, path).local() as folder:
+        with session_storage(self.sparkSession) as storage:
+            folder = storage.local(f"{path.rstrip('/')}/")
+            if folder is None:
+                raise PersistenceError(f"{path}: there is nothing at {storage.qualify(path)}")
             return self.read_from(folder, path)
 
     def read_from(self, folder: Path, path: str) -> T:

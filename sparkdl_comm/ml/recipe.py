@@ -9,14 +9,15 @@ from typing import Any
 from pyspark.sql import SparkSession
 
 from sparkdl_comm.data.fields import Collate, Decode
-from sparkdl_comm.errors import ConfError, ModelError
-from sparkdl_comm.job.session import shared_directory
+from sparkdl_comm.errors import ConfError, ModelError, PersistenceError
+from sparkdl_comm.job.session import is_classic, shared_directory
 from sparkdl_comm.ml import components
 from sparkdl_comm.ml.params import TorchParams
-from sparkdl_comm.ml.storage import check_checkpoint_directory
 from sparkdl_comm.optim.optimization import Optimization
 from sparkdl_comm.optim.schedule import VALIDATION_ADVICE, is_plateau_scheduler
 from sparkdl_comm.report.loggers import RunLogger
+from sparkdl_comm.storage.session import DriverStorage
+from sparkdl_comm.train.checkpoint.checkpoint_directory import CheckpointDirectory, check_unused
 from sparkdl_comm.train.loop.callbacks import Callback
 from sparkdl_comm.train.spec import Augment, Checkpoints, Observation, Stopping
 
@@ -143,13 +144,13 @@ class TrainingRecipe(TorchParams):
         """Return the settings of checkpoints; None without ``checkpointDir``.
 
         :raises ConfError: as :func:`sparkdl_comm.job.session.shared_directory` and
-            :func:`sparkdl_comm.ml.storage.check_checkpoint_directory`.
+            :func:`_check_checkpoint_directory`.
         """
         directory = self.getCheckpointDir()
         if directory is None:
             return None
         directory = shared_directory(spark, directory, "checkpointDir")
-        check_checkpoint_directory(spark, directory, self.getResume())
+        _check_checkpoint_directory(spark, directory, self.getResume())
         return Checkpoints(
             directory=directory,
             every_steps=self.getCheckpointInterval(),
@@ -221,3 +222,23 @@ class TrainingRecipe(TorchParams):
     def setLoggers(self, value: Sequence[RunLogger] | None) -> Any:
         self.loggers = value
         return self
+
+
+def _check_checkpoint_directory(spark: SparkSession, directory: str, resume: bool) -> None:
+    """Check a directory for checkpoints as far as the driver can, before executors are used. Rank 0 checks it again.
+
+    :param directory: a local path, or a URI for Hadoop.
+    :raises ConfError: it cannot be written, or it has checkpoints and ``resume`` is not set.
+    """
+    is_local = directory.startswith("/")
+    # The driver of a cluster may not share a mount with its executors.
+    if not is_classic(spark) or (is_local and not (spark.sparkContext.master or "").startswith("local")):
+        return
+    path = f"file://{directory}" if is_local else directory
+    checkpoints = CheckpointDirectory(DriverStorage(spark), path, f"driver-{secrets.token_hex(6)}")
+    try:
+        steps = checkpoints.steps()
+        checkpoints.delete(checkpoints.probe(0))
+    except PersistenceError as error:
+        raise ConfError(f"checkpointDir={directory}: {error.message}") from error
+    check_unused(directory, steps, resume)

@@ -10,6 +10,7 @@ from __future__ import annotations
 
 import json
 import os
+import re
 import threading
 import time
 from collections.abc import Callable, Mapping
@@ -106,11 +107,11 @@ def arm(fault: Fault, rank: int, struck: bool) -> None:
     from sparkdl_comm.job import rendezvous
     from sparkdl_comm.job.driver_client import DriverClient
     from sparkdl_comm.jvm.bridge import Bridge
+    from sparkdl_comm.storage.files import LocalStorage
     from sparkdl_comm.strategies.all_reduce import AllReduce
     from sparkdl_comm.strategies.collective import CollectiveAllReduce
     from sparkdl_comm.strategies.fabric import FabricWorker
     from sparkdl_comm.strategies.ps.parameter_server import ParameterServer
-    from sparkdl_comm.train.checkpoint.storage import LocalStorage
 
     _wrap(rendezvous, "register", lambda *_: "join")
     for name in ("request", "post"):
@@ -123,8 +124,8 @@ def arm(fault: Fault, rank: int, struck: bool) -> None:
     _wrap(
         LocalStorage,
         "create",
-        lambda _storage, name, _write: "checkpoint" if name.startswith("step-") else "probe",
-        lambda _storage, name, _write: int(name.split(".")[0][5:]) if name.startswith("step-") else None,
+        lambda _storage, path, _write: "probe" if _checkpoint_step(path) is None else "checkpoint",
+        lambda _storage, path, _write: _checkpoint_step(path),
     )
     for strategy in (AllReduce, CollectiveAllReduce, FabricWorker, ParameterServer):
         close = strategy.close
@@ -141,6 +142,11 @@ def disarm() -> None:
     _fault, _first_steps, _pause = None, "", 0.0
     while undo:
         undo.pop()()
+
+
+def _checkpoint_step(path: str) -> int | None:
+    match = re.search(r"/step-(\d+)\.", path)
+    return int(match[1]) if match else None
 
 
 def _bridge_phase(_bridge: Any, op: str) -> str:

@@ -13,9 +13,9 @@ import pytest
 import torch
 
 from sparkdl_comm.errors import PersistenceError
+from sparkdl_comm.storage.files import LocalStorage
 from sparkdl_comm.train.checkpoint import checkpoint_directory as checkpoint
 from sparkdl_comm.train.checkpoint.checkpoint_directory import CheckpointDirectory, Tensors
-from sparkdl_comm.train.checkpoint.storage import LocalStorage
 
 RUN = {"world": 2, "strategy": "ps"}
 
@@ -28,7 +28,7 @@ def parts(seed: int) -> dict[str, Tensors]:
 
 
 def directory(path: Path, attempt: str = "a") -> CheckpointDirectory:
-    return CheckpointDirectory(LocalStorage(path), attempt)
+    return CheckpointDirectory(LocalStorage("checkpointDir"), str(path), attempt)
 
 
 def save(there: CheckpointDirectory, step: int, keep: int = 3, run: dict[str, Any] = RUN) -> None:

@@ -11,9 +11,9 @@ import pytest
 
 from sparkdl_comm.errors import DeadlineError
 from sparkdl_comm.gang.gang import Gang
+from sparkdl_comm.storage.files import LocalStorage
 from sparkdl_comm.train.checkpoint import saver
 from sparkdl_comm.train.checkpoint.saver import Cadence, Saver
-from sparkdl_comm.train.checkpoint.storage import LocalStorage
 from sparkdl_comm.train.spec import Checkpoints
 
 from .gang_helpers import SECONDS, gang_of

@@ -15,7 +15,7 @@ from pyspark.sql import SparkSession
 
 from sparkdl_comm.errors import ModelError, PersistenceError
 from sparkdl_comm.ml.model import TorchModel
-from sparkdl_comm.ml.storage import _DriverFiles
+from sparkdl_comm.storage.session import DriverStorage
 
 from ..nets import Scaled, Sum, Tied, TwoClasses, make_two_classes, not_a_module
 
@@ -81,15 +81,15 @@ def test_failed_overwrite_keeps_the_old_model(
 ) -> None:
     path = str(tmp_path / "model")
     model.save(path)
-    rename, calls = _DriverFiles.rename, []
+    rename, calls = DriverStorage.rename, []
 
-    def second_fails(self: _DriverFiles, source: str, target: str) -> None:
+    def second_fails(self: DriverStorage, source: str, target: str) -> None:
         calls.append(source)
         if len(calls) == 2:
             raise PersistenceError("disk gone")
         rename(self, source, target)
 
-    monkeypatch.setattr(_DriverFiles, "rename", second_fails)
+    monkeypatch.setattr(DriverStorage, "rename", second_fails)
     with pytest.raises(PersistenceError, match="disk gone"):
         model.write().overwrite().save(path)
     assert len(calls) == 3, "away, in place, and back"

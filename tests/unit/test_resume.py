@@ -15,9 +15,11 @@ from sparkdl_comm.errors import ConfError, InputError, ModelError, PersistenceEr
 from sparkdl_comm.gang.gang import Gang
 from sparkdl_comm.optim import LAMB, LARS
 from sparkdl_comm.space.flat import FlatModel
+from sparkdl_comm.storage.files import LocalStorage
+from sparkdl_comm.train.checkpoint import restore
+from sparkdl_comm.train.checkpoint.checkpoint_directory import CheckpointDirectory
 from sparkdl_comm.train.checkpoint.restore import Restorer, check_same, describe
 from sparkdl_comm.train.checkpoint.saver import Saver
-from sparkdl_comm.train.checkpoint.storage import CheckpointStorage, LocalStorage
 from sparkdl_comm.train.loop.callbacks import Callback
 from sparkdl_comm.train.loop.training_loop import TrainingLoop
 from sparkdl_comm.train.spec import Checkpoints, Observation, Stopping, TrainSpec
@@ -254,7 +256,7 @@ def test_an_error_of_the_writer_ends_the_fit(tmp_path: Path, monkeypatch: pytest
     create = LocalStorage.create
 
     def full(self: LocalStorage, name: str, write: Any) -> Any:
-        if name.startswith("step-"):
+        if "/step-" in name:
             raise PersistenceError("no space left (checkpointDir)")
         return create(self, name, write)
 
@@ -277,9 +279,11 @@ def test_a_directory_that_is_not_shared_is_told_before_the_first_step(
 ) -> None:
     monkeypatch.setattr(TrainingLoop, "run", lambda self, tell: pytest.fail("a step was done"))
     monkeypatch.setattr(
-        CheckpointStorage,
-        "at",
-        lambda directory, timeout: LocalStorage(Path(directory, threading.current_thread().name)),
+        restore,
+        "CheckpointDirectory",
+        lambda storage, directory, attempt: CheckpointDirectory(
+            storage, f"{directory}/{threading.current_thread().name}", attempt
+        ),
     )
     with pytest.raises(PersistenceError, match=r"rank 0 does not see .*a directory that all executors share"):
         Fit(tmp_path, Gathered, epochs=2)

@@ -34,21 +34,16 @@ import safetensors.torch
 import torch
 
 from sparkdl_comm.errors import ConfError, PersistenceError
-from sparkdl_comm.train.checkpoint.storage import CheckpointStorage, checksums
+from sparkdl_comm.storage.files import FileStorage
 
 FORMAT = 1
 MANIFEST = "manifest.json"
 _COMPLETE = re.compile(r"step-(\d{8,})")
 _PROBE = ".probe-"
+_CHUNK = 1 << 20
 _UNFINISHED = re.compile(r"step-\d{8,}\.tmp-(.+)")
 
 Tensors = dict[str, torch.Tensor]
-
-
-def complete_steps(names: Iterable[str]) -> list[int]:
-    """Return the steps of the complete checkpoints among a directory's entries, newest first."""
-    matches = map(_COMPLETE.fullmatch, names)
-    return sorted((int(match[1]) for match in matches if match), reverse=True)
 
 
 def writers_of(manifest: Mapping[str, Any]) -> list[int]:
@@ -74,18 +69,21 @@ class CheckpointDirectory:
     All methods raise PersistenceError, with the path.
     """
 
-    def __init__(self, storage: CheckpointStorage, attempt: str) -> None:
+    def __init__(self, storage: FileStorage, directory: str, attempt: str) -> None:
+        """:param directory: a path of ``storage``."""
         self._storage = storage
+        self._directory = directory.rstrip("/")
         self._attempt = attempt
 
     def steps(self) -> list[int]:
         """Return the steps of the complete checkpoints, newest first."""
-        return complete_steps(self._storage.names())
+        matches = map(_COMPLETE.fullmatch, self._names())
+        return sorted((int(match[1]) for match in matches if match), reverse=True)
 
     def probe(self, rank: int) -> str:
         """Write an empty file to test that this rank can write. Return its name; the caller deletes the file."""
         name = f"{_PROBE}{self._attempt}-{rank}"
-        self._storage.create(name, lambda path: path.touch())
+        self._storage.create(self._path(name), lambda path: path.touch())
         return name
 
     def check_shared(self, names: Iterable[str]) -> None:
@@ -96,7 +94,7 @@ class CheckpointDirectory:
         self._check_seen("", names)
 
     def delete(self, name: str) -> None:
-        self._storage.delete(name)
+        self._storage.delete(self._path(name))
 
     def write(self, step: int, parts: Mapping[str, Tensors]) -> dict[str, dict[str, Any]]:
         """Write parts of a checkpoint: contiguous CPU tensors by name. Return when they are on disk.
@@ -115,20 +113,20 @@ class CheckpointDirectory:
         """
         new = self._unfinished_name(step)
         self._check_seen(new, files)
-        if _name(step) in self._storage.names():
+        if _name(step) in self._names():
             # A late rank of the gang that this one replaced has completed it. The contents are the same, bit by bit.
             if self.manifest(step)[0].get("run") != dict(run):
                 raise PersistenceError(
                     f"{_name(step)} was written by another fit. Give each fit its own checkpointDir."
                 )
-            self._storage.delete(new)
+            self.delete(new)
             return
         manifest = {"format": FORMAT, "step": step, "run": dict(run), "files": dict(files)}
         text = json.dumps({**manifest, "sha256": _digest(manifest)}, indent=1)
-        self._storage.create(f"{new}/{MANIFEST}", lambda path: path.write_text(text, encoding="utf-8"))
-        self._storage.rename(new, _name(step))
+        self._storage.create(self._path(f"{new}/{MANIFEST}"), lambda path: path.write_text(text, encoding="utf-8"))
+        self._storage.rename(self._path(new), self._path(_name(step)))
         for old in self.steps()[keep:]:
-            self._storage.delete(_name(old))
+            self.delete(_name(old))
 
     def clean(self, last: int) -> None:
         """Delete incomplete checkpoints of other attempts, and checkpoints newer than step ``last``, which were found
@@ -136,18 +134,18 @@ class CheckpointDirectory:
 
         Rank 0 calls it before training resumes from step ``last``.
         """
-        for name in self._storage.names():
+        for name in self._names():
             complete, unfinished = _COMPLETE.fullmatch(name), _UNFINISHED.fullmatch(name)
             if complete and int(complete[1]) > last:
-                self._storage.delete(name)
+                self.delete(name)
             probe = name.startswith(_PROBE) and not name.startswith(_PROBE + self._attempt)
             if probe or (unfinished and unfinished[1] != self._attempt):
                 with contextlib.suppress(PersistenceError):  # a rank of that gang may still be writing into it
-                    self._storage.delete(name)
+                    self.delete(name)
 
     def manifest(self, step: int) -> tuple[dict[str, Any], str | None]:
         """Return the manifest, and a description of its damage (None: it is intact)."""
-        path = self._storage.local(f"{_name(step)}/{MANIFEST}")
+        path = self._storage.local(self._path(f"{_name(step)}/{MANIFEST}"))
         if path is None:
             return {}, f"{_name(step)}/{MANIFEST} is missing"
         try:
@@ -165,16 +163,16 @@ class CheckpointDirectory:
         """Return what is wrong with these parts of a checkpoint, or None."""
         for part in parts:
             name = f"{_name(step)}/{_file(part)}"
-            path = self._storage.local(name)
+            path = self._storage.local(self._path(name))
             if path is None:
                 return f"{name} is missing"
-            if checksums(path) != manifest["files"].get(_file(part)):
+            if _checksums(path) != manifest["files"].get(_file(part)):
                 return f"{name} is damaged: size or checksum differs from the manifest"
         return None
 
     def read(self, step: int, part: str) -> Tensors:
         """Return the tensors of an intact part, as they were given to :meth:`write`."""
-        path = self._storage.local(f"{_name(step)}/{_file(part)}")
+        path = self._storage.local(self._path(f"{_name(step)}/{_file(part)}"))
         try:
             # Copied: safetensors maps the file, which is deleted when there are newer checkpoints.
             return {name: tensor.clone() for name, tensor in safetensors.torch.load_file(str(path)).items()}
@@ -182,24 +180,43 @@ class CheckpointDirectory:
             raise PersistenceError(f"cannot read {path}: {error}") from error
 
     def _put(self, step: int, name: str, tensors: Tensors) -> dict[str, Any]:
+        sums: dict[str, Any] = {}
+
         def write(path: Path) -> None:
             try:
                 safetensors.torch.save_file(tensors, path)
             except safetensors.SafetensorError as error:
                 raise PersistenceError(f"cannot write {path} (checkpointDir): {error}") from error
+            sums.update(_checksums(path))
 
-        return self._storage.create(f"{self._unfinished_name(step)}/{name}", write)
+        self._storage.create(self._path(f"{self._unfinished_name(step)}/{name}"), write)
+        return sums
 
     def _check_seen(self, directory: str, names: Iterable[str]) -> None:
-        missing = sorted(set(names) - set(self._storage.names(directory)))
+        missing = sorted(set(names) - set(self._names(directory)))
         if missing:
             raise PersistenceError(
                 f"rank 0 does not see {', '.join(missing)} in {directory or 'checkpointDir'}, which other ranks wrote:"
                 " checkpointDir must be a directory that all executors share"
             )
 
+    def _names(self, directory: str = "") -> list[str]:
+        return self._storage.names(self._path(directory))
+
+    def _path(self, name: str) -> str:
+        return f"{self._directory}/{name}"
+
     def _unfinished_name(self, step: int) -> str:
         return f"{_name(step)}.tmp-{self._attempt}"
+
+
+def _checksums(path: Path) -> dict[str, Any]:
+    """Return ``bytes`` and ``sha256`` of a file."""
+    digest = hashlib.sha256()
+    with path.open("rb") as file:
+        while chunk := file.read(_CHUNK):
+            digest.update(chunk)
+    return {"bytes": path.stat().st_size, "sha256": digest.hexdigest()}
 
 
 def _digest(manifest: dict[str, Any]) -> str:

@@ -18,8 +18,8 @@ from sparkdl_comm.gang.exchange import gather_json
 from sparkdl_comm.gang.gang import Gang
 from sparkdl_comm.gang.values import unpack
 from sparkdl_comm.space.flat import FlatModel
+from sparkdl_comm.storage.files import open_storage
 from sparkdl_comm.train.checkpoint.checkpoint_directory import CheckpointDirectory, check_unused, writers_of
-from sparkdl_comm.train.checkpoint.storage import CheckpointStorage
 from sparkdl_comm.train.loop.training_loop import TrainingLoop
 from sparkdl_comm.train.spec import Checkpoints, TrainSpec
 
@@ -48,8 +48,8 @@ class Restorer:
     def __init__(self, checkpoints: Checkpoints, run: dict[str, Any], gang: Gang, timeout: float) -> None:
         """Open the storage. ``run``: see :func:`describe`."""
         self._checkpoints, self._gang, self._timeout = checkpoints, gang, timeout
-        self._storage = CheckpointStorage.at(checkpoints.directory, timeout)
-        self._directory = CheckpointDirectory(self._storage, gang.attempt)
+        self._storage = open_storage(checkpoints.directory, timeout, "checkpointDir")
+        self._directory = CheckpointDirectory(self._storage, checkpoints.directory, gang.attempt)
         self._writers = [0]
         self._own_part = f"rank-{gang.rank}"
         #: Step of the checkpoint to resume from. 0: start from the beginning.

@@ -28,8 +28,8 @@ from sparkdl_comm.gang.exchange import gather_json
 from sparkdl_comm.gang.frames import TIMEOUT_KEY
 from sparkdl_comm.gang.gang import Gang
 from sparkdl_comm.space.untrained_state import digests
+from sparkdl_comm.storage.files import open_storage
 from sparkdl_comm.train.checkpoint.checkpoint_directory import CheckpointDirectory, Tensors
-from sparkdl_comm.train.checkpoint.storage import CheckpointStorage
 from sparkdl_comm.train.loop.training_loop import TrainingLoop
 from sparkdl_comm.train.spec import Checkpoints
 
@@ -103,7 +103,7 @@ class Saver:
         )
         self._store = gang.store("checkpoint")
         self._store.set_timeout(datetime.timedelta(seconds=timeout))
-        self._storage = CheckpointStorage.at(checkpoints.directory, timeout)
+        self._storage = open_storage(checkpoints.directory, timeout, "checkpointDir")
         self._thread = ThreadPoolExecutor(1, "sparkdl-checkpoint")
         self._pending_write: Future[None] | None = None
 
@@ -144,7 +144,7 @@ class Saver:
 
     def _write(self, step: int, parts: dict[str, Tensors]) -> None:
         gang = self._gang
-        directory = CheckpointDirectory(self._storage, gang.attempt)
+        directory = CheckpointDirectory(self._storage, self._checkpoints.directory, gang.attempt)
         self._store.set(f"{step}/{gang.rank}", json.dumps(directory.write(step, parts)))
         if gang.rank != 0:
             return
