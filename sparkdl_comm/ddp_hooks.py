@@ -32,11 +32,10 @@ from sparkdl_comm.collectives.group import CollectiveGroup
 from sparkdl_comm.collectives.rank_group import RankGroup
 from sparkdl_comm.collectives.torch_gang import communicator
 from sparkdl_comm.collectives.work import Work
-from sparkdl_comm.compress.compressed_sum import CompressedSum, NaiveAllGather
-from sparkdl_comm.compress.flat_range import FlatRange
+from sparkdl_comm.compress.feedback import FlatRange
 from sparkdl_comm.compress.hitopk import HiTopK
-from sparkdl_comm.compress.sparsifier import Sparsifier
 from sparkdl_comm.compress.stages import StageRunner
+from sparkdl_comm.compress.sums import CompressedSum, NaiveAllGather, Sparsifier
 from sparkdl_comm.conf import DEFAULT_COMPRESSION, PREFIX, CommConf, Compression
 from sparkdl_comm.conf.strategy import CHEAPEST
 from sparkdl_comm.errors import ConfError, InputError
@@ -77,7 +76,7 @@ class DdpSums:
         :param parameters_key: identifies the parameters in the bucket.
         :param is_last: True for the last bucket of the step.
         """
-        feedback = self._sparsifier.feedback
+        feedback = self._sparsifier
         if index == 0:  # the previous step is complete, so nothing uses the residuals now
             feedback.settle(True)
             while self._stale_starts:

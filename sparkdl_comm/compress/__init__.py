@@ -1,13 +1,12 @@
 """Compressed gradients: ranks send only the largest elements, or narrow matrices.
 
-``selection.py`` defines the selection of the k largest magnitudes and lists the operators by name. ``mstopk.py``
-searches for two thresholds as in the MSTopK paper. ``exact.py`` reads the vector as few times as possible. ``dgc.py``
-has the double sampling of Deep Gradient Compression.
+``selection.py`` selects the k largest magnitudes by operators with names; ``exact.py`` has the one that reads the vector
+as few times as possible. ``wire.py`` encodes selected elements as bytes. ``feedback.py`` keeps the residual, the elements
+that were not sent.
 
-``wire.py`` encodes selected elements as bytes. ``feedback.py`` keeps the residual, the elements that were not sent.
-``sparsifier.py`` does both for one rank, and sums the bytes of all ranks. ``compressed_sum.py`` is the interface of
-sums over the ranks, and has the one that gathers everything. ``hitopk.py`` works hierarchically, and ``low_rank.py``
-is PowerSGD. ``stages.py`` runs their stages on a thread, in the same order on all ranks. ``schedule.py`` gives the
-density of each step, ``trial.py`` finds out whether sparse steps are faster, and ``predict.py`` predicts their time.
-Strategies use this package through ``strategies/compressed_exchange.py``, DDP through ``ddp_hooks.py``.
+``sums.py`` gives the density of each step. It does the above for one rank, sums the bytes of all ranks, and defines the
+interface of sums over the ranks with the one that gathers everything. ``hitopk.py`` works hierarchically, and predicts
+the time of sparse sums. ``powersgd.py`` sends narrow matrices. ``stages.py`` runs the stages of sums on a thread, in the
+same order on all ranks. Strategies use this package through ``strategies/compressed_exchange.py``, DDP through
+``ddp_hooks.py``.
 """

@@ -20,19 +20,22 @@ from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Iterator
-from typing import Any
+from dataclasses import replace
 
 import torch
 
+from sparkdl_comm.collectives.cost import Cost
 from sparkdl_comm.collectives.group import CollectiveGroup, topology_of
 from sparkdl_comm.collectives.plan import part_start
 from sparkdl_comm.collectives.rank_group import RankGroup
-from sparkdl_comm.compress.compressed_sum import CompressedSum
-from sparkdl_comm.compress.flat_range import FlatRange, RangeFactory
-from sparkdl_comm.compress.sparsifier import Sparsifier
+from sparkdl_comm.collectives.select import Prediction, rank_algorithms
+from sparkdl_comm.compress.feedback import FlatRange, RangeFactory
+from sparkdl_comm.compress.sums import CompressedSum, Sparsifier
+from sparkdl_comm.compress.wire import SparseFormat
 from sparkdl_comm.conf import CommConf
 from sparkdl_comm.conf.strategy import CHEAPEST
 from sparkdl_comm.errors import ConfError
+from sparkdl_comm.topology import Topology
 
 
 class HiTopK(CompressedSum):
@@ -44,8 +47,6 @@ class HiTopK(CompressedSum):
     def __init__(
         self, sparsifier: Sparsifier, make_range: RangeFactory, ranks: RankGroup, conf: CommConf, device: torch.device
     ) -> None:
-        self.feedback = sparsifier.feedback
-        self._sparsifier, self._make_range = sparsifier, make_range
         check_rails(len(ranks.members[0].rails))
         hosts = Counter(member.rails[0].address for member in ranks.members)
         if len(set(hosts.values())) > 1:
@@ -54,7 +55,8 @@ class HiTopK(CompressedSum):
                 " executors or cores, or use another strategy (spark.sparkdl.comm.strategy)"
             )
         topology, order, _ = topology_of(ranks, conf.topology)
-        self._slots, self._hosts = topology.ranks_per_host, len(topology.hosts)
+        super().__init__(sparsifier, make_range, contributor_count=len(topology.hosts))
+        self._sparsifier, self._slots = sparsifier, topology.ranks_per_host
         host, self._slot = divmod(order.index(ranks.rank), self._slots)
         self._groups: list[CollectiveGroup] = []
 
@@ -72,10 +74,6 @@ class HiTopK(CompressedSum):
     def own_range(self, start: int, stop: int) -> FlatRange:
         return self._slot_range(self._slot, start, stop)
 
-    @property
-    def contributor_count(self) -> int:
-        return self._hosts
-
     def stages(self, start: int, vector: torch.Tensor, density: float, scale: float) -> Iterator[None]:
         stop = start + vector.numel()
         own = self.own_range(start, stop)
@@ -85,7 +83,7 @@ class HiTopK(CompressedSum):
         packed = self._sparsifier.encode(own, vector[own.start - start : own.stop - start], density, scale)
         message = packed.new_zeros(self._message_bytes(start, stop, density))
         message[: packed.numel()] = packed
-        host_messages = message.new_empty((self._hosts, message.numel()))
+        host_messages = message.new_empty((self.contributor_count, message.numel()))
         gathering = self._between_group.all_gather(message, host_messages)
         yield
         gathering.wait()
@@ -102,13 +100,7 @@ class HiTopK(CompressedSum):
     def arriving_bytes(self, start: int, stop: int, density: float) -> int:
         dense = 4 * (self._slots - 1) * (stop - start) // self._slots
         message = self._message_bytes(start, stop, density)
-        return dense + (self._hosts - 1) * message + (self._slots - 1) * self._hosts * message
-
-    def state(self) -> dict[str, Any]:
-        return self._sparsifier.state()
-
-    def load_state(self, state: dict[str, Any]) -> None:
-        self._sparsifier.load_state(state)
+        return dense + (self.contributor_count - 1) * message + (self._slots - 1) * self.contributor_count * message
 
     def close(self) -> None:
         for group in self._groups:
@@ -138,3 +130,38 @@ def check_rails(rails: int) -> None:
             f"strategy hitopk is for hosts with one NIC each, not {rails} rails (spark.sparkdl.comm.rails). Use bml with"
             " spark.sparkdl.comm.compression"
         )
+
+
+def predict_sparse(topology: Topology, count: int, density: float, cost: Cost) -> list[Prediction]:
+    """Return predictions for the sparse sums that can run on the topology, cheapest first: of their transfers, without
+    selecting and adding up.
+
+    ``count``: elements of the vector, sent as float32. ``density``: fraction of them to select.
+    """
+    found = [_predict_naive(topology, count, density, cost)]
+    if topology.rails == 1:
+        found.append(_predict_hierarchical(topology, count, density, cost))
+    return sorted(found, key=lambda prediction: prediction.seconds)
+
+
+def _predict_naive(topology: Topology, count: int, density: float, cost: Cost) -> Prediction:
+    best = rank_algorithms(
+        "all_gather", topology, topology.world * SparseFormat.of_density(count, density).nbytes, 1, cost
+    )[0]
+    return replace(best, algorithm="naive-ag")
+
+
+def _predict_hierarchical(topology: Topology, count: int, density: float, cost: Cost) -> Prediction:
+    hosts, slots = len(topology.hosts), topology.ranks_per_host
+    message = SparseFormat.of_density(-(-count // slots), density).nbytes
+    seconds, rail_bytes, is_lower_bound = 0.0, 0, False
+    if slots > 1:
+        host = Topology.parse(f"hosts:1x{slots}")
+        seconds += rank_algorithms("reduce_scatter", host, count, 4, cost)[0].seconds
+        seconds += rank_algorithms("all_gather", host, slots * hosts * message, 1, cost)[0].seconds
+    if hosts > 1:
+        shared = replace(cost, betas=(slots * cost.betas[0],))  # one all-gather per rank of a host shares the NIC
+        between = rank_algorithms("all_gather", Topology.parse(f"star:{hosts}"), hosts * message, 1, shared)[0]
+        seconds += between.seconds
+        rail_bytes, is_lower_bound = slots * between.rail_bytes[0], between.is_lower_bound
+    return Prediction("hitopk", seconds, (rail_bytes,), 0, is_lower_bound)

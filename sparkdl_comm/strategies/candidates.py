@@ -20,7 +20,7 @@ from sparkdl_comm.collectives.algorithms import ALGORITHMS
 from sparkdl_comm.collectives.cost import Cost
 from sparkdl_comm.collectives.plan import Operation
 from sparkdl_comm.collectives.select import list_eligible, predict
-from sparkdl_comm.compress.predict import predict_sparse
+from sparkdl_comm.compress.hitopk import predict_sparse
 from sparkdl_comm.conf import PREFIX, CommConf
 from sparkdl_comm.conf.strategy import CHEAPEST, DECOUPLED_IBATCH, HITOPK, IBATCH, SERVER, loop_name
 from sparkdl_comm.errors import ConfError, PluginError

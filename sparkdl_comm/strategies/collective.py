@@ -36,9 +36,8 @@ from sparkdl_comm.strategies.exchange import BucketExchange, CollectiveExchange
 from sparkdl_comm.strategies.replicated_strategy import ReplicatedStrategy
 
 if TYPE_CHECKING:
-    from sparkdl_comm.compress.compressed_sum import CompressedSum
-    from sparkdl_comm.compress.flat_range import RangeFactory
-    from sparkdl_comm.compress.sparsifier import Sparsifier
+    from sparkdl_comm.compress.feedback import RangeFactory
+    from sparkdl_comm.compress.sums import CompressedSum, Sparsifier
 
 
 class CollectiveStrategy(Strategy):
@@ -184,7 +183,7 @@ class CollectiveAllReduce(CollectiveStrategy, ReplicatedStrategy):
     def _make_exchange(self, vector: torch.Tensor, operation: Operation) -> BucketExchange:
         if operation == "broadcast" or self.compression is None:
             return super()._make_exchange(vector, operation)
-        from sparkdl_comm.compress.flat_range import FlatRange
+        from sparkdl_comm.compress.feedback import FlatRange
         from sparkdl_comm.strategies.compressed_exchange import CompressedExchange
 
         bounds = [entry.start for entry in self._model.entries]
@@ -194,16 +193,16 @@ class CollectiveAllReduce(CollectiveStrategy, ReplicatedStrategy):
         return CompressedExchange(compressed, self.compression, self.conf, self._gang, *dense)
 
     def _compressed_sum(self, compression: Compression, part_of: RangeFactory) -> CompressedSum:
-        from sparkdl_comm.compress.compressed_sum import NaiveAllGather
-        from sparkdl_comm.compress.low_rank import LowRankSum
+        from sparkdl_comm.compress.powersgd import PowerSgd
+        from sparkdl_comm.compress.sums import NaiveAllGather
 
         if compression.rank:
             shapes = {entry.start: entry.shape for entry in self._model.entries}
-            return LowRankSum(compression.rank, shapes, part_of, self._group, self._gang.world)
+            return PowerSgd(compression.rank, shapes, part_of, self._group, self._gang.world)
         return NaiveAllGather(self._sparsifier(compression), part_of, self._group, self._gang.world)
 
     def _sparsifier(self, compression: Compression) -> Sparsifier:
-        from sparkdl_comm.compress.sparsifier import Sparsifier
+        from sparkdl_comm.compress.sums import Sparsifier
 
         span = contextlib.nullcontext if self.trace is None else functools.partial(self.trace.span, "compress")
         return Sparsifier.of(compression, self.conf.compression, self._gang.rank, span)

@@ -3,9 +3,9 @@
 from __future__ import annotations
 
 from sparkdl_comm.collectives.rank_group import RankGroup
-from sparkdl_comm.compress.compressed_sum import CompressedSum
-from sparkdl_comm.compress.flat_range import RangeFactory
+from sparkdl_comm.compress.feedback import RangeFactory
 from sparkdl_comm.compress.hitopk import HiTopK, check_rails
+from sparkdl_comm.compress.sums import CompressedSum
 from sparkdl_comm.conf import DEFAULT_COMPRESSION, PREFIX, CommConf, Compression
 from sparkdl_comm.conf.strategy import CHEAPEST
 from sparkdl_comm.errors import ConfError

@@ -6,10 +6,9 @@ import pytest
 import torch
 
 from sparkdl_comm.compress import exact
-from sparkdl_comm.compress.feedback import Feedback
-from sparkdl_comm.compress.flat_range import FlatRange
+from sparkdl_comm.compress.feedback import FlatRange
 from sparkdl_comm.compress.selection import DTYPES, OPERATORS, operator
-from sparkdl_comm.compress.sparsifier import Sparsifier
+from sparkdl_comm.compress.sums import Sparsifier
 from sparkdl_comm.compress.wire import SparseFormat
 from tests.property.test_selection import KINDS, ORDERS, magnitudes
 
@@ -81,9 +80,7 @@ def test_the_same_bytes_on_the_network(count: int, dtype: torch.dtype) -> None:
 def test_what_is_left_out_is_kept_on_the_device(momentum: float) -> None:
     """Numbers of few bits, whose sums and products are exact, and no two of which are equal in the first step."""
     part = FlatRange.of(0, 70_000, [0, 1000, 40_000])
-    sparsifiers = [
-        Sparsifier(operator("exact"), torch.Generator(), torch.float32, Feedback(momentum)) for _ in range(2)
-    ]
+    sparsifiers = [Sparsifier(operator("exact"), torch.Generator(), torch.float32, momentum) for _ in range(2)]
     for step in range(4):
         torch.manual_seed(step)
         gradient = (torch.randperm(70_000) - 35_000.25).float()

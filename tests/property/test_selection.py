@@ -7,8 +7,8 @@ import torch
 from hypothesis import given
 from hypothesis import strategies as st
 
-from sparkdl_comm.compress import exact, mstopk
-from sparkdl_comm.compress.selection import DTYPES, OPERATORS, operator
+from sparkdl_comm.compress import exact
+from sparkdl_comm.compress.selection import DTYPES, OPERATORS, mstopk, operator, search_band
 from tests.draws import examples
 
 INFINITE = float("inf")
@@ -107,9 +107,9 @@ def test_mstopk_selects_what_reaches_its_upper_threshold_and_a_run_of_the_band(d
     left = k - int((~finite).sum())
     if k in (0, len(values)) or not left > 0:
         return
-    band = mstopk.search(found[finite], left, rounds)
+    band = search_band(found[finite], left, rounds)
     selected = torch.zeros(len(values), dtype=torch.bool)
-    selected[mstopk.select(values, k, generator(seed), rounds)] = True
+    selected[mstopk(values, k, generator(seed), rounds)] = True
     reach = found[finite] >= band.upper
     assert int(reach.sum()) == band.above <= left
     assert bool(selected[finite][reach].all())

@@ -285,7 +285,7 @@ def test_hosts_with_different_numbers_of_ranks_are_refused() -> None:
     ranks, conf = RankGroup.of_gang(cast("Any", gang)), CommConf.from_mapping({}, strategy="hitopk")
     complaint = re.escape("not {'10.0.0.1': 2, '10.0.0.2': 1}. Change num_workers, executors or cores")
     with pytest.raises(ConfError, match=f"the same number of ranks on each host, {complaint}"):
-        HiTopK(cast("Any", SimpleNamespace(feedback=None)), cast("Any", None), ranks, conf, torch.device("cpu"))
+        HiTopK(cast("Any", None), cast("Any", None), ranks, conf, torch.device("cpu"))
 
 
 @pytest.mark.parametrize("settings", [{"strategy": "ring"}, {"strategy": "hitopk", "topology": "hosts:2x2"}])

@@ -6,9 +6,9 @@ import pytest
 import torch
 from torch import nn
 
-from sparkdl_comm.compress.flat_range import FlatRange
+from sparkdl_comm.compress.feedback import FlatRange
 from sparkdl_comm.compress.selection import OPERATORS
-from sparkdl_comm.compress.sparsifier import Sparsifier
+from sparkdl_comm.compress.sums import Sparsifier
 from sparkdl_comm.conf import DEFAULT_COMPRESSION, CommConf, Compression
 from sparkdl_comm.conf.compression import COMPRESSIONS
 from sparkdl_comm.space.flat import FlatModel

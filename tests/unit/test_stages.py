@@ -5,8 +5,8 @@ import time
 
 import pytest
 
-from sparkdl_comm.compress.schedule import density_at
 from sparkdl_comm.compress.stages import StageRunner
+from sparkdl_comm.compress.sums import density_at
 from sparkdl_comm.conf import CommConf, Schedule
 from sparkdl_comm.errors import GangError
 

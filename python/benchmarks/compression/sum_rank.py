@@ -22,10 +22,9 @@ from lab import Place
 from sparkdl_comm.collectives.group import CollectiveGroup
 from sparkdl_comm.collectives.plan import part_start
 from sparkdl_comm.collectives.rank_group import RankGroup
-from sparkdl_comm.compress.compressed_sum import CompressedSum, NaiveAllGather
-from sparkdl_comm.compress.flat_range import FlatRange
+from sparkdl_comm.compress.feedback import FlatRange
 from sparkdl_comm.compress.hitopk import HiTopK
-from sparkdl_comm.compress.sparsifier import Sparsifier
+from sparkdl_comm.compress.sums import CompressedSum, NaiveAllGather, Sparsifier
 from sparkdl_comm.conf import CommConf, Compression
 from sparkdl_comm.gang.gang import Gang
 
@@ -65,7 +64,7 @@ def main() -> None:
 
 
 def measure(gang: Gang, place: Place, conf: CommConf, asked: dict[str, Any]) -> dict[str, Any]:
-    sparsifier = Timed.of(Compression("exact", asked["density"]), conf, gang.rank)
+    sparsifier = Timed.of(Compression("exact", asked["density"]), conf.compression, gang.rank)
     group = None
     if asked["algorithm"] != "hitopk":
         group = CollectiveGroup(gang, asked["plan"] or "ring", conf)
@@ -92,7 +91,7 @@ def measure(gang: Gang, place: Place, conf: CommConf, asked: dict[str, Any]) -> 
         else:
             mine = by_stages(sums, sparsifier, vector, asked["density"])
         taken = time.perf_counter() - begun
-        sparsifier.feedback.settle(False)  # each run is to begin with the same
+        sparsifier.settle(False)  # each run is to begin with the same
         told = gang.all_gather(json.dumps([taken, mine, digest(vector)]).encode(), asked["timeout"])
         theirs = [json.loads(text) for text in told]
         same = same and len({bits for *_, bits in theirs}) == 1

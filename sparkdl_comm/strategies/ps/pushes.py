@@ -81,8 +81,8 @@ class SparsePushes(WholePushes):
     """
 
     def __init__(self, conf: CompressionConf, rank: int, model: FlatModel, gradients: torch.Tensor) -> None:
-        from sparkdl_comm.compress.flat_range import FlatRange
-        from sparkdl_comm.compress.sparsifier import Sparsifier
+        from sparkdl_comm.compress.feedback import FlatRange
+        from sparkdl_comm.compress.sums import Sparsifier
 
         assert conf.method is not None
         self._compression, self._schedule, self._gradients = conf.method, conf.schedule, gradients
@@ -111,7 +111,7 @@ class SparsePushes(WholePushes):
                 )
 
     def begin_step(self, info: StepInfo) -> None:
-        from sparkdl_comm.compress.schedule import density_at
+        from sparkdl_comm.compress.sums import density_at
 
         density = density_at(self._schedule, self._compression.density, info.step, info.epoch)
         self._density = None if info.dense else density
@@ -121,13 +121,13 @@ class SparsePushes(WholePushes):
         for part in map(self._layer_ranges.__getitem__, layers):
             gradient = self._gradients[part.start : part.stop]
             if self._density is None:
-                self._sparsifier.feedback.flush_into(part.start, gradient, self._scale, part.find_unused(gradient))
+                self._sparsifier.flush_into(part.start, gradient, self._scale, part.find_unused(gradient))
             else:
                 self._sparsifier.sparsify(part, gradient, self._density, self._scale)
         return True
 
     def end_step(self, applied: bool) -> None:
-        self._sparsifier.feedback.settle(applied)
+        self._sparsifier.settle(applied)
 
     def state(self) -> dict[str, Any]:
         return self._sparsifier.state()

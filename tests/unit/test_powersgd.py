@@ -9,7 +9,7 @@ import pytest
 import torch
 from torch import nn
 
-from sparkdl_comm.compress.low_rank import orthonormal
+from sparkdl_comm.compress.powersgd import orthonormal
 from sparkdl_comm.conf import CommConf
 from sparkdl_comm.errors import ConfError, PersistenceError
 from sparkdl_comm.strategies.registry import strategy_class
@@ -107,12 +107,15 @@ def test_training_goes_on_from_a_checkpoint() -> None:
     assert_training_goes_on({**RING, "compression": "powersgd:1"}, "factors")
 
 
-def test_a_checkpoint_of_a_larger_rank_is_refused() -> None:
-    """Ranks of the parameters are at most what is asked for."""
-    wide = trained(OneMatrix, {**RING, "compression": "powersgd:2"}, 1, loss=product)[0].strategy.state()
-    narrow = trained(OneMatrix, {**RING, "compression": "powersgd:1"}, 1, loss=product)[0].strategy
+@pytest.mark.parametrize(("saved", "loading"), [(1, 2), (2, 1), (1, 8)], ids=str)
+def test_a_checkpoint_of_another_rank_is_refused(saved: int, loading: int) -> None:
+    """With rank 8 the parameter travels whole, and has no factors."""
+    first, second = (
+        trained(OneMatrix, {**RING, "compression": f"powersgd:{rank}"}, 1, loss=product)[0].strategy
+        for rank in (saved, loading)
+    )
     with pytest.raises(PersistenceError, match=r"another spark\.sparkdl\.comm\.compression"):
-        narrow.load_state(wide)
+        second.load_state(first.state())
 
 
 def test_steps_that_fp16_skips_leave_everything_as_it_was() -> None:

@@ -22,32 +22,29 @@ from typing import Any, NamedTuple
 import torch
 
 from sparkdl_comm.collectives.group import CollectiveGroup
-from sparkdl_comm.compress.compressed_sum import WholeRangeSum
-from sparkdl_comm.compress.feedback import Feedback
-from sparkdl_comm.compress.flat_range import FlatRange, RangeFactory
+from sparkdl_comm.compress.feedback import Feedback, FlatRange, RangeFactory
+from sparkdl_comm.compress.sums import CompressedSum
 from sparkdl_comm.errors import PersistenceError
 
 
 class _Matrix(NamedTuple):
     """Parameter that is sent as two narrow matrices.
 
-    ``piece``: index of its piece in the part. ``start``: its start in the flat vector. ``rows``, ``columns``: n and m.
-    ``rank``: r.
+    ``start``: its start in the flat vector. ``rows``, ``columns``: n and m. ``rank``: r.
     """
 
-    piece: int
     start: int
     rows: int
     columns: int
     rank: int
 
 
-class LowRankSum(WholeRangeSum):
+class PowerSgd(CompressedSum):
     """Compressed sum of one rank by PowerSGD.
 
     :param rank: r, at least 1.
     :param shapes: shapes of the parameters, by their start in the flat vector.
-    :param group: runs the all-reduces.
+    :param group: runs the all-reduces of all ``world`` ranks. The caller closes it.
     """
 
     def __init__(
@@ -58,8 +55,8 @@ class LowRankSum(WholeRangeSum):
         group: CollectiveGroup,
         world: int,
     ) -> None:
-        super().__init__(Feedback(), make_range, group, world)
-        self._rank, self._shapes = rank, shapes
+        super().__init__(Feedback(), make_range, world)
+        self._rank, self._shapes, self._group = rank, shapes, group
         #: Q of the last applied step, and of the step under way, by the parameter's start in the flat vector.
         self._factors: dict[int, torch.Tensor] = {}
         self._next_factors: dict[int, torch.Tensor] = {}
@@ -71,10 +68,10 @@ class LowRankSum(WholeRangeSum):
         unused = part.select(~used)
         gathered = self.feedback.add_residual(start, vector, scale, unused)
         matrix_gradients = [
-            gathered[part.pieces[matrix.piece]].view(matrix.rows, matrix.columns) for matrix in matrices
+            gathered[part.pieces[number]].view(matrix.rows, matrix.columns) for number, matrix in matrices.items()
         ]
 
-        factors = [self._factor(matrix, vector) for matrix in matrices]
+        factors = [self._factor(matrix, vector) for matrix in matrices.values()]
         products = [gradient @ factor for gradient, factor in zip(matrix_gradients, factors, strict=True)]
         first = torch.cat(
             [
@@ -101,11 +98,11 @@ class LowRankSum(WholeRangeSum):
             ]
         total = torch.empty_like(vector)
         sent = gathered.clone()  # parameters that are sent whole leave no residual
-        for matrix, one, factor in zip(matrices, left, right, strict=True):
+        for (number, matrix), one, factor in zip(matrices.items(), left, right, strict=True):
             self._next_factors[matrix.start] = factor
-            piece = part.pieces[matrix.piece]
+            piece = part.pieces[number]
             torch.mm(one, factor.T, out=total[piece].view(matrix.rows, matrix.columns))
-            torch.div(total[piece], users[matrix.piece].clamp(min=1), out=sent[piece])
+            torch.div(total[piece], users[number].clamp(min=1), out=sent[piece])
         for number, one in zip(whole_pieces, summed[len(matrices) :], strict=True):
             total[part.pieces[number]] = one
         torch.mul(total, scale, out=vector).add_(0.0)
@@ -115,12 +112,15 @@ class LowRankSum(WholeRangeSum):
 
     def arriving_bytes(self, start: int, stop: int, density: float) -> int:
         matrices, whole_pieces = self._split_pieces(part := self.own_range(start, stop))
-        first = sum(m.rows * m.rank for m in matrices) + sum(self._lengths(part, whole_pieces)) + len(part.pieces)
-        second = sum(m.columns * m.rank for m in matrices)
+        first = (
+            sum(m.rows * m.rank for m in matrices.values()) + sum(self._lengths(part, whole_pieces)) + len(part.pieces)
+        )
+        second = sum(m.columns * m.rank for m in matrices.values())
         counts = filter(None, (first, second))
         return sum(sum(self._group.arriving_bytes("all_reduce", count, torch.float32)) for count in counts)
 
     def settle(self, applied: bool) -> None:
+        super().settle(applied)
         if applied:
             self._factors |= self._next_factors
         self._next_factors = {}
@@ -131,27 +131,28 @@ class LowRankSum(WholeRangeSum):
     def load_state(self, state: dict[str, Any]) -> None:
         """Continue from a result of :meth:`state`.
 
-        :raises PersistenceError: the saved factors have a larger matrix rank than this object allows, or the state has
+        :raises PersistenceError: the saved factors have another matrix rank than this object's, or the state has
             momentum and this object has none, or the reverse.
         """
         super().load_state(state)
         self._factors = {int(start): factor.clone() for start, factor in state.get("factors", {}).items()}
-        if any(factor.shape[1] > self._rank for factor in self._factors.values()):
-            raise PersistenceError("the checkpoint has another spark.sparkdl.comm.compression. Do not change it")
+        for start, factor in self._factors.items():
+            matrix = self._matrix(start)
+            if matrix is None or factor.shape != (matrix.columns, matrix.rank):
+                raise PersistenceError("the checkpoint has another spark.sparkdl.comm.compression. Do not change it")
 
-    def _split_pieces(self, part: FlatRange) -> tuple[list[_Matrix], list[int]]:
-        """Return the pieces to send as narrow matrices, because these are smaller, and the indices of all other pieces."""
-        matrices, whole_pieces = [], []
-        for number, piece in enumerate(part.pieces):
-            start = part.start + piece.start
-            shape = self._shapes[start]
-            rows, columns = shape[0] if shape else 1, math.prod(shape[1:])
-            rank = min(self._rank, rows, columns)
-            if rank * (rows + columns) < rows * columns:
-                matrices.append(_Matrix(number, start, rows, columns, rank))
-            else:
-                whole_pieces.append(number)
-        return matrices, whole_pieces
+    def _split_pieces(self, part: FlatRange) -> tuple[dict[int, _Matrix], list[int]]:
+        """Return the pieces to send as narrow matrices by their indices, and the indices of all other pieces."""
+        found = {number: self._matrix(part.start + piece.start) for number, piece in enumerate(part.pieces)}
+        matrices = {number: matrix for number, matrix in found.items() if matrix is not None}
+        return matrices, [number for number in found if number not in matrices]
+
+    def _matrix(self, start: int) -> _Matrix | None:
+        """Return the parameter at ``start`` if it is smaller as two narrow matrices, else None."""
+        shape = self._shapes[start]
+        rows, columns = shape[0] if shape else 1, math.prod(shape[1:])
+        rank = min(self._rank, rows, columns)
+        return _Matrix(start, rows, columns, rank) if rank * (rows + columns) < rows * columns else None
 
     def _lengths(self, part: FlatRange, numbers: list[int]) -> list[int]:
         return [part.pieces[number].stop - part.pieces[number].start for number in numbers]
