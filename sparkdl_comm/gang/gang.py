@@ -279,7 +279,7 @@ class Gang:
             elif type(rank) is not int or not 0 <= rank < self.world:
                 refusal = f"there is no rank {rank!r:.20} in a gang of {self.world}"
             elif kind == CONTROL and (self.rank != 0 or rank in self._present):
-                refusal = f"rank {rank} is there already"
+                refusal = f"rank {rank} has registered already"
             elif kind != CONTROL and handler is None:
                 refusal = f"rank {self.rank} has no {kind!r:.40} service"
             elif kind == CONTROL:

@@ -38,6 +38,10 @@ def all_nics() -> dict[str, list[str]]:
     return {name: found for name, found in nics.items() if found}
 
 
+def _list_nics() -> str:
+    return "there are: " + ", ".join(f"{name} ({' '.join(found)})" for name, found in all_nics().items())
+
+
 def nics_to_advertise(host_ip: str) -> dict[str, str]:
     """Return one address per NIC name, IPv4 if there is one. Loopback is included only if ``host_ip`` is loopback."""
     loopback = ipaddress.ip_address(host_ip).is_loopback
@@ -66,7 +70,6 @@ def choose_address(host: str, nic: str | None, key: str = NIC_KEY) -> str:
     """
     host = _strip_brackets(host)
     nics = all_nics()
-    known_nics = ", ".join(f"{name} ({' '.join(found)})" for name, found in nics.items())
     if nic is not None:
         if nic in nics:
             return nics[nic][0]
@@ -80,15 +83,15 @@ def choose_address(host: str, nic: str | None, key: str = NIC_KEY) -> str:
         for address in (address for found in nics.values() for address in found):
             if network is not None and ipaddress.ip_address(address) in network:
                 return address
-        raise ConfError(f"{key}={nic}: no such NIC, address or network on {host}; there are: {known_nics}")
+        raise ConfError(f"{key}={nic}: no such NIC, address or network on {host}; {_list_nics()}")
     try:
         infos = socket.getaddrinfo(host, None, type=socket.SOCK_STREAM)
     except (OSError, UnicodeError) as exc:
-        raise ConfError(f"{host!r} does not resolve ({exc}); set {key}; this host's NICs are: {known_nics}") from exc
+        raise ConfError(f"{host!r} does not resolve ({exc}); set {key}; {_list_nics()}") from exc
     infos.sort(key=lambda info: info[0] != socket.AF_INET)
     address = str(infos[0][4][0])
     if ipaddress.ip_address(address.partition("%")[0]).is_unspecified:
-        raise ConfError(f"{host!r} is {address}, all interfaces; name one with {key}; there are: {known_nics}")
+        raise ConfError(f"{host!r} is {address}, all interfaces; name one with {key}; {_list_nics()}")
     if _is_name(host) and ipaddress.ip_address(address.partition("%")[0]).is_loopback:
         # Debian maps a host's own name to 127.0.1.1, which other hosts cannot reach.
         return _first_nic() or address
@@ -182,7 +185,7 @@ def bind(ip: str, ports: range | None) -> socket.socket:
     try:
         probe.bind((ip, 0))
     except OSError as exc:
-        raise ConfError(f"{ip} is no address of this host ({exc}). Set {NIC_KEY}; there are: {all_nics()}") from exc
+        raise ConfError(f"{ip} is not an address of this host ({exc}). Set {NIC_KEY}; {_list_nics()}") from exc
     finally:
         probe.close()
     span = "any port" if ports is None else f"the {len(ports)} ports of {PORTS_KEY} ({ports.start} to {ports.stop - 1})"

@@ -155,8 +155,8 @@ def test_strangers_do_not_disturb_or_delay():
 @pytest.mark.parametrize(
     ("hello", "reason"),
     [
-        ({"kind": "control", "rank": 1, "attempt": "app-1/0"}, "rank 1 is there already"),
-        ({"kind": "control", "rank": 0, "attempt": "app-1/0"}, "rank 0 is there already"),
+        ({"kind": "control", "rank": 1, "attempt": "app-1/0"}, "rank 1 has registered already"),
+        ({"kind": "control", "rank": 0, "attempt": "app-1/0"}, "rank 0 has registered already"),
         ({"kind": "control", "rank": 1, "attempt": "app-0/9"}, "this is gang attempt app-1/0, not app-0/9"),
         ({"kind": "store", "rank": 1, "attempt": "app-0/9"}, "this is gang attempt app-1/0, not app-0/9"),
         ({"kind": "control", "rank": 2, "attempt": "app-1/0"}, "no rank 2 in a gang of 2"),
@@ -200,7 +200,7 @@ def test_a_rank_that_is_refused_says_why():
         thread.join(SECONDS)
     assert isinstance(results[0], DeadlineError)
     assert "rank 2 of 3" in str(results[0])
-    refused = [result for result in results[1:] if "there already" in str(result)]
+    refused = [result for result in results[1:] if "registered already" in str(result)]
     assert len(refused) == 1
 
 
