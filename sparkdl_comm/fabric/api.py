@@ -9,10 +9,11 @@ from typing import TYPE_CHECKING, Any, TypeVar
 import numpy as np
 from numpy.typing import NDArray
 
+from sparkdl_comm.conf import CommConf
 from sparkdl_comm.errors import ConfError, GangError, InputError
 from sparkdl_comm.fabric.control import SCHEDULER
 from sparkdl_comm.fabric.daemon import Daemon, Endpoints
-from sparkdl_comm.fabric.params import FabricOptions, FabricParams
+from sparkdl_comm.fabric.params import FabricParams
 from sparkdl_comm.fabric.process import NodeProcess
 from sparkdl_comm.fabric.protocol import Register
 from sparkdl_comm.fabric.roles import NodeRole
@@ -33,12 +34,13 @@ class Fabric:
     fabric. As a context manager it closes itself, and aborts if an exception ends the context.
     """
 
-    def __init__(self, gang: Gang, options: FabricOptions) -> None:
-        self._gang, self._options = gang, options
+    def __init__(self, gang: Gang, conf: CommConf, tolerates_loss: bool = True) -> None:
+        """``tolerates_loss``: if False, a lost rank fails the gang; a lost node process does not."""
+        self._gang, self._conf, self._tolerates_loss = gang, conf, tolerates_loss
         scheduler, own = gang.members[0], gang.members[gang.rank]
         rails = [(rail.address, rail.port) for rail in own.rails]
         self._endpoints = Endpoints(
-            gang.credentials, (scheduler.host, scheduler.port), gang.bind_ip, own.host, rails, options.timeout
+            gang.credentials, (scheduler.host, scheduler.port), gang.bind_ip, own.host, rails, conf.timeout
         )
         #: Node processes that this rank has started.
         self.processes: list[NodeProcess] = []
@@ -62,7 +64,7 @@ class Fabric:
         :raises DeadlineError: not all ranks registered in time.
         :raises GangError: the registrations are inconsistent, as with different ``params`` or two servers of one shard.
         """
-        return self._join(params, Worker(self._options.timeout), "worker", aggregators, process_states)
+        return self._join(params, Worker(self._conf.timeout), "worker", aggregators, process_states)
 
     def register_as_server(self, params: FabricParams, model: NDArray[np.float32], shard: int = 0) -> Server:
         """Register as a rank that owns the model, float32 ``[n]``, changed in place; or shard number ``shard`` of it.
@@ -111,9 +113,9 @@ class Fabric:
         if self._daemon is None or self._daemon.error is not None:
             self.abort()
         if self._daemon is not None:
-            self._daemon.close(0.0 if self._is_aborted else self._options.timeout)
+            self._daemon.close(0.0 if self._is_aborted else self._conf.timeout)
         for process in self.processes:
-            process.close(self._options.timeout)
+            process.close(self._conf.timeout)
         if self.service is not None:
             self.service.close()
 
@@ -152,12 +154,12 @@ class Fabric:
         if gang.rank == 0:
             from sparkdl_comm.fabric.service import SchedulerService  # the other ranks need no scheduler
 
-            self.service = SchedulerService(gang, params.to_rules(), self._options)
-        gang.all_gather(b"", self._options.timeout)  # rank 0 accepts registrations from now on
+            self.service = SchedulerService(gang, params.to_rules(), self._conf, self._tolerates_loss)
+        gang.all_gather(b"", self._conf.timeout)  # rank 0 accepts registrations from now on
         for _ in range(aggregators):
-            self.processes.append(NodeProcess(endpoints, params, self._options.ports, "aggregator"))
+            self.processes.append(NodeProcess(endpoints, params, self._conf.ports, "aggregator"))
         for process_role, state in (process_states or {}).items():
-            self.processes.append(NodeProcess(endpoints, params, self._options.ports, process_role, state))
+            self.processes.append(NodeProcess(endpoints, params, self._conf.ports, process_role, state))
         num_helpers = len(self.processes)
         register = Register(role, gang.rank, endpoints.host, endpoints.rails, params.to_json(), num_helpers, **fields)
         self._daemon = Daemon(endpoints, gang.serve, node_role, register)
@@ -192,6 +194,4 @@ def register_as_scheduler(params: FabricParams) -> NodeRole:
 def _current_fabric() -> Fabric:
     from sparkdl_comm.collectives.communicator import Communicator  # strategy fabric needs no collectives
 
-    return Communicator.current().once(
-        "fabric", lambda ranks, conf, _: Fabric(ranks.gang, FabricOptions.of(conf)), is_awaited=True
-    )
+    return Communicator.current().once("fabric", lambda ranks, conf, _: Fabric(ranks.gang, conf), is_awaited=True)

@@ -1,5 +1,5 @@
-"""Settings that stay the same during a job: parameters that all ranks must share, rules of the core scheduler made of
-them, and options of its service.
+"""Settings that stay the same during a job: parameters that all ranks must share, and rules of the core scheduler
+made of them.
 
 The step size adapts to delays. Suvrit Sra, Adams Wei Yu, Mu Li and Alexander Smola, "AdaDelay: Delay Adaptive
 Distributed Stochastic Optimization", AISTATS 2016. Used as in Raajay Viswanathan and Aditya Akella,
@@ -16,9 +16,8 @@ from dataclasses import asdict, dataclass
 from functools import partial
 from typing import Any, Literal
 
-from sparkdl_comm.conf import CommConf
+from sparkdl_comm.conf.groups import FabricConf
 from sparkdl_comm.errors import ConfError, InputError
-from sparkdl_comm.units import parse_rate
 
 _FORM = re.compile(r"(bsp)|(ssp|async):(\d+)")
 
@@ -113,32 +112,6 @@ class Rules:
 
 
 @dataclass(frozen=True)
-class FabricOptions:
-    """Settings of the running scheduler, and of a rank's part in the fabric.
-
-    - ``interval_seconds``: seconds between batches.
-    - ``link_rate``: bytes per second assumed for a host's links, in each direction, where the system does not know.
-    - ``replica_aggregators``: how many aggregators work for replicas.
-    - ``timeout``: seconds that a daemon may take for a message.
-    - ``ports``: as in ``spark.sparkdl.comm.ports``, for node processes of this rank.
-    - ``tolerates_loss``: if False, a lost rank fails the gang; a lost node process does not.
-    """
-
-    interval_seconds: float
-    link_rate: float
-    replica_aggregators: int
-    timeout: float
-    ports: tuple[int, int] = (0, 0)
-    tolerates_loss: bool = True
-
-    @classmethod
-    def of(cls, conf: CommConf) -> FabricOptions:
-        """Return the options from the configuration."""
-        link_rate = parse_rate(conf.fabric.link_rate) / 8
-        return cls(conf.fabric.batch_interval, link_rate, conf.fabric.replica_aggregators, conf.timeout, conf.ports)
-
-
-@dataclass(frozen=True)
 class FabricParams:
     """Training parameters, equal on all ranks.
 
@@ -172,10 +145,9 @@ class FabricParams:
             raise InputError(f"version={self.version}: must be at least 0")
 
     @classmethod
-    def of(cls, conf: CommConf) -> FabricParams:
+    def of(cls, conf: FabricConf) -> FabricParams:
         """Return the parameters from the configuration."""
-        scale = conf.fabric.step_scale or None
-        return cls(conf.fabric.sync, conf.fabric.divergence, conf.fabric.momentum, scale)
+        return cls(conf.sync, conf.divergence, conf.momentum, conf.step_scale or None)
 
     @property
     def delay_bound(self) -> int | None:

@@ -13,6 +13,7 @@ import socket
 import threading
 import time
 
+from sparkdl_comm.conf import CommConf
 from sparkdl_comm.errors import (
     ERRORS_BY_NAME,
     DeadlineError,
@@ -26,11 +27,12 @@ from sparkdl_comm.fabric import protocol
 from sparkdl_comm.fabric.control import ControlInbox, Directory, Peer
 from sparkdl_comm.fabric.core.messages import Node
 from sparkdl_comm.fabric.dispatch import Dispatcher
-from sparkdl_comm.fabric.params import FabricOptions, Rules, Synchrony
+from sparkdl_comm.fabric.params import Rules, Synchrony
 from sparkdl_comm.fabric.session import Fences, LinkStats, SchedulingSession
 from sparkdl_comm.gang.failure import Failure
 from sparkdl_comm.gang.frames import TIMEOUT_KEY, Clock
 from sparkdl_comm.gang.gang import Gang
+from sparkdl_comm.units import parse_rate
 
 #: Messages after which the core may have something to decide at once.
 _DECISION_TRIGGERS = (protocol.Ready, protocol.Wanted, protocol.Reduce, protocol.Ended)
@@ -41,22 +43,25 @@ _log = logging.getLogger(__name__)
 class SchedulerService:
     """Scheduler of the gang's fabric. It begins when all ranks and their node processes have registered."""
 
-    def __init__(self, gang: Gang, rules: Rules, options: FabricOptions, clock: Clock = time.monotonic) -> None:
-        self._gang, self._rules, self._options, self._clock = gang, rules, options, clock
-        self._inbox, self._fences = ControlInbox(options.timeout, clock), Fences()
+    def __init__(
+        self, gang: Gang, rules: Rules, conf: CommConf, tolerates_loss: bool, clock: Clock = time.monotonic
+    ) -> None:
+        """``tolerates_loss``: if True, a lost rank does not fail the gang."""
+        self._gang, self._rules, self._conf, self._clock = gang, rules, conf, clock
+        self._inbox, self._fences = ControlInbox(conf.timeout, clock), Fences()
         self._peers: list[Peer] = []
         self._by_node: dict[Node, Peer] = {}
         self._sessions: dict[int, SchedulingSession] = {}
         self._link_stats: LinkStats
         #: Seconds to wait for :class:`Fenced`. A daemon may itself wait for the timeout before it answers.
-        self._answer_seconds = 2 * options.timeout
+        self._answer_seconds = 2 * conf.timeout
         #: Model version that each replica last reported.
         self._replica_versions: dict[Node, int] = {}
         self._has_begun = self._is_stopped = False
         #: A message has arrived after which a session may be due.
         self._needs_decision = False
         self._directory: Directory
-        if options.tolerates_loss:
+        if tolerates_loss:
             gang.tolerate(lambda rank: None)  # the daemons' connections show lost ranks
         gang.serve(protocol.CONTROL_SERVICE, self._inbox.serve)
         self._thread = threading.Thread(target=self._run, name="sparkdl-fabric-scheduler", daemon=True)
@@ -64,9 +69,9 @@ class SchedulerService:
 
     def close(self) -> None:
         """Wait until all workers have left, at most for the timeout. Then end the work of all daemons."""
-        self._thread.join(self._options.timeout)
+        self._thread.join(self._conf.timeout)
         self.stop()
-        self._thread.join(self._options.interval_seconds + 1.0)
+        self._thread.join(self._conf.fabric.batch_interval + 1.0)
 
     def stop(self) -> None:
         """End the work of all daemons now. May be called from any thread."""
@@ -91,7 +96,7 @@ class SchedulerService:
                     if self._has_begun:
                         self._decide()
                     # Count from now, so that messages are received however long the decision took.
-                    seconds_left = self._options.interval_seconds
+                    seconds_left = self._conf.fabric.batch_interval
                     tick = self._clock() + seconds_left
                 received = self._inbox.next_message(0.0 if self._needs_decision else seconds_left)
                 if received is not None:
@@ -131,14 +136,14 @@ class SchedulerService:
         if len(ranks) < self._gang.world or len(self._peers) < self._gang.world + sum(rank.helpers for rank in ranks):
             return
         registered = [peer.register for peer in self._peers]
-        self._directory = directory = Directory.of(registered, self._options.replica_aggregators)
+        self._directory = directory = Directory.of(registered, self._conf.fabric.replica_aggregators)
         node_of = {id(register): node for node, register in directory.nodes.items()}
         for peer in self._peers:
             peer.node = node_of.get(id(peer.register))
             if peer.node is not None:
                 self._by_node[peer.node] = peer
         self._replica_versions = {node: self._rules.version for node in directory.nodes if node.role == "replica"}
-        self._link_stats = LinkStats(directory, self._options.link_rate)
+        self._link_stats = LinkStats(directory, parse_rate(self._conf.fabric.link_rate) / 8)
         if directory.elements:
             self._sessions[0] = SchedulingSession(0, directory, self._rules, self._send_to)
             self._sessions[0].report_bandwidths(self._link_stats.bandwidths(self._clock()), self._clock())

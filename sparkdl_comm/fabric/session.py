@@ -197,7 +197,7 @@ class SchedulingSession:
 
 
 class LinkStats:
-    """Bandwidth estimates from the daemons' reports. ``link_rate``: bytes per second, as in the options."""
+    """Bandwidth estimates from the daemons' reports. ``link_rate``: bytes per second, assumed until then."""
 
     def __init__(self, directory: Directory, link_rate: float) -> None:
         self._directory = directory

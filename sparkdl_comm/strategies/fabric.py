@@ -21,7 +21,7 @@ from numpy.typing import NDArray
 from sparkdl_comm.conf import PREFIX, CommConf
 from sparkdl_comm.errors import ConfError, GangError, ModelError, NonFiniteLossError
 from sparkdl_comm.fabric.api import Fabric
-from sparkdl_comm.fabric.params import FabricOptions, FabricParams
+from sparkdl_comm.fabric.params import FabricParams
 from sparkdl_comm.fabric.worker import PushHandle, PushOutcome, Worker
 from sparkdl_comm.gang.gang import Gang
 from sparkdl_comm.optim.optimizer import OptimizerMaker
@@ -84,7 +84,7 @@ class FabricWorker(AsynchronousStrategy):
         self._sparse = make_optimizer.needs_sparse(self.optimizer)
         self._gang = gang
         # An epoch ends for all ranks together, so none of them can be missed.
-        self._fabric = Fabric(gang, replace(FabricOptions.of(self.conf), tolerates_loss=False))
+        self._fabric = Fabric(gang, self.conf, tolerates_loss=False)
 
     def _get_worker(self) -> Worker:
         """Return this rank's worker. The first call registers it, after a checkpoint's state has been loaded, if any."""
@@ -94,7 +94,7 @@ class FabricWorker(AsynchronousStrategy):
             states = {"server": self._initial_state()} if self._gang.rank == _SERVER_RANK else {}
             if self._gang.rank == _REPLICA_RANK and self.conf.fabric.replica:
                 states["replica"] = self._initial_state()
-            params = replace(FabricParams.of(self.conf), version=self.version)
+            params = replace(FabricParams.of(self.conf.fabric), version=self.version)
             self._worker = self._fabric.register_as_worker(params, self.conf.fabric.aggregators, states)
         return self._worker
 

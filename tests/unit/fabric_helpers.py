@@ -9,8 +9,9 @@ from typing import Any
 
 import numpy as np
 
+from sparkdl_comm.conf import CommConf
 from sparkdl_comm.fabric.api import Fabric
-from sparkdl_comm.fabric.params import FabricOptions, FabricParams
+from sparkdl_comm.fabric.params import FabricParams
 from sparkdl_comm.fabric.server import Server
 from sparkdl_comm.fabric.worker import PushOutcome, Worker
 from tests.unit.collective_helpers import on_all
@@ -18,15 +19,13 @@ from tests.unit.gang_helpers import SECONDS, gang_of
 
 ELEMENTS = 1000
 INTERVAL = 0.01
-LINK = 125e6
 #: The rank that most tests have as their server.
 SERVER = 1
 
 
-def options(**changes: Any) -> FabricOptions:
-    return FabricOptions(
-        **{"interval_seconds": INTERVAL, "link_rate": LINK, "replica_aggregators": 0, "timeout": SECONDS, **changes}
-    )
+def conf(**changes: Any) -> CommConf:
+    settings = {"timeout": SECONDS, "fabric_batch_interval": INTERVAL, "fabric_replica_aggregators": 0, **changes}
+    return CommConf.from_mapping({}, fabric_link_rate="1gbit", **settings)
 
 
 @dataclass
@@ -41,7 +40,7 @@ class Ranked:
 @contextmanager
 def fabrics_of(world: int, rails: int = 1, **changes: Any):
     with gang_of(world, rails=("lo",) * rails) as gangs:
-        made = [Fabric(gang, options(**changes)) for gang in gangs]
+        made = [Fabric(gang, conf(**changes)) for gang in gangs]
         try:
             yield made
         finally:

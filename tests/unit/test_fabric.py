@@ -57,7 +57,9 @@ def test_rank_0_may_be_a_worker_too():
 
 
 def test_nobody_waits_for_the_next_batch_where_links_are_idle():
-    results, _ = run([scheduler(PARAMS), server(PARAMS), worker(PARAMS, pushing(3), 1)], interval_seconds=10 * SECONDS)
+    results, _ = run(
+        [scheduler(PARAMS), server(PARAMS), worker(PARAMS, pushing(3), 1)], fabric_batch_interval=10 * SECONDS
+    )
     raised(results)
     assert [outcome.version for outcome in results[2]] == [1, 2, 3]
 

@@ -23,7 +23,7 @@ from sparkdl_comm.fabric.params import FabricParams
 from sparkdl_comm.fabric.protocol import Expect, Failed, Fence, Kind, Leave
 from sparkdl_comm.fabric.server import Server
 from sparkdl_comm.fabric.transport import HEADER_BYTES, Header
-from tests.unit.fabric_helpers import ELEMENTS, options, raised, run, scheduler, server, worker
+from tests.unit.fabric_helpers import ELEMENTS, conf, raised, run, scheduler, server, worker
 from tests.unit.gang_helpers import SECONDS, Crew
 
 SERVER, REPLICA = 1, 2
@@ -48,7 +48,7 @@ def push_ones(made, count):
 
 
 def killed_server(gang, pipe):
-    with Fabric(gang, options(replica_aggregators=1)) as fabric:
+    with Fabric(gang, conf(fabric_replica_aggregators=1)) as fabric:
         if gang.rank == 0:
             fabric.register_as_scheduler(REPLICATED).await_end(60.0)
             pipe.send((fabric.service.dispatcher.lost_updates, gang.failure()))
@@ -92,7 +92,7 @@ def test_replica_takes_over(tmp_path):
 
 
 def killed_worker(gang, pipe):
-    with Fabric(gang, options()) as fabric:
+    with Fabric(gang, conf()) as fabric:
         if gang.rank == 0:
             fabric.register_as_scheduler(PARAMS).await_end(60.0)
             pipe.send(gang.failure())
@@ -201,7 +201,7 @@ def test_a_server_that_cannot_say_what_it_has_of_a_lost_worker(answers, monkeypa
 
 def killed_alone(gang, pipe):
     try:
-        with Fabric(gang, options()) as fabric:
+        with Fabric(gang, conf()) as fabric:
             if gang.rank == 0:
                 fabric.register_as_scheduler(PARAMS).await_end(60.0)
             elif gang.rank == SERVER:
@@ -310,7 +310,7 @@ def hear_of_failures_late(monkeypatch):
 
 def killed_scheduler(gang, pipe):
     try:
-        with Fabric(gang, options()) as fabric:
+        with Fabric(gang, conf()) as fabric:
             if gang.rank == 0:
                 fabric.register_as_scheduler(PARAMS)
                 kill()

@@ -50,7 +50,7 @@ def test_no_server():
 
 def test_no_aggregator_is_free():
     parts = [scheduler(PARAMS), server(PARAMS), replica(SERVER, PARAMS), worker(PARAMS, pushing(1))]
-    results, _ = run(parts, replica_aggregators=1)
+    results, _ = run(parts, fabric_replica_aggregators=1)
     assert all("1 aggregators requested for replicas, but there are only 0" in str(each) for each in results)
 
 

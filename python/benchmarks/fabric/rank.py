@@ -25,7 +25,7 @@ from benchmarks.rendezvous import gloo_group, join_gang
 from lab import Place
 
 from sparkdl_comm.fabric.api import Fabric
-from sparkdl_comm.fabric.params import FabricOptions, FabricParams
+from sparkdl_comm.fabric.params import FabricParams
 
 
 class Ran(NamedTuple):
@@ -52,13 +52,12 @@ def main() -> None:
 
 
 def over_fabric(race: Race, task: Task, place: Place, folder: Path) -> Told:
-    options = FabricOptions.of(race.conf(str(place.topology)))
     params = FabricParams(race.system.sync)
     learner = task.learner(place.rank, race.workers) if place.rank < race.workers else None
     told: Told = None
     dropped = 0
     with join_gang(str(folder), place, race.timeout) as gang:
-        with Fabric(gang, options) as fabric:
+        with Fabric(gang, race.conf(str(place.topology))) as fabric:
             if learner is None:
                 server = fabric.register_as_server(params, task.start())
                 start = Start(folder, race.workers)
