@@ -3,12 +3,12 @@
 from __future__ import annotations
 
 import math
-import threading
 from dataclasses import dataclass
 
 import numpy as np
 from numpy.typing import NDArray
 
+from sparkdl_comm.collectives.work import Work
 from sparkdl_comm.errors import DeadlineError, GangError, InputError, SparkdlCommError
 from sparkdl_comm.fabric import protocol
 from sparkdl_comm.fabric.roles import NodeRole, Payload
@@ -29,33 +29,6 @@ class PushOutcome:
 
     version: int | None
     why: str = ""
-
-
-class PushHandle:
-    """Handle of an update that was handed over. The worker may continue meanwhile."""
-
-    def __init__(self, timeout: float) -> None:
-        self._timeout = timeout
-        self._done = threading.Event()
-        self._outcome: PushOutcome | SparkdlCommError | None = None
-
-    def wait(self) -> PushOutcome:
-        """Wait for the outcome of the update.
-
-        :raises DeadlineError: the outcome is not known within ``spark.sparkdl.comm.timeout``.
-        :raises SparkdlCommError: why the job ended meanwhile.
-        """
-        if not self._done.wait(self._timeout):
-            raise DeadlineError(
-                f"an update was neither applied nor dropped within {self._timeout:g} s; set {TIMEOUT_KEY}"
-            )
-        if isinstance(self._outcome, PushOutcome):
-            return self._outcome
-        raise self._outcome or GangError("the fabric's job has ended")
-
-    def settle(self, outcome: PushOutcome | SparkdlCommError | None) -> None:
-        self._outcome = outcome
-        self._done.set()
 
 
 @dataclass
@@ -80,7 +53,7 @@ class Worker(NodeRole):
         self._servers: list[int] = []
         self._version = 0
         self._updates: dict[int, NDArray[np.float32]] = {}
-        self._pushes: dict[int, PushHandle] = {}
+        self._pushes: dict[int, Work[PushOutcome]] = {}
         self._next_update = 0
         self._batch = -1
         self._model: NDArray[np.float32] | None = None
@@ -91,7 +64,7 @@ class Worker(NodeRole):
         self._reductions: dict[int, _Reduction] = {}
         self._summing_servers: dict[int, Server] = {}  # sums of the all-reduces that have this worker as their root
 
-    def push(self, server: int, update: NDArray[np.float32], update_norm: float | None = None) -> PushHandle:
+    def push(self, server: int, update: NDArray[np.float32], update_norm: float | None = None) -> Work[PushOutcome]:
         """Copy an update and hand it over. It is sent when the scheduler orders so.
 
         :param server: the rank that registered the model; any of the servers if the model is sharded.
@@ -115,7 +88,7 @@ class Worker(NodeRole):
             self._raise_if_ended()
             number, self._next_update = self._next_update, self._next_update + 1
             self._updates[number] = update.copy()
-            push = self._pushes[number] = PushHandle(self._timeout)
+            push = self._pushes[number] = Work(f"update {number} of this worker", self._timeout)
             ready = protocol.Ready(number, self._version, update_norm)
         self.report(ready)
         return push
@@ -242,7 +215,7 @@ class Worker(NodeRole):
                 push = self._pushes.pop(message.update, None)
                 self._changed.notify_all()
             if push is not None:
-                push.settle(PushOutcome(message.version if message.version >= 0 else None, message.why))
+                push.set_result(PushOutcome(message.version if message.version >= 0 else None, message.why))
         elif isinstance(message, protocol.Release) and not message.course:
             with self._changed:
                 self._updates.pop(message.update, None)
@@ -270,4 +243,4 @@ class Worker(NodeRole):
             pushes, self._pushes = list(self._pushes.values()), {}
             self._updates.clear()
         for push in pushes:
-            push.settle(error)
+            push.set_error(error or GangError("the fabric's job has ended"))

@@ -18,11 +18,12 @@ import numpy as np
 import torch
 from numpy.typing import NDArray
 
+from sparkdl_comm.collectives.work import Work
 from sparkdl_comm.conf import PREFIX, CommConf
 from sparkdl_comm.errors import ConfError, GangError, ModelError, NonFiniteLossError
 from sparkdl_comm.fabric.api import Fabric
 from sparkdl_comm.fabric.params import FabricParams
-from sparkdl_comm.fabric.worker import PushHandle, PushOutcome, Worker
+from sparkdl_comm.fabric.worker import PushOutcome, Worker
 from sparkdl_comm.gang.gang import Gang
 from sparkdl_comm.optim.optimizer import OptimizerMaker
 from sparkdl_comm.space.flat import FlatModel
@@ -48,7 +49,7 @@ class FabricWorker(AsynchronousStrategy):
     def __init__(self, conf: CommConf) -> None:
         super().__init__(conf)
         self.free_running = conf.fabric.sync.startswith("async")
-        self._push: PushHandle | None = None
+        self._push: Work[PushOutcome] | None = None
         self._fabric: Fabric | None = None
         self._worker: Worker | None = None
         self._last_step: NDArray[np.float32] | None = None
