@@ -22,7 +22,7 @@ _CLASSES = (
     "sparkdl.comm.ps.PsSession",
     "sparkdl.comm.ps.Segment",
     "sparkdl.comm.bridge.BridgeConnection",
-    "sparkdl.comm.flow.ScheduledFetch",
+    "sparkdl.comm.flow.Fetch",
     "org.apache.spark.storage.SparkdlBlocks$BorrowedBytes",
 )
 #: A line of the JVM's histogram: number, instances, bytes, class.
