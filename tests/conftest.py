@@ -94,12 +94,13 @@ class _Scheduling(LoadScopeScheduling):
     """A process gets whole files; one gets all faults, which share an application, and one all that makes networks."""
 
     def _split_scope(self, nodeid: str) -> str:
-        folder, file = nodeid.partition("::")[0].split("/")[1:]
+        path = nodeid.partition("::")[0].removeprefix("tests/")
+        folder = path.partition("/")[0]
         drawn = re.search(r"test_fuzz.py::test_fault\[(\d+):", nodeid)
         cluster = int(drawn[1]) % seeds.STRIDE // 1000 if drawn else 0
         if cluster:  # drawn faults on other clusters than the first: each has an application of its own
             return f"faults on cluster {cluster}"
-        return folder if folder in ("faults", "networks") else f"{folder}/{file}"
+        return folder if folder in ("faults", "networks") else path
 
     def _assign_work_unit(self, node: Any) -> None:
         """The process of the faults has their application, and gets files that need no other while there are any."""

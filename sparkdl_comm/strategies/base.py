@@ -72,7 +72,7 @@ class Strategy(ABC):
     The training loop, the gradient rule and checkpoints read the class attributes :attr:`is_synchronous`,
     :attr:`needs_global_mean` and :attr:`is_sharded`.
 
-    Order of the calls (``tests/unit/test_strategy_calls.py`` checks it for the training loop)::
+    Order of the calls (``tests/unit/strategies/test_strategy_calls.py`` checks it for the training loop)::
 
         check                           on the driver, before the job starts; all other calls are made on each rank
         advertise                       before the ranks know each other

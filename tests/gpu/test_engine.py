@@ -15,7 +15,7 @@ from torch import nn
 from torch.nn.parallel import DistributedDataParallel
 
 from sparkdl_comm import ddp_hooks
-from tests.unit.test_torch_engine import ORDER, WORLD, check_ops, check_plans, run_plans, run_ranks
+from tests.unit.collectives.test_torch_engine import ORDER, WORLD, check_ops, check_plans, run_plans, run_ranks
 
 pytestmark = [
     pytest.mark.gpu,

@@ -1,0 +1,205 @@
+"""Which optimizers may update stripes of tensors: those of torch by class, others by a trial."""
+
+import functools
+from typing import Any
+
+import psutil
+import pytest
+import torch
+from torch import nn
+
+from sparkdl_comm.conf import CommConf
+from sparkdl_comm.errors import ModelError
+from sparkdl_comm.optim import LAMB, LARS, elementwise
+from sparkdl_comm.optim.optimization import Optimization
+from sparkdl_comm.optim.optimizer import OptimizerMaker
+from sparkdl_comm.optim.parallel import SingleRank
+from sparkdl_comm.optim.shard import Shard
+from sparkdl_comm.space.flat import FlatModel
+from sparkdl_comm.strategies.registry import strategy_class
+from tests.optimizers import Blended, GlobalNorm, Lars, Mine, Odd
+from tests.unit.ranks import Rows, train
+
+
+class Net(nn.Sequential):
+    def __init__(self) -> None:
+        super().__init__(nn.Linear(6, 9), nn.Tanh(), nn.Linear(9, 1))
+
+
+def shard(optimizer: Any, make: Any = Net, groups: Any = None) -> Shard:
+    """The first of two ranks', as strategy ps makes it."""
+    model = FlatModel(make())
+    model.bind(torch.empty(model.count), torch.zeros(model.count))
+    owned = [(0, model.values[: model.count // 2])]
+    return Shard(model, owned, model.gradients, OptimizerMaker(model, Optimization(optimizer, groups)), SingleRank())
+
+
+def ndim_decay(params: Any) -> torch.optim.Optimizer:
+    params = list(params)
+    matrices, others = [p for p in params if p.dim() > 1], [p for p in params if p.dim() <= 1]
+    return torch.optim.AdamW([{"params": matrices, "weight_decay": 0.1}, {"params": others, "weight_decay": 0.0}])
+
+
+def marked(params: Any) -> torch.optim.Optimizer:
+    params = list(params)
+    slow = [p for p in params if hasattr(p, "slow")]
+    rest = [p for p in params if not hasattr(p, "slow")]
+    return torch.optim.SGD([{"params": group, "lr": lr} for group, lr in ((slow, 1e-3), (rest, 0.1)) if group])
+
+
+def marked_net() -> nn.Module:
+    net = Net()
+    net[0].weight.slow = True
+    return net
+
+
+def flag(module: nn.Module) -> list[dict[str, Any]]:
+    """Only the second group is scaled by norms."""
+    return [{"params": module[0].parameters(), "scaled": False}, {"params": module[2].parameters(), "scaled": True}]
+
+
+NOT_ELEMENTWISE = [
+    Lars,
+    functools.partial(Lars, lr=1e-6),
+    functools.partial(Lars, lr=0.0),
+    GlobalNorm,
+    ndim_decay,
+    Blended,
+    lambda params: Lars(params, lr=0.1),
+]
+
+
+@pytest.mark.parametrize("optimizer", NOT_ELEMENTWISE)
+@pytest.mark.parametrize("model", [Net(), Net])
+def test_refused_on_the_driver(optimizer: Any, model: Any) -> None:
+    with pytest.raises(ModelError, match=r"optimizer \w+ is not elementwise: .*such as gloo or ring"):
+        elementwise.check_on_driver(model, Optimization(optimizer))
+
+
+@pytest.mark.parametrize("optimizer", NOT_ELEMENTWISE)
+def test_refused_by_ranks_before_the_first_step(optimizer: Any) -> None:
+    with pytest.raises(ModelError, match="is not elementwise"):
+        shard(optimizer)
+
+
+@pytest.mark.parametrize(
+    ("optimizer", "complaint"),
+    [
+        (torch.optim.LBFGS, "LBFGS: its step wants a closure"),
+        (functools.partial(torch.optim.LBFGS, lr=0.1), "LBFGS: its step wants a closure"),
+        (lambda params: torch.optim.LBFGS(params), "LBFGS: its step wants a closure"),
+        (torch.optim.SparseAdam, "SparseAdam takes sparse gradients"),
+        (torch.optim.Adafactor, "Adafactor is not elementwise"),
+        (torch.optim.Muon, "Muon is not elementwise"),
+    ],
+)
+def test_those_of_torch_that_are_not(optimizer: Any, complaint: str) -> None:
+    with pytest.raises(ModelError, match=complaint):
+        elementwise.check_on_driver(Net, Optimization(optimizer))
+    with pytest.raises(ModelError, match=complaint):
+        shard(optimizer)
+
+
+@pytest.mark.parametrize("kind", elementwise._ELEMENTWISE)
+def test_those_of_torch_that_are(kind: Any) -> None:
+    """By class; and the trial of a function that makes one agrees."""
+    for optimizer in (kind, functools.partial(kind, lr=0.01), lambda params: kind(params, lr=0.01)):
+        elementwise.check_on_driver(Net(), Optimization(optimizer))
+    assert shard(lambda params: kind(params, lr=0.01)).optimizer.param_groups[0]["lr"] == 0.01
+
+
+def test_own_ones_that_are_elementwise_pass() -> None:
+    net = Net()
+    before = torch.get_rng_state()
+    for model in (net, Net):
+        elementwise.check_on_driver(model, Optimization(Mine))
+    assert isinstance(shard(Mine, lambda: net).optimizer, Mine)
+    assert torch.equal(torch.get_rng_state(), before), "the generator is the user's"
+
+
+def test_marks_of_parameters_that_stripes_do_not_have() -> None:
+    with pytest.raises(ModelError, match="SGD is not elementwise"):
+        elementwise.check_on_driver(marked_net(), Optimization(marked))
+    with pytest.raises(ModelError, match="SGD is not elementwise"):
+        shard(marked, marked_net)
+
+
+def test_the_groups_of_the_model_count() -> None:
+    with pytest.raises(ModelError, match="Lars is not elementwise"):
+        elementwise.check_on_driver(Net(), Optimization(Lars, flag))
+    off = lambda module: [{"params": module.parameters(), "scaled": False}]  # noqa: E731
+    elementwise.check_on_driver(Net(), Optimization(Lars, off))
+    assert shard(Lars, groups=off)
+    elementwise.check_on_driver(Net, Optimization(Lars, flag))  # the ranks have the groups, and see
+    with pytest.raises(ModelError, match="Lars is not elementwise"):
+        shard(Lars, groups=flag)
+
+
+@pytest.mark.parametrize("kind", [LARS, LAMB])
+def test_those_that_are_given_norms(kind: Any) -> None:
+    for optimizer in (
+        functools.partial(kind, lr=0.01),
+        lambda params: kind(params, lr=0.01),
+        lambda params: kind(params, lr=0.01, parallel=True),
+    ):
+        elementwise.check_on_driver(Net(), Optimization(optimizer))
+        made = shard(optimizer)
+        assert not made.can_step_in_parts, "norms of all layers are gathered at once"
+    flagged = lambda module: [  # noqa: E731
+        {"params": module[0].parameters(), "adapt": False},
+        {"params": module[2].parameters()},
+    ]
+    assert shard(lambda params: kind(params, lr=0.01), groups=flagged).optimizer.param_groups[0]["adapt"] is False
+
+
+def test_those_that_are_given_norms_and_take_others() -> None:
+    class Own(LARS):
+        def ratio(self, weights: float, direction: float, group: Any) -> float:
+            return weights
+
+    class Peeks(LARS):
+        def move(self, parameter: Any, direction: Any, ratio: float, group: Any) -> None:
+            super().move(parameter, direction, float(parameter.norm()), group)
+
+    def biases_apart(params: Any) -> torch.optim.Optimizer:
+        params = list(params)
+        matrices, others = [p for p in params if p.dim() > 1], [p for p in params if p.dim() <= 1]
+        return LARS([{"params": matrices}, {"params": others, "adapt": False}], lr=0.1)
+
+    assert shard(functools.partial(Own, lr=0.1))
+    for optimizer in (functools.partial(Peeks, lr=0.1), biases_apart):
+        with pytest.raises(ModelError, match="is not elementwise"):
+            shard(optimizer)
+
+
+def test_one_that_cannot_be_tried_out() -> None:
+    elementwise.check_on_driver(Net, Optimization(Odd))  # perhaps only on these tensors
+    with pytest.raises(ModelError, match="Odd fails on a few small tensors.*TypeError: no closure"):
+        shard(Odd)
+
+
+def test_large_models_are_not_copied() -> None:
+    net = nn.Module()
+    net.weight = nn.Parameter(torch.empty(1 << 14, 1 << 14))  # 1 GiB that nobody touches
+    before = psutil.Process().memory_info().rss
+    with pytest.raises(ModelError, match=r"Lars is not elementwise: a tensor of shape \[128, 128\]"):
+        elementwise.check_on_driver(net, Optimization(Lars))
+    assert psutil.Process().memory_info().rss - before < 1 << 28
+
+
+def test_the_advice_is_true() -> None:
+    """Strategy ring gives an optimizer whole tensors: it ends as in one process."""
+    random = torch.Generator().manual_seed(3)
+    data = Rows(torch.randn(24, 6, generator=random), torch.randn(24, 1, generator=random))
+    ring = strategy_class(CommConf.from_mapping({}, strategy="ring"))
+    loops = train(Net, data.cut(11, 13), strategy=ring, epochs=4, optimizer=Lars)
+    torch.manual_seed(5)
+    module = Net()
+    optimizer = Lars(module.parameters())
+    for _ in range(4):
+        optimizer.zero_grad()
+        nn.functional.mse_loss(module(data.features), data.targets).backward()
+        optimizer.step()
+    for loop in loops:
+        for got, expected in zip(loop.model.module.parameters(), module.parameters(), strict=True):
+            torch.testing.assert_close(got, expected, rtol=1e-5, atol=1e-6)

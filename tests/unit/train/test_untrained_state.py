@@ -1,0 +1,212 @@
+"""State that no optimizer updates and that training changes: the same as torch in one process, under every strategy."""
+
+import copy
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+import torch
+from torch import nn
+
+from sparkdl_comm.errors import ModelError
+from sparkdl_comm.train.spec import Observation, Stopping
+from tests.unit.ranks import Gathered, Rows, train
+from tests.unit.strategies.test_used_parameters import ALL, PARTS, of, table
+from tests.unit.train.test_resume import Fit
+
+EPOCHS = 7
+
+
+class Momentum(nn.Module):
+    """A frozen copy of the encoder that forward moves towards the trained one; buffers that come late, and grow."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.encoder, self.head = nn.Linear(6, 5), nn.Linear(5, 1)
+        self.target = copy.deepcopy(self.encoder).requires_grad_(False)
+        self.grown: torch.Tensor | None
+        self.register_buffer("grown", None)
+
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        if self.training:
+            self.move()
+        return self.head(torch.tanh(self.encoder(x)) + self.target(x)) * (1 + 0.1 * self.late)
+
+    @torch.no_grad()
+    def move(self) -> None:
+        for slow, fast in zip(self.target.parameters(), self.encoder.parameters(), strict=True):
+            slow.data = slow.data * 0.7 + fast.data * 0.3
+        if not hasattr(self, "late"):
+            self.register_buffer("late", torch.zeros(()))
+        self.late += len(self.grown) if self.grown is not None else 1
+        self.grown = torch.ones(1) if self.grown is None else torch.cat([self.grown, torch.ones(1)])
+
+
+class Warming(nn.Module):
+    """A loss that counts its calls in training, and weighs errors by their number; with a frozen parameter that it moves."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.register_buffer("calls", torch.zeros(()), persistent=False)
+        self.margin = nn.Parameter(torch.ones(()), requires_grad=False)
+
+    def forward(self, output: torch.Tensor, target: torch.Tensor) -> torch.Tensor:
+        if self.training:
+            self.calls += 1
+            self.margin *= 0.8
+        return (output - target * self.margin).square().mean() / self.calls
+
+
+def optimizer(params: Any) -> torch.optim.Optimizer:
+    return torch.optim.SGD(params, lr=0.05, momentum=0.9)
+
+
+def alone(make: Any, data: Rows, steps: int, loss: Any) -> nn.Module:
+    """Trained on all rows at once in this process."""
+    torch.manual_seed(5)
+    module, loss = make(), copy.deepcopy(loss)
+    made = optimizer([parameter for parameter in module.parameters() if parameter.requires_grad])
+    for _ in range(steps):
+        made.zero_grad()
+        loss(module(data.features).squeeze(1), data.targets).backward()
+        made.step()
+    return module
+
+
+def assert_same(loops: Any, expected: nn.Module, ranks: tuple[int, ...] = (0, 1, 2)) -> None:
+    """Parameters, frozen ones among them, and buffers."""
+    for rank in ranks:
+        got = loops[rank].model.module.state_dict()
+        assert list(got) == list(expected.state_dict())
+        for name, wanted in expected.state_dict().items():
+            torch.testing.assert_close(
+                got[name], wanted, rtol=1e-5, atol=1e-6, msg=lambda text, name=name: f"{name}: {text}"
+            )
+
+
+@ALL
+@pytest.mark.parametrize("loss", [nn.MSELoss(), Warming()], ids=["plain", "warming"])
+def test_a_resumed_fit(tmp_path: Path, way: Any, loss: Any) -> None:
+    data = table()
+    settings: dict[str, Any] = {
+        "make": Momentum, "parts": data.cut(*PARTS), "validation": data.cut(*PARTS), "loss": loss, "batch": 10**6,
+        "optimizer": optimizer, "lr_scheduler": None, **of(way),
+        "observation": Observation(stopping=Stopping(patience=100, restore=False)),
+    }  # fmt: skip
+    Fit(tmp_path, epochs=3, **settings)
+    rest = Fit(tmp_path, epochs=EPOCHS, resume=True, **settings)
+    assert rest.restorers[0].step == 2
+    assert_same(rest.loops, alone(Momentum, data, EPOCHS, loss))
+
+
+@ALL
+def test_the_best_model(way: Any) -> None:
+    """The first epoch is the one that is asked for."""
+    data = table()
+    loops = train(
+        Momentum, data.cut(*PARTS), **of(way), epochs=4, optimizer=optimizer,
+        observation=Observation(stopping=Stopping(patience=100, monitor="loss", mode="max")),
+    )  # fmt: skip
+    losses = [row["loss"] for row in loops[0].progress.history]
+    assert losses[0] == max(losses)
+    assert loops[0].progress.step == 4
+    assert_same(loops, alone(Momentum, data, 1, nn.MSELoss()))
+
+
+class Drawn(nn.Module):
+    """Whatever numpy draws: a trained layer, a frozen one, buffers, and extra state."""
+
+    def __init__(self, random: np.random.Generator) -> None:
+        super().__init__()
+
+        def draw(*shape: int) -> torch.Tensor:
+            return torch.from_numpy(random.normal(size=shape).astype(np.float32))
+
+        self.trained = nn.Parameter(draw(6, 4))
+        self.frozen = nn.Parameter(draw(4, 1), requires_grad=False)
+        self.register_buffer("scale", draw(1))
+        self.register_buffer("shift", draw(6), persistent=False)
+        self.register_buffer("table", draw(int(random.integers(1, 9))))  # not even its shape is alike
+        self.factor = float(random.normal())
+
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        return (
+            torch.tanh((x + self.shift) @ self.trained) @ self.frozen
+        ) * self.scale * self.factor + self.table.mean()
+
+    def get_extra_state(self) -> float:
+        return self.factor
+
+    def set_extra_state(self, state: float) -> None:
+        self.factor = state
+
+
+@ALL
+def test_ranks_begin_with_what_rank_0_drew(way: Any) -> None:
+    data, random = table(), np.random.default_rng(2)
+    loops = train(lambda: Drawn(random), data.cut(*PARTS), **of(way), epochs=EPOCHS, optimizer=optimizer)
+    expected = alone(lambda: Drawn(np.random.default_rng(2)), data, EPOCHS, nn.MSELoss())
+    assert_same(loops, expected)
+    assert {loop.model.module.factor for loop in loops} == {expected.factor}
+
+
+class Odd(nn.Module):
+    """Buffers that torch does not write in place: made by expand, of which training makes others, and sparse."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.layer = nn.Linear(6, 1)
+        self.register_buffer("offset", torch.ones(1).expand(6))
+        self.register_buffer("mix", torch.eye(6).to_sparse(), persistent=False)
+
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        if self.training:
+            self.offset = (self.offset[:1] * 0.5).expand(6)
+        return self.layer(torch.sparse.mm(self.mix, x.t()).t() + self.offset)
+
+
+def test_buffers_that_torch_does_not_write(tmp_path: Path) -> None:
+    data = table()
+    settings: dict[str, Any] = {
+        "make": Odd, "parts": data.cut(*PARTS), "batch": 10**6, "optimizer": optimizer, "lr_scheduler": None,
+        "observation": Observation(stopping=Stopping(patience=100, monitor="loss", mode="max")),
+    }  # fmt: skip
+    Fit(tmp_path, Gathered, epochs=3, **settings)
+    rest = Fit(tmp_path, Gathered, epochs=EPOCHS, resume=True, **settings)
+    assert rest.restorers[0].step == 2
+    assert_same(rest.loops, alone(Odd, data, 1, nn.MSELoss()))
+
+
+def test_a_part_with_extra_state_that_only_rank_0_has() -> None:
+    data, made = table(), []
+
+    def make() -> nn.Module:
+        made.append(nn.Sequential(nn.Linear(6, 1)))
+        if len(made) == 1:
+            made[0].noted = Noting()
+        return made[-1]
+
+    with pytest.raises(ModelError, match=r"extra state of a part model\.noted, which the model lacks here"):
+        train(make, data.cut(*PARTS))
+
+
+class Noting(nn.Identity):
+    def get_extra_state(self) -> float:
+        return 1.0
+
+    def set_extra_state(self, state: float) -> None:
+        assert state == 1.0
+
+
+def test_frozen_tensors_are_written_once(tmp_path: Path) -> None:
+    """Rank 0 writes what all have; another rank what it has otherwise, here the state of a rank without rows."""
+    import safetensors
+
+    data = table()
+    Fit(tmp_path, Gathered, epochs=3, make=Momentum, batch=10**6, parts=data.cut(*PARTS), lr_scheduler=None)
+    sizes = {}
+    for part in ("common", "rank-0", "rank-1", "rank-2"):
+        with safetensors.safe_open(str(tmp_path / "step-00000002" / f"{part}.safetensors"), "pt") as file:
+            sizes[part] = sum(list(file.get_slice(name).get_shape()) == [5, 6] for name in file.keys())  # noqa: SIM118
+    assert sizes == {"common": 1 + 1, "rank-0": 0, "rank-1": 1, "rank-2": 0}, "of common, one is the best model's"
