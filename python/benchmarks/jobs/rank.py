@@ -84,7 +84,7 @@ def run(gang: Gang, model: FlatModel, strategy: Strategy, job: RankJob, numbers:
     gang.all_gather(b"", job.timeout)
     begun = time.perf_counter()
     for _ in range(job.steps):
-        strategy.trace.iteration(next(numbers))
+        strategy.trace.begin_iteration(next(numbers))
         strategy.begin_step()
         model.clear_gradients()
         with strategy.watch.phase("forward"), strategy.forward():
