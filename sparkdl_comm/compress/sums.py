@@ -19,6 +19,8 @@ from sparkdl_comm.conf import Compression, Schedule
 from sparkdl_comm.conf.groups import CompressionConf
 
 if TYPE_CHECKING:
+    from typing_extensions import Self
+
     from sparkdl_comm.collectives.group import CollectiveGroup  # a rank of the parameter server has none
 
 #: Factor by which the density falls at each stage of a warm-up, as in Deep Gradient Compression (Lin et al. 2018).
@@ -69,9 +71,7 @@ class Sparsifier(Feedback):
         self._select, self._random, self._dtype, self._span = select, random, dtype, span
 
     @classmethod
-    def of(
-        cls, compression: Compression, conf: CompressionConf, rank: int, span: SpanFactory = nullcontext
-    ) -> Sparsifier:
+    def of(cls, compression: Compression, conf: CompressionConf, rank: int, span: SpanFactory = nullcontext) -> Self:
         """Return the sparsifier for these settings. Ranks have different seeds, so random choices differ between them."""
         return cls(
             operator(compression.operator),

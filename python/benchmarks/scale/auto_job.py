@@ -20,7 +20,7 @@ from lab.settings import applied
 from pyspark.sql import DataFrame, SparkSession
 
 from sparkdl_comm import Callback, TorchEstimator
-from sparkdl_comm.ml.estimator import TorchModel
+from sparkdl_comm.ml.model import TorchModel
 from sparkdl_comm.sim.profile import Profile
 
 AUTO = "auto"

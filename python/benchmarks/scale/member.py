@@ -191,7 +191,7 @@ def crowd(world: int, port: int, gathers: int) -> None:
 
 
 if __name__ == "__main__":
-    socket.socket = CountedSocket  # type: ignore[misc]
+    socket.socket = CountedSocket
     threading.stack_size(STACK)
     role, world, *rest = sys.argv[1], *map(int, sys.argv[2:])
     {"driver": driver, "rank": member, "crowd": crowd}[role](world, *rest)

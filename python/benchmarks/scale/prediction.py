@@ -26,8 +26,9 @@ from benchmarks.ibatch.network import JOB, conf_of
 from lab import Lab
 from lab.bench import Row, versions
 
+from sparkdl_comm.conf.strategy import SERVER
 from sparkdl_comm.report.trace_file import read_trace
-from sparkdl_comm.sim.forecast import SERVER, Setting, forecast
+from sparkdl_comm.sim.forecast import Setting, forecast
 from sparkdl_comm.sim.profile import Profile, shipped
 from sparkdl_comm.sim.server_run import SIMPLE_BATCHINGS
 from sparkdl_comm.sim.traced_timings import TracedTimings, timings_from_spans
