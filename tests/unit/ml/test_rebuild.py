@@ -86,7 +86,7 @@ def test_what_can_be_imported() -> None:
 @pytest.mark.parametrize(
     ("value", "message"),
     [
-        (lambda: 3, r"it \(function tests\.unit\.test_rebuild:<lambda>\)"),
+        (lambda: 3, r"it \(function tests\.unit\.ml\.test_rebuild:<lambda>\)"),
         (TwoClasses(), r"it \(instance of tests\.nets:TwoClasses\)"),
         (functools.partial(nn.Linear, dtype=torch.float64), r"it\.keywords\['dtype'\] \(instance of torch:dtype\)"),
         ({"a": [1, {2: 3}]}, r"it\['a'\]\[1\] \(instance of builtins:dict\)"),
