@@ -122,7 +122,9 @@ def test_a_rank_that_stands_still_after_all_have_left() -> None:
 
 
 def test_ranks_end_with_the_driver(tmp_path: Path) -> None:
-    program = "from tests.unit.job import test_local as local; local.run(local.local_functions.sleeps)"
+    program = (
+        "from tests.unit import local_functions; from tests.unit.job.test_local import run; run(local_functions.sleeps)"
+    )
     environment = {**os.environ, "PYTHONPATH": str(Path(__file__).parents[3])}
     with subprocess.Popen([sys.executable, "-c", program], cwd=tmp_path, env=environment) as driver:
         wait_for(lambda: len(list(tmp_path.iterdir())) == 2, 60)
