@@ -33,6 +33,7 @@ class PutsBack(Callback):
         TakesTurns.untouched()
 
 
+@pytest.mark.slow
 def test_the_parameter_server_and_collectives_take_over_from_each_other(spark):
     with applied(spark, {"collective.bucket": "64KiB"}):
         model = in_turn(spark, ADAM)

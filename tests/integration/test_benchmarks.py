@@ -90,6 +90,7 @@ def test_validation(rows_of: Rows) -> None:
         assert row["error"] == pytest.approx(row["seconds"] / row["measured"] - 1)
 
 
+@pytest.mark.slow
 def test_figures(rows_of: Rows) -> None:
     rows = rows_of("scale", "--scale")
     assert {row["case"] for row in rows} == {
@@ -106,6 +107,7 @@ def test_figures(rows_of: Rows) -> None:
     assert batched["both ways"]["seconds"] < batched["paper"]["seconds"] < batched["whole"]["seconds"]
 
 
+@pytest.mark.slow
 def test_size(rows_of: Rows) -> None:
     rows = rows_of("scale/size")
     assert {(row["case"], row["algorithm"]) for row in rows} == {

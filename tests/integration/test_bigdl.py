@@ -16,7 +16,9 @@ from tests import spark_home
 BIGDL = spark_home.ROOT / "build" / "bigdl"
 PROGRAMS = spark_home.ROOT / "python"
 
-pytestmark = pytest.mark.usefixtures("bigdl")
+#: For a program that takes two minutes where it runs alone.
+SECONDS = 440
+pytestmark = [pytest.mark.usefixtures("bigdl"), pytest.mark.timeout(SECONDS + 20)]
 
 
 def run(program: Path, *arguments: str, folder: Path) -> str:
@@ -28,7 +30,7 @@ def run(program: Path, *arguments: str, folder: Path) -> str:
         env=environment,
         capture_output=True,
         text=True,
-        timeout=220,
+        timeout=SECONDS,
     )
     assert done.returncode == 0, done.stderr[-3000:]
     return done.stdout

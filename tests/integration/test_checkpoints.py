@@ -129,6 +129,7 @@ def sit(batches: Iterator[pa.RecordBatch], until: Path) -> Iterator[pa.RecordBat
     yield pa.RecordBatch.from_pydict({"x": [1]})
 
 
+@pytest.mark.slow
 def test_slots_that_another_job_holds(spark: SparkSession, tmp_path: Path) -> None:
     """Its turn is waited for. Then that is said, with the numbers, and nothing is left behind that would run later."""
     enough = tmp_path / "enough"

@@ -291,6 +291,7 @@ def test_record(rows_of: Rows) -> None:
         assert training["curves"][0][-1] == rows[way, "16 x 16"]["accuracies"][0] == training["accuracies"][0]
 
 
+@pytest.mark.slow
 def test_blind_simulation(rows_of: Rows, tmp_path: Path) -> None:
     written = tmp_path / "made" / "predictions.json"
     rows = rows_of("scale", "--blind", "--predictions", str(written))
