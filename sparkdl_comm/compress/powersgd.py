@@ -40,9 +40,9 @@ class _Matrix(NamedTuple):
 
 
 class PowerSgd(CompressedSum):
-    """Compressed sum of one rank by PowerSGD.
+    """Sum of all ranks' gradients, compressed by PowerSGD.
 
-    :param rank: r, at least 1.
+    :param rank: rank r of the matrices that are sent, at least 1.
     :param shapes: shapes of the parameters, by their start in the flat vector.
     :param group: runs the all-reduces of all ``world`` ranks. The caller closes it.
     """

@@ -104,7 +104,7 @@ class Sparsifier(Feedback):
     def encode(self, part: FlatRange, gradient: torch.Tensor, density: float, scale: float) -> torch.Tensor:
         """Select elements, keep the residual, and return the selection as uint8 ``[format.nbytes]``.
 
-        :param gradient: float32, of the part, with the scale; not changed. An unused parameter is -0.0.
+        :param gradient: float32, of the part, already multiplied by ``scale``; not changed. -0.0 marks unused parameters.
         """
         with self._span():
             indices, values, used = self._select_elements(part, gradient, density, scale)
@@ -113,7 +113,7 @@ class Sparsifier(Feedback):
     def sparsify(self, part: FlatRange, gradient: torch.Tensor, density: float, scale: float) -> None:
         """Select elements, keep the residual, and set the gradient to 0, in place, where elements are not selected.
 
-        :param gradient: float32, of the part, with the scale. An unused parameter stays -0.0.
+        :param gradient: float32, of the part, already multiplied by ``scale``. Unused parameters, marked by -0.0, stay so.
         """
         indices, values, used = self._select_elements(part, gradient, density, scale)
         gradient.zero_()

@@ -19,7 +19,7 @@ private[bridge] final class Fields(val message: JsonNode) {
 
   def number(field: String): Long = wholeNumber(field, present(field, _.isIntegralNumber))
 
-  /** Return a whole number from `least` to `most`, both included. */
+  /** Return the whole number in `field`. It must be from `least` to `most`, both included. */
   def number(field: String, least: Long, most: Long): Long =
     inRange(field, number(field), least, most)
 

@@ -26,7 +26,7 @@ private[ibatch] final class DirectionBatches(
 
   def isMeasured: Boolean = measured.isDefined
 
-  /** True if one batch of all layers travels inside its notices. */
+  /** True if all layers are one batch, and it is so small that notices carry its bytes. */
   def isInlineWhole: Boolean = bytes.sum <= traffic.noticeBytes
 
   /**
