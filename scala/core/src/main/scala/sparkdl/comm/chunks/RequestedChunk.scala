@@ -47,7 +47,7 @@ private[chunks] final class RequestedChunk(
     catch { case _: RejectedExecutionException => end(done(None)) } // the network was closed
   }
 
-  /** Send a part, on the channel's event loop. The peer confirms parts in the order of the calls. */
+  /** Send a part, on the channel's event loop. The peer confirms parts in this order. */
   private def send(part: Chunk, done: Option[Long] => Unit, refused: () => Unit): Unit =
     open(part) match {
       case Left(why) =>
