@@ -10,6 +10,7 @@ from contextlib import contextmanager
 
 import torch
 from pyspark import cloudpickle
+from torch.nn.parameter import is_lazy
 
 from sparkdl_comm.errors import ModelError, ResultError, SparkdlCommError
 from sparkdl_comm.space import module_state
@@ -19,8 +20,18 @@ from sparkdl_comm.train.spec import TrainSpec
 def driver_module(spec: TrainSpec) -> torch.nn.Module:
     """Return a module like the ranks', on the CPU, for :func:`load_trained`. The user's own module stays as it is.
 
+    Its parameters have shapes but no memory of their own, so that the driver never holds a large model twice.
+
     :raises ModelError: the factory fails on the driver.
     """
+    module = _make_module(spec)
+    for parameter in module.parameters():
+        if not is_lazy(parameter):  # ranks refuse a lazy one
+            parameter.data = parameter.new_zeros(()).expand(parameter.shape)
+    return module
+
+
+def _make_module(spec: TrainSpec) -> torch.nn.Module:
     if isinstance(spec.model, torch.nn.Module):
         return _copy(spec.model).cpu()
     with torch.random.fork_rng(devices=[]):  # leaves the user's random state as it is

@@ -37,6 +37,13 @@ def test_trained_module() -> None:
     assert torch.equal(tied.decoder.weight, torch.eye(3))
 
 
+def test_the_drivers_module_holds_no_parameters() -> None:
+    """A model of gigabytes must not be on the driver twice when the trained one arrives."""
+    module = driver_module(spec(lambda: torch.nn.Linear(1000, 1000)))
+    assert [parameter.shape for parameter in module.parameters()] == [(1000, 1000), (1000,)]
+    assert sum(parameter.untyped_storage().nbytes() for parameter in module.parameters()) < 100
+
+
 @pytest.mark.parametrize(
     "tensors", [{}, {"factor": torch.zeros(()), "inner.x": torch.zeros(1)}, {"factor": torch.zeros(2)}]
 )
