@@ -180,8 +180,10 @@ def arguments(parser: ArgumentParser, words: Sequence[str]) -> Namespace:
             options.executors, options.steps, options.repeats = [2], BATCHES, 1
         return options
     options.memory = f"{options.memory or 512}m"
-    if options.quick:
-        options.model, options.forward, options.steps, options.repeats = options.model or "vgg19", 0.1, 2, 1
+    if (
+        options.quick
+    ):  # with fewer than four steps of an epoch no iteration is measured before the plan, so nothing is tried
+        options.model, options.forward, options.steps, options.repeats = options.model or "vgg19", 0.1, 4, 1
     options.model = options.model or "googlenet,inception_v3,vgg19"
     try:
         options.cases = network.cases(options)
