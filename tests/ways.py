@@ -10,12 +10,13 @@ from dataclasses import dataclass
 
 from sparkdl_comm.conf import PREFIX, CommConf
 from sparkdl_comm.conf.compression import COMPRESSIONS
+from sparkdl_comm.conf.strategy import OTHER_LOOPS
 from sparkdl_comm.errors import ConfError
 from sparkdl_comm.strategies.all_reduce import AllReduce
 from sparkdl_comm.strategies.base import Strategy
 from sparkdl_comm.strategies.registry import STRATEGIES, strategy_class
 
-LOOPS = ("all-reduce", "decoupled", "root", "root-overlap")
+LOOPS = ("all-reduce", *OTHER_LOOPS)
 
 #: Compressions that send every element.
 LOSSLESS = tuple(f"{operator}:1" for operator in COMPRESSIONS)
