@@ -189,6 +189,8 @@ def train(
             thread.start()
         for thread in threads:
             thread.join(2 * SECONDS)
+        hanging = sum(thread.is_alive() for thread in threads)
+    assert not hanging, f"{hanging} ranks do not end"
     if errors:
         raise errors[0]
     return loops
