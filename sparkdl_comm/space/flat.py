@@ -44,7 +44,8 @@ class FlatModel(ParameterSpace):
         #: Trainable parameters that have elements, one for each of :attr:`entries`.
         self.parameters = [found[entry.name] for entry in self.entries]
         check_no_aliases(module, found)
-        self._trained_ids = {id(parameter) for parameter in found.values()}
+        #: Attributes that hold each trained parameter, by its id.
+        self._attributes = _attributes(module, {id(parameter) for parameter in found.values()})
         self.values = torch.empty(0)
         self.gradients = torch.empty(0)
         #: Functions of :meth:`listen`, in the order in which they are called.
@@ -151,17 +152,20 @@ class FlatModel(ParameterSpace):
         return True
 
     def check_trainable(self) -> None:
-        """Check that the module still has the trained parameters, and that no other parameter requires a gradient.
+        """Check that the module still has the trained parameters under their names, and that no other parameter requires
+        a gradient.
 
         :raises ModelError: a parameter was frozen or missing when training began; or the module no longer has it, for
-            example because it became a buffer.
+            example because it became a buffer; or it has another name, as after ``torch.nn.utils.prune``.
         """
         pending: list[nn.Module] = [self.module]
-        missing = set(self._trained_ids)
+        missing = set(self._attributes)
         while pending:  # this runs in each step; named_parameters would take four times as long
             part = pending.pop()
-            for parameter in part._parameters.values():
-                if id(parameter) in self._trained_ids:
+            for attribute, parameter in part._parameters.items():
+                if attributes := self._attributes.get(id(parameter)):
+                    if attribute not in attributes:
+                        self._refuse_new_name(parameter)
                     missing.discard(id(parameter))
                 elif parameter is not None and parameter.requires_grad:
                     self._check_empty(parameter)
@@ -188,6 +192,14 @@ class FlatModel(ParameterSpace):
                 f"{names[0]} is no longer a parameter of the model, but the optimizer still trains it. The trained model"
                 " would lack it. Leave it a parameter, and freeze it (requires_grad_(False))."
             )
+
+    def _refuse_new_name(self, renamed: nn.Parameter | None) -> None:
+        old = next(e.name for e, parameter in zip(self.entries, self.parameters, strict=True) if parameter is renamed)
+        new = next(name for name, parameter in self.module.named_parameters() if parameter is renamed)
+        raise ModelError(
+            f"parameter {old} is called {new} now. The driver's model, which gets the trained parameters, still has the old"
+            " name. Prune or parametrize the model when it is made, not during training."
+        )
 
     def frozen(self) -> list[str]:
         """Return the names of the trained parameters that are frozen now."""
@@ -270,6 +282,16 @@ class FlatModel(ParameterSpace):
                 on_gradient(number)
 
         return collect
+
+
+def _attributes(module: nn.Module, ids: Collection[int]) -> dict[int, set[str]]:
+    """Return the names of the attributes that hold these parameters, for each parameter's id."""
+    found: dict[int, set[str]] = {number: set() for number in ids}
+    for part in module.modules():
+        for attribute, parameter in part._parameters.items():
+            if id(parameter) in found:
+                found[id(parameter)].add(attribute)
+    return found
 
 
 def _trainable(module: nn.Module) -> dict[str, nn.Parameter]:

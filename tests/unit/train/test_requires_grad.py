@@ -6,6 +6,7 @@ from typing import Any
 import pytest
 import torch
 from torch import nn
+from torch.nn.utils import prune
 
 from sparkdl_comm import Callback
 from sparkdl_comm.errors import ModelError
@@ -47,6 +48,14 @@ class Schedule(Callback):
 class Unfreeze(Callback):
     def on_epoch_end(self, state: Any) -> None:
         state.module.requires_grad_(True)
+
+
+class Prunes(Callback):
+    """Prunes the body after the second step, which renames its weight."""
+
+    def on_step_end(self, state: Any) -> None:
+        if state.step == 2:
+            prune.l1_unstructured(state.module.body, "weight", amount=1)
 
 
 def frozen() -> Net:
@@ -141,6 +150,12 @@ def test_what_no_optimizer_has_is_refused_at_once(way: Any, make: Any, observati
 def test_a_parameter_that_becomes_a_buffer_is_refused_at_once(way: Any) -> None:
     with pytest.raises(ModelError, match="body.weight is no longer a parameter of the model, .* freeze it"):
         train(Fixes, table().cut(*PARTS), **of(way), epochs=EPOCHS)
+
+
+@ALL
+def test_a_parameter_that_gets_another_name_is_refused_at_once(way: Any) -> None:
+    with pytest.raises(ModelError, match="parameter body.weight is called body.weight_orig now.* Prune"):
+        train(Net, table().cut(*PARTS), **of(way), epochs=EPOCHS, observation=Observation(callbacks=(Prunes(),)))
 
 
 def test_a_resumed_fit_is_frozen_where_it_was() -> None:
