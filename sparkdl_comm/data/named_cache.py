@@ -166,8 +166,10 @@ class CachedRows(RowReader):
     """Rows of a rank from a cache. ``set_id``: the set id of the part."""
 
     def __init__(self, folder: Folder, seal: dict[str, Any], rows: RowFormat) -> None:
-        """``seal``: the seal of the part in ``folder``, whose rows have the format ``rows``.
+        """Open the rows that one rank has kept in ``folder``, its part of the cache.
 
+        :param seal: metadata of the part: fingerprint, set id, row counts and checksum.
+        :param rows: format of the rows.
         :raises OSError: the file cannot be mapped.
         """
         self._format, self._folder = rows, folder

@@ -166,7 +166,10 @@ class SchedulingSession:
         self._carry_out(self._core.observe(event, now), now)
 
     def decide(self, now: float) -> None:
-        """Have the core decide on all that is waiting, and carry out its decisions."""
+        """Schedule all pending updates, model requests and copies of state as one batch.
+
+        The core scheduler decides. The session sends its decisions to the nodes as messages.
+        """
         self._carry_out(self._core.decide(now), now)
 
     def is_due(self, now: float) -> bool:

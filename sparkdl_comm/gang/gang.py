@@ -6,8 +6,10 @@
 3. Every other rank connects to rank 0, proves the secret, and sends its rank and attempt. Rank 0 sends ``go`` when all
    have joined.
 
-Gradients do not travel here. It is a star of N - 1 idle connections, whose EOF means that a rank died. Further
-connections between ranks (the store, peers of a collective) use the same listening sockets: ``serve`` and ``dial``.
+The connections are a star of N - 1 around rank 0. They carry no gradients, and are idle most of the time. A rank reports
+its failure over them, and rank 0 sends the verdict to all ranks. A rank that closes on purpose sends ``leave`` first. An
+EOF without ``leave`` or a report means that the rank died. Further connections between ranks (the store, peers of a
+collective) use the same listening sockets: ``serve`` and ``dial``.
 """
 
 from __future__ import annotations

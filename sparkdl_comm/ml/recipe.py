@@ -141,10 +141,13 @@ class TrainingRecipe(TorchParams):
         return Observation(dict(metrics), callbacks, stopping)
 
     def check_checkpoints(self, spark: SparkSession) -> Checkpoints | None:
-        """Return the settings of checkpoints; None without ``checkpointDir``.
+        """Check the directory for checkpoints as far as the driver can. Return the settings of checkpoints.
 
-        :raises ConfError: as :func:`sparkdl_comm.job.session.shared_directory` and
-            :func:`_check_checkpoint_directory`.
+        Return None without ``checkpointDir``.
+
+        :raises ConfError: the directory's file system is unknown, or a client of Spark Connect gave no scheme; the directory
+            cannot be written; or it has checkpoints and ``resume`` is not set.
+        :raises PluginError: the directory needs the plugin, which is not loaded, or was built for another Spark.
         """
         directory = self.getCheckpointDir()
         if directory is None:

@@ -136,7 +136,10 @@ def pack_state(module: nn.Module, warn: Callable[[str], object]) -> dict[str, to
 
 
 def unpack_state(tensors: dict[str, torch.Tensor]) -> tuple[dict[str, torch.Tensor], dict[str, Any]]:
-    """Return the tensors by name, and the extra state by part, from what :func:`pack_state` returned."""
+    """Return the state_dict's tensors by name, and the extra state (``get_extra_state``) by name of the submodule.
+
+    :param tensors: the result of :func:`pack_state`. Its buffers that are not in the state_dict are left out.
+    """
     extra = {name.removeprefix(_PREFIX): tensor for name, tensor in tensors.items() if name.startswith(_PREFIX)}
     return state_dict_of(tensors), values.unpack(extra) if extra else {}
 

@@ -167,7 +167,11 @@ class FabricWorker(AsynchronousStrategy):
         return [(entry.start, own) for entry, own in zip(self._model.entries, self._model.parameters, strict=True)]
 
     def optimizer_state(self) -> dict[str, Any]:
-        """Return the server's state on the rank that started it. The state of the ranks' optimizers is in :meth:`state`."""
+        """Return the server's last step, for its momentum, on the rank that started the server.
+
+        Return an empty dict on other ranks, and without ``fabric.momentum``. :meth:`state` has the state of this rank's own
+        optimizer.
+        """
         server = None if self._fabric is None else self._fabric.find_process("server")
         if server is None or not self.conf.fabric.momentum:
             return {}

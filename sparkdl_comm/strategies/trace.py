@@ -96,7 +96,10 @@ class BatchTrace:
 
     @contextlib.contextmanager
     def span(self, name: str, buckets: LayerBuckets, batch: int) -> Iterator[None]:
-        """Add a span around the block for one batch, independent of the current pass, also if the block raises."""
+        """Record the time of the ``with`` block as a span of one batch of layers, even if the block raises.
+
+        The span does not change the pass that :meth:`begin` has started.
+        """
         begin = 0.0 if self._trace is None else self._trace.clock()
         try:
             yield

@@ -50,7 +50,11 @@ def plan(collective: Collective) -> Plan:
 
 
 def _plan_one_pipeline(collective: Collective) -> Plan:
-    """Return the plan of one pipeline, or of one there and back."""
+    """Return the plan of one linear pipeline: a reduce or a broadcast along the chain of ranks.
+
+    An all-reduce is a reduce along the chain and a broadcast back. The broadcast of a block begins when its sum is
+    complete.
+    """
     chain, block, count = _make_chain(collective), collective.block, collective.count
     blocks = [(start, min(start + block, count)) for start in range(0, count, block)]
 

@@ -73,7 +73,10 @@ class _WriteDetector(TorchDispatchMode):  # type: ignore[no-untyped-call]
     """Context that finds the first parameter written by any operation of torch, including writes through ``.data``."""
 
     def __init__(self, model: FlatModel, *, keep: bool) -> None:
-        """Create the context. ``keep``: copy all values before the first write."""
+        """Create a detector of writes to the parameters of ``model``.
+
+        :param keep: copy all parameters to ``original`` just before the first write to one of them.
+        """
         super().__init__()  # type: ignore[no-untyped-call]
         self._model, self._keep = model, keep
         self.first_written = ""

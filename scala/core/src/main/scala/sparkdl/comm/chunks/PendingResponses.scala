@@ -68,8 +68,9 @@ private[chunks] final class PendingResponses(
   }
 
   /**
-   * Handle a failure. Spark reports a peer's refusal as a plain RuntimeException. Any other
-   * exception ends the connection.
+   * Handle a failure. Spark reports a peer's refusal of one chunk as a plain RuntimeException.
+   * Then only that fetch fails. After any other failure, close the connection and fail all its
+   * fetches.
    */
   override def onFailure(id: String, cause: Throwable): Unit = {
     val refused = if (cause.getClass == classOf[RuntimeException]) Wire.part(id) else None

@@ -56,7 +56,11 @@ private[comm] final class TransferScheduler private[flow] (newWindow: () => Wind
   /** Bound of [[inFlight]], in bytes. */
   def windowBytes: Long = commonWindow.bytes
 
-  /** Return the bytes of this block's next chunk. */
+  /**
+   * Return the present chunk size of a block, in bytes. It depends on the measured rates of the
+   * link and of the peer, and on the size of the block. The last chunk may be smaller or larger:
+   * see [[PendingSend.nextBytes]].
+   */
   def chunkBytes(block: SendRequest): Int =
     ChunkSizes.chunkBytes(commonWindow.rate, peers(block.peer).window.rate, block.bytes)
 

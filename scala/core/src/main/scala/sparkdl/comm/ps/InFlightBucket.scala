@@ -124,7 +124,10 @@ private[ps] final class SummedBuckets {
     publish(value)
   }
 
-  /** Return how many buckets of `version` are ready. */
+  /**
+   * Return how many buckets of `version` have summed gradients, counted from the first one up to
+   * the first that has not. Return 0 if the newest sum is of another version.
+   */
   def count(version: Long): Int = {
     val now = value
     if (now / SegmentMap.SummedVersion == version) (now % SegmentMap.SummedVersion).toInt else 0
