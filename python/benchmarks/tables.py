@@ -227,8 +227,9 @@ def _wanted(page: Path, folder: Path) -> dict[Path, str]:
     """Return what the files of a page must have in them."""
     told = commands(page)
     found = {path: made(page.name, path.read_text(), told, folder) for path in files(page)}
-    if hasattr(_module(page.name), "chart"):
-        found[page / "chart.svg"] = charts.svg(_module(page.name).chart(Data(folder)))
+    chart = _module(page.name).chart(Data(folder)) if hasattr(_module(page.name), "chart") else None
+    if chart and any(bars for _, bars in chart.groups):
+        found[page / "chart.svg"] = charts.svg(chart)
     return found
 
 
@@ -252,9 +253,10 @@ def seconds(row: Row) -> str:
     return f"{middle} {unit} ({lower} to {upper})"
 
 
-def bar(row: Row, series: str = "") -> charts.Bar:
-    """Return the median as a chart's bar, with what `spread` says."""
-    return charts.Bar(series or row.algorithm, row.seconds, *spread(row.samples))
+def bar(row: Row, series: str = "", unit: float = 1.0) -> charts.Bar:
+    """Return a bar for a chart: the median and the spread, in units of ``unit`` seconds."""
+    low, high = spread(row.samples)
+    return charts.Bar(series or row.algorithm, row.seconds / unit, low / unit, high / unit)
 
 
 def with_theory(row: Row) -> str:

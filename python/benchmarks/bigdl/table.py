@@ -1,53 +1,58 @@
-"""The tables of BigDL models. See pages.py."""
+"""Tables of BigDL models."""
 
 from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
 from functools import partial
 
-from benchmarks.ibatch.table import IBATCH_NODES, IBATCH_PAPER, KEPT, kept
-from benchmarks.tables import Data, Table, beside, seconds, with_theory
+from benchmarks.charts import Chart
+from benchmarks.ibatch.table import IBATCH_NODES, IBATCH_PAPER, kept
+from benchmarks.tables import PEER, Data, Line, Table, bar, beside, seconds, summary, with_theory
 from lab.results import Row
 
-_FILES = ("bigdl-local", "bigdl-star4", "bigdl-star8")
-#: Of networks that really compute.
-LENET_FILES = ("bigdl-real-star4", "bigdl-real-star8")
-VGG_FILES = ("bigdl-vgg-star4", "bigdl-vgg-star8")
-#: Where a communication's start-up takes longer.
-DELAY_FILES = ("bigdl-delay-star8",)
+#: Results that are measured at one commit, by the end of their table's name.
+RESULTS = {
+    "": ("bigdl-local", "bigdl-star4", "bigdl-star8"),
+    "_real": ("bigdl-real-star4", "bigdl-real-star8"),
+    "_vgg": ("bigdl-vgg-star4", "bigdl-vgg-star8"),
+    "_delay": ("bigdl-delay-star8",),
+}
 
 
-def beside_bigdl(data: Data, files: Sequence[str] = _FILES) -> Iterator[tuple[str, ...]]:
-    for name in files:
+def rivals(data: Data, names: Sequence[str]) -> Iterator[Line]:
+    """`ibatch` beside BigDL's optimizer and beside the other policies."""
+    for name in names:
         for ours in data.rows(name, algorithm="ibatch"):
             for way in ("bigdl", "whole", "layerwise"):
                 other = data.row(name, algorithm=way, case=ours.case, world=ours.world)
                 if other:
-                    gained = f"{other.seconds / ours.seconds:.2f} x: {with_theory(ours)}; {seconds(other)}"
-                    yield f"{_about(ours)}: beside `{way}`", kept(ours), gained, beside(ours, other)
+                    gain = f"{other.seconds / ours.seconds:.2f} x: {with_theory(ours)}"
+                    yield f"{_about(ours)}: {_way(ours)}", f"`{way}`: {seconds(other)}", gain, beside(ours, other)
 
 
-def overlap(data: Data) -> Iterator[tuple[str, ...]]:
-    for name in _FILES:
+def overlap(data: Data) -> Iterator[Line]:
+    """Shares of an iteration in which ranks compute, wait for data, or do both."""
+    for name in RESULTS[""]:
         for row in data.rows(name):
             if parts := row.extra["overlap"]:
-                told = (parts[part] for part in ("overlapped", "communication_only", "computation_only"))
-                yield f"{_about(row)}: {_way(row)}", *(_share(part, row) for part in told), seconds(row)
+                times = (parts[part] for part in ("overlapped", "communication_only", "computation_only"))
+                yield f"{_about(row)}: {_way(row)}", *(_share(part, row) for part in times), seconds(row)
 
 
-def scaling(data: Data) -> Iterator[tuple[str, ...]]:
+def scaling(data: Data) -> Iterator[Line]:
+    """Speed-up over the fastest system on one executor."""
     rows = data.rows("bigdl-scaling")
     for row in rows:
         alone = [one.seconds for one in rows if one.world == 1 and one.case == row.case]
         if row.world > 1 and alone:
             speedup = row.world * min(alone) / row.seconds
-            # The paper batches pulls alone, so its iBatch is not beside `ibatch`, which batches pushes as well.
+            # The paper's iBatch batches only pulls. `ibatch` batches pushes too, so it has no figure of the paper.
             paper = IBATCH_PAPER[row.case][1] if row.algorithm == "bigdl" and row.case in IBATCH_PAPER else None
-            told = f"{paper} x on {IBATCH_NODES}: {paper / IBATCH_NODES:.2f} of linear" if paper else "-"
+            figure = f"{paper} x on {IBATCH_NODES}: {paper / IBATCH_NODES:.2f} of linear" if paper else "-"
             ours = f"{speedup:.2f} x: {speedup / row.world:.2f} of linear; {seconds(row)}"
             rival = data.row("bigdl-scaling", algorithm="bigdl", case=row.case, world=row.world)
             verdict = beside(row, rival) if rival and row.algorithm != "bigdl" else "-"
-            yield f"{row.case}, {row.world} executors: {_way(row)}", told, ours, verdict
+            yield f"{row.case}, {row.world} executors: {_way(row)}", figure, ours, verdict
 
 
 def _way(row: Row) -> str:
@@ -64,11 +69,19 @@ def _share(part: float, row: Row) -> str:
     return f"{part * 1e3:.3g} ms, {part / row.seconds:.0%}"
 
 
+def chart(data: Data) -> Chart:
+    """Each system beside BigDL's optimizer."""
+    groups = []
+    for name in (name for names in RESULTS.values() for name in names):
+        for rival in data.rows(name, algorithm="bigdl"):
+            rows = data.rows(name, case=rival.case, world=rival.world)
+            groups.append((_about(rival), [bar(row, unit=rival.seconds) for row in rows]))
+    return Chart("Time of an iteration, in units of DistriOptimizer's median", "x", groups)
+
+
 TABLES = {
-    "bigdl": Table(KEPT, beside_bigdl),
-    "bigdl_real": Table(KEPT, partial(beside_bigdl, files=LENET_FILES)),
-    "bigdl_vgg": Table(KEPT, partial(beside_bigdl, files=VGG_FILES)),
-    "bigdl_delay": Table(KEPT, partial(beside_bigdl, files=DELAY_FILES)),
+    **{f"bigdl{end}": Table(PEER, partial(rivals, names=names)) for end, names in RESULTS.items()},
     "bigdl_overlap": Table(("", "overlapped", "communication only", "computation only", "iteration"), overlap),
     "bigdl_scaling": Table(("", "paper", "ours", "beside `bigdl`"), scaling),
 }
+TABLES["bigdl_summary"] = summary(TABLES, [("", f"bigdl{end}", "", "") for end in RESULTS])

@@ -1,15 +1,18 @@
-"""Tables of collectives beside what links allow, and beside peers."""
+"""Tables of collectives beside the bound of their links, and beside peers."""
 
 from __future__ import annotations
 
 from collections.abc import Iterator
 
+from benchmarks.charts import Chart
 from benchmarks.scale.figures import FIG5
-from benchmarks.tables import MIB, PAPER, PEER, Data, Line, Table, at_most, beside, seconds, with_theory
+from benchmarks.tables import MIB, PAPER, PEER, Data, Line, Table, at_most, bar, beside, seconds, summary, with_theory
 from lab.results import Row
 
-#: The BML paper's figure 5, in times that a link needs for all bytes.
+#: The BML paper's figure 5. Unit: the time that one link needs for all bytes.
 FIG5_PAPER = {(algorithm, topology): formula for algorithm, topology, formula in FIG5}
+#: Series of the chart over one NIC; `bml` on two NICs stands beside them.
+CHART = ("ring", "gloo", "lp", "openmpi")
 
 
 def collectives(data: Data) -> Iterator[Line]:
@@ -74,6 +77,17 @@ def rails(data: Data) -> Iterator[Line]:
         yield about, f"{row.theory_seconds:.3g} s", seconds(row), at_most(row.ratio or 0, 1.08)
 
 
+def chart(data: Data) -> Chart:
+    """Return `bml` on two NICs per host beside algorithms and peers on one."""
+    groups = []
+    for bml in data.rows("collectives-bcube-3-2", algorithm="bml"):
+        rows = data.rows("collectives-star", case="allreduce", bytes=bml.bytes)
+        one_nic = [bar(row) for way in CHART for row in rows if row.algorithm == way]
+        if one_nic:
+            groups.append((f"{bml.bytes / MIB:g} MiB", [bar(bml, "bml, two NICs"), *one_nic]))
+    return Chart("Nine hosts, links of 200 Mbit/s: seconds of an all-reduce", "s", groups)
+
+
 TABLES = {
     "collectives": Table(("all-reduce", "paper, or peer in the same run", "ours", "verdict"), collectives),
     "pipeline": Table(PAPER, pipeline),
@@ -81,3 +95,19 @@ TABLES = {
     "loopback": Table(PEER, loopback),
     "rails": Table(("all-reduce", "the links' time", "ours", "verdict"), rails),
 }
+TABLES["collectives_summary"] = summary(
+    TABLES,
+    [
+        ("all-reduce, ", "collectives", "`bml`, bcube:3,2, 4 MiB", "the links"),
+        ("all-reduce, ", "collectives", "`bml`, bcube:3,2, 16 MiB", ""),
+        ("all-reduce, ", "collectives", "`bml`, bcube:2,3, 4 MiB", ""),
+        ("all-reduce, ", "collectives", "`bml`, bcube:2x3, 16 MiB", ""),
+        ("all-reduce, ", "collectives", "`ring`, star:9, 16 MiB", "gloo"),
+        ("all-reduce, ", "collectives", "`ring`, star:9, 16 MiB", "openmpi:"),
+        ("`lp`, ", "pipeline", "broadcast, 9 ranks, 64 MiB", ""),
+        ("`lp`, ", "pipeline", "reduce, 9 ranks, 64 MiB", ""),
+        ("rails that differ, ", "rails", "`bml`, bcube:3,2, 16 MiB", ""),
+        ("figure 5, ", "fig5", "`bml`", ""),
+        ("loopback, ", "loopback", "`ring`, loopback, 1 MiB", "gloo"),
+    ],
+)

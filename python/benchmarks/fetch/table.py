@@ -1,10 +1,11 @@
-"""Tables of blocks that are fetched."""
+"""Tables of fetched blocks."""
 
 from __future__ import annotations
 
 from collections.abc import Iterator
 
-from benchmarks.tables import MIB, PEER, Data, Line, Table, at_most, beside, seconds, with_theory
+from benchmarks.charts import Chart
+from benchmarks.tables import MIB, PEER, Data, Line, Table, at_most, bar, beside, seconds, summary, with_theory
 
 
 def fetch(data: Data) -> Iterator[Line]:
@@ -15,12 +16,12 @@ def fetch(data: Data) -> Iterator[Line]:
         for ours in data.rows("fetch", algorithm=way):
             other = data.row("fetch", algorithm=rival, case=ours.case, bytes=ours.bytes, world=ours.world)
             if other:
-                about = f"`{way}`, {ours.bytes / 1024:g} KiB from {ours.case}, {ours.world} executors"
+                about = f"`{way}`, {_size(ours.bytes)} from {ours.case}, {ours.world} executors"
                 yield about, f"`{rival}`: {seconds(other)}", seconds(ours), beside(ours, other)
 
 
 def fetch_windows(data: Data) -> Iterator[Line]:
-    """On each link, the window that follows it beside the fastest of the fixed ones."""
+    """The window that follows the link beside the fastest fixed window."""
     for name in ("fetch-windows", "fetch-windows-loopback"):
         for ours in data.rows(name, algorithm="own"):
             beside_it = data.rows(name, rate_mbit=ours.rate_mbit, bytes=ours.bytes)
@@ -32,7 +33,40 @@ def fetch_windows(data: Data) -> Iterator[Line]:
             yield about, f"{window:g} KiB: {with_theory(best)}", with_theory(ours), verdict
 
 
+def _size(nbytes: int) -> str:
+    return f"{nbytes / MIB:g} MiB" if nbytes >= MIB else f"{nbytes / 1024:g} KiB"
+
+
+def chart(data: Data) -> Chart:
+    """Return fetches of one block beside `fetchBlockSync`, by size and number of executors."""
+    groups = []
+    for rival in data.rows("fetch", algorithm="fetchBlockSync"):
+        rows = data.rows("fetch", case=rival.case, bytes=rival.bytes, world=rival.world)
+        bars = [
+            bar(row, unit=rival.seconds)
+            for way in ("fetchBlockSync", "fetch", "notice")
+            for row in rows
+            if row.algorithm == way
+        ]
+        groups.append((f"{_size(rival.bytes)}, {rival.world} executors", bars))
+    return Chart("Time of one block, in units of the median of fetchBlockSync", "x", groups)
+
+
 TABLES = {
     "fetch": Table(PEER, fetch),
     "fetch_windows": Table(("link", "the fastest fixed window", "ours", "verdict"), fetch_windows),
 }
+TABLES["fetch_summary"] = summary(
+    TABLES,
+    [
+        ("", "fetch", "`fetch`, 64 KiB", ""),
+        ("", "fetch", "`fetch`, 16 MiB from 1 server, 4", ""),
+        ("", "fetch", "`fetch`, 64 MiB", ""),
+        ("", "fetch", "`notice`, 64 KiB", ""),
+        ("", "fetch", "`at once`, 192 MiB", ""),
+        ("", "fetch", "`same host`, 64 MiB from 1 server, 4", ""),
+        ("", "fetch", "`bf16 encode`, 64 MiB from 1 server, 4", ""),
+        ("window, ", "fetch_windows", "200 Mbit/s", ""),
+        ("window, ", "fetch_windows", "loopback, 192 MiB", ""),
+    ],
+)

@@ -8,13 +8,14 @@ from benchmarks.tables import Data, Line, Table, at_most, seconds
 
 
 def lab(data: Data) -> Iterator[Line]:
-    for row in data.rows("lab", case="links"):
-        slowest, fastest = row.extra["slowest"], row.extra["fastest"]
+    links = data.rows("lab", case="links")
+    for topology in dict.fromkeys(row.topology for row in links):
+        rows = [row for row in links if row.topology == topology]
+        slowest, fastest = min(row.extra["slowest"] for row in rows), max(row.extra["fastest"] for row in rows)
         verdict = at_most(max(abs(1 - slowest), abs(1 - fastest)) * 100, 8)
-        about = f"{row.extra['links']} links of {row.topology}, both ways at once"
         yield (
-            about,
-            f"{row.rate_mbit:g} Mbit/s",
+            f"{rows[0].extra['links']} links of {topology}, both ways at once",
+            f"{', '.join(f'{row.rate_mbit:g}' for row in rows)} Mbit/s",
             f"{slowest:.3f} to {fastest:.3f} of it",
             f"off by at most 8 %: {verdict} %",
         )

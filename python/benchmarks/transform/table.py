@@ -1,21 +1,38 @@
-"""The table of `transform` beside functions that are written by hand."""
+"""The table of `transform` beside hand-written functions."""
 
 from __future__ import annotations
 
 from collections.abc import Iterator
 
-from benchmarks.tables import Data, Line, Table, beside, seconds
+from benchmarks.charts import Chart
+from benchmarks.tables import Data, Line, Table, bar, beside, seconds
+
+RIVALS = {"transform": ("pandas_udf", "pandas_udf chunks"), "transform all": ("pandas_udf all",)}
+#: Series of the chart, by the columns that are added.
+CHART = {
+    "one column": {way: way for way in ("transform", *RIVALS["transform"])},
+    "three columns": {"transform all": "transform", "pandas_udf all": "pandas_udf chunks"},
+}
 
 
 def transform(data: Data) -> Iterator[Line]:
-    rivals = {"transform": ("pandas_udf", "pandas_udf chunks"), "transform all": ("pandas_udf all",)}
-    for name, ways in rivals.items():
+    for name, rivals in RIVALS.items():
         for ours in data.rows("transform", algorithm=name):
-            for way in ways:
-                other = data.row("transform", algorithm=way, case=ours.case)
+            for rival in rivals:
+                other = data.row("transform", algorithm=rival, case=ours.case)
                 if other:
                     about = f"{ours.case}, `{name}`, {ours.extra['rows']:,} rows"
-                    yield about, f"`{way}`: {seconds(other)}", seconds(ours), beside(ours, other)
+                    yield about, f"`{rival}`: {seconds(other)}", seconds(ours), beside(ours, other)
+
+
+def chart(data: Data) -> Chart:
+    """Return all ways to score, by the columns that they add."""
+    groups = []
+    for case in dict.fromkeys(row.case for row in data.rows("transform")):
+        for columns, series in CHART.items():
+            rows = [row for row in data.rows("transform", case=case) if row.algorithm in series]
+            groups.append((f"{case}, {columns}", [bar(row, series[row.algorithm]) for row in rows]))
+    return Chart("Two executors: seconds to score all rows", "s", groups)
 
 
 TABLES = {
