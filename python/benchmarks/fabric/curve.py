@@ -1,7 +1,4 @@
-"""How a model became better: copies of it with their times, which are looked at when the run is over. And the moment at which
-a race begins: what changes the links waits for it, so that all systems meet the same rates at the same time, however long
-their processes take to start.
-"""
+"""Beginning of a race, and copies of the model during it, which are evaluated when the race is over."""
 
 from __future__ import annotations
 
@@ -19,39 +16,42 @@ _LOOK_AGAIN = 0.01
 
 
 class Start:
-    """``folder``: that all processes of the race share. ``every``: updates after which the model is copied."""
+    """Beginning of a race. Links begin to change then, so that all systems meet the same rates at the same time.
+
+    :param folder: shared by all processes of the race.
+    :param every: updates after which the model is copied.
+    """
 
     def __init__(self, folder: Path, every: int) -> None:
         self._file, self._every = folder / "begun", every
         self._begun = self._spare = 0.0
 
     def begin(self) -> Curve:
-        """At the rank whose clock counts, once all are ready."""
+        """Begin the race, at the rank whose clock counts, once all are ready."""
         self._file.touch()
         self._begun, self._spare = time.monotonic(), _spare_seconds()
         return Curve(self._every)
 
     def wait(self, over: threading.Event) -> None:
-        """Elsewhere: returns when the race has begun, or ``over`` is set."""
+        """Wait until the race has begun, or ``over`` is set."""
         while not self._file.exists() and not over.wait(_LOOK_AGAIN):
             pass
 
     def busy_cores(self) -> float:
-        """How many of the machine's cores were busy since the beginning, in the mean, whoever used them; but for what runs at
-        a lower priority, as that gives way."""
+        """Return the mean number of the machine's busy cores since the beginning. Low-priority work does not count."""
         cores = psutil.cpu_count() or 1
         busy = cores - (_spare_seconds() - self._spare) / (time.monotonic() - self._begun)
         return min(max(busy, 0.0), float(cores))  # the system counts in hundredths of a second
 
 
 def _spare_seconds() -> float:
-    """Of all cores together."""
+    """Return the idle seconds of all cores together."""
     times = psutil.cpu_times()
     return float(times.idle + times.nice + getattr(times, "iowait", 0.0))
 
 
 class Moment(NamedTuple):
-    """``seconds`` since the beginning; ``updates`` that were in the model."""
+    """Score of a copy. ``seconds`` since the beginning; ``updates`` in the model then."""
 
     seconds: float
     updates: int
@@ -59,10 +59,9 @@ class Moment(NamedTuple):
 
 
 class Curve:
-    """Time counts from when it is made.
+    """Copies of a model with their times, seconds since the curve was made.
 
     :param every: updates after which the model is copied.
-    :param clock: seconds, from any beginning.
     """
 
     def __init__(self, every: int, clock: Callable[[], float] = time.monotonic) -> None:
@@ -70,13 +69,13 @@ class Curve:
         self._copies: list[tuple[float, int, np.ndarray]] = []
 
     def add(self, updates: int, model: np.ndarray) -> None:
-        """The model has so many updates now, float32 ``[n]``."""
+        """Record that the model, float32 ``[n]``, now has so many updates."""
         if not self._copies or updates // self._every > self._copies[-1][1] // self._every:
             self._copies.append((self._clock() - self._begun, updates, model.copy()))
 
     @property
     def last(self) -> np.ndarray | None:
-        """The model when it was copied last; None if it never was."""
+        """Last copy of the model, or None."""
         return self._copies[-1][2] if self._copies else None
 
     def moments(self, score: Callable[[np.ndarray], float]) -> list[Moment]:
@@ -84,5 +83,5 @@ class Curve:
 
 
 def first(moments: list[Moment], reached: Callable[[float], bool]) -> Moment | None:
-    """When the goal was reached; None if it never was."""
+    """Return the first moment whose score has reached the goal, or None."""
     return next((moment for moment in moments if reached(moment.score)), None)

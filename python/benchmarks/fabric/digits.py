@@ -1,7 +1,4 @@
-"""What is trained in races: a task has a model, as flat numbers, and says how good one is; learners compute updates of it.
-
-Here: handwritten digits of scikit-learn, by a perceptron with one hidden layer, and plain SGD.
-"""
+"""Tasks of races, and the first of them: handwritten digits of scikit-learn, by a perceptron and plain SGD."""
 
 from __future__ import annotations
 
@@ -13,32 +10,30 @@ import torch
 from torch import nn
 from torch.nn.utils import parameters_to_vector, vector_to_parameters
 
-from sparkdl_comm.networks import digits_28x28
-
 
 class Learner(Protocol):
-    """One worker's part. What it knows of its own is no part of the model."""
+    """Worker that learns a task."""
 
     def update(self, model: np.ndarray) -> np.ndarray:
-        """What is to be added to the model, float32 ``[n]``, computed from this one."""
+        """Return an update that is computed from this model and can be added to it, float32 ``[n]``."""
 
     def settle(self, applied: bool) -> None:
-        """Whether the last update was added to the model; otherwise it was dropped."""
+        """Record the fate of the last update: added to the model, or dropped."""
 
 
 class Task(Protocol):
-    """``elements``: of the model."""
+    """Task whose model is a flat vector of ``elements`` numbers."""
 
     elements: int
 
     def start(self) -> np.ndarray:
-        """The model to begin with, float32 ``[n]``, the same each time."""
+        """Return the initial model, float32 ``[n]``, the same each time."""
 
     def learner(self, worker: int, workers: int) -> Learner:
-        """That of one of the workers."""
+        """Return the learner of one of the workers."""
 
     def score(self, model: np.ndarray) -> float:
-        """How good a model is, on data that it does not learn from: the accuracy, or the perplexity."""
+        """Return the accuracy, or the perplexity, of a model on held-out data."""
 
 
 _TEST_ROWS = 360
@@ -47,13 +42,13 @@ _HIDDEN = 300
 
 
 def perceptron() -> nn.Sequential:
-    """238,510 parameters. Input [rows, 784], output [rows, 10]."""
+    """Return a network of 238,510 parameters. Input [rows, 784], output [rows, 10]."""
     return nn.Sequential(nn.Linear(784, _HIDDEN), nn.ReLU(), nn.Linear(_HIDDEN, 10))
 
 
 @dataclass
 class Rows:
-    """Float32 ``features`` [rows, 784], and ``labels`` [rows]. ``draw`` chooses batches of ``size`` rows."""
+    """Rows of a worker: float32 ``features`` [rows, 784] and ``labels`` [rows], in random batches of ``size``."""
 
     features: torch.Tensor
     labels: torch.Tensor
@@ -61,13 +56,13 @@ class Rows:
     draw: torch.Generator
 
     def loss(self, module: nn.Module) -> torch.Tensor:
-        """The mean cross-entropy of the next batch."""
+        """Return the mean cross-entropy of the next batch."""
         chosen = torch.randint(len(self.labels), (self.size,), generator=self.draw)
         return nn.functional.cross_entropy(module(self.features[chosen]), self.labels[chosen])
 
 
 class DigitsLearner:
-    """Computes steps of SGD."""
+    """Learner by plain SGD. It keeps nothing of its own."""
 
     def __init__(self, module: nn.Module, rows: Rows, rate: float) -> None:
         self._module, self._rows, self._rate = module, rows, rate
@@ -79,13 +74,15 @@ class DigitsLearner:
         return (-self._rate * parameters_to_vector(gradients)).numpy()
 
     def settle(self, applied: bool) -> None:
-        """Nothing is kept."""
+        """Do nothing."""
 
 
 @dataclass
 class Digits:
-    """``pixels`` [rows, 784] in [0, 1], and ``labels`` [rows]. ``rate``: by which each gradient is multiplied, of ``batch``
-    rows. Each worker has its share of the rows. Scores are accuracies."""
+    """Classification of digits: ``pixels`` [rows, 784] in [0, 1] and ``labels`` [rows]. Scores are accuracies.
+
+    Each worker has a share of the rows, and takes batches of ``batch`` rows with the learning rate ``rate``.
+    """
 
     pixels: torch.Tensor
     labels: torch.Tensor
@@ -93,11 +90,6 @@ class Digits:
     batch: int = 64
     rate: float = 0.04
     elements: int = field(init=False)
-
-    @classmethod
-    def of_sklearn(cls, seed: int) -> Digits:
-        pixels, labels = digits_28x28()
-        return cls(pixels, labels, seed)
 
     def __post_init__(self) -> None:
         order = torch.from_numpy(np.random.default_rng(_SPLIT_SEED).permutation(len(self.labels)))
@@ -110,7 +102,7 @@ class Digits:
         self.elements = len(self._start)
 
     def module(self) -> nn.Sequential:
-        """As training begins."""
+        """Return the initial network."""
         made = perceptron()
         vector_to_parameters(self._start.clone(), made.parameters())
         return made
@@ -119,7 +111,7 @@ class Digits:
         return self._start.numpy().copy()
 
     def rows(self, worker: int, workers: int) -> Rows:
-        """A worker's share."""
+        """Return a worker's share of the rows."""
         features, labels = (part[worker::workers] for part in self._training)
         return Rows(features, labels, self.batch, torch.Generator().manual_seed(1000 * self.seed + worker))
 

@@ -1,4 +1,4 @@
-"""What all ranks of a race are told: what to learn, by which system, and under which conditions."""
+"""Systems that race, and the job of a race's ranks."""
 
 from __future__ import annotations
 
@@ -17,59 +17,60 @@ from sparkdl_comm.errors import ConfError
 from sparkdl_comm.fabric.params import Synchrony
 from sparkdl_comm.units import format_rate
 
-KNOWN = "fabric, fabric-TAU, fabric-bsp, ring, ddp and async"
+#: Rate of a host's link, bit/s. It stands for the paper's 10 Gbit/s.
+RATE = 100_000_000
 _SYSTEM = re.compile(r"fabric(?:-(bsp|\d+))?|ring|ddp|async")
 
 
 @dataclass(frozen=True)
 class System:
-    """``kind``: fabric, ring, ddp or async. ``sync``: of the fabric.
-
-    :raises ConfError: (of ``parse``) there is none of this name.
-    """
+    """System that trains. ``kind``: fabric, ring, ddp or async. ``sync``: synchrony of the fabric."""
 
     name: str
     kind: str
     sync: str = ""
 
     @classmethod
-    def parse(cls, name: str, bound: int = 30) -> System:
-        """``bound``: on delays, of one whose name tells none."""
+    def parse(cls, name: str) -> System:
+        """Return the system of a name. ``fabric`` has a bound of 30 on delays.
+
+        :raises ConfError: the name is unknown, or its bound is 0.
+        """
         found = _SYSTEM.fullmatch(name)
         if not found:
-            raise ConfError(f"{name}: there are {KNOWN}")
+            raise ConfError(f"{name}: there are fabric, fabric-TAU, fabric-bsp, ring, ddp and async")
         kind = name.partition("-")[0]
         if kind != "fabric":
             return cls(name, kind)
-        sync = "bsp" if found[1] == "bsp" else f"async:{found[1] or bound}"
+        sync = "bsp" if found[1] == "bsp" else f"async:{found[1] or 30}"
         Synchrony.parse(sync, "fabric-TAU")
         return cls(name, kind, sync)
 
     @property
     def has_server(self) -> bool:
-        """On a host of its own, as the last rank."""
+        """True if the last rank is a server, on its own host."""
         return self.kind in ("fabric", "async")
 
     @property
     def delay_bound(self) -> int | None:
-        bounded = self.sync.startswith("async:")
-        return int(self.sync.partition(":")[2]) if bounded else None
+        return Synchrony.parse(self.sync).bound or None if self.sync else None
 
 
 @dataclass(frozen=True)
 class Race:
-    """``data``: a file of what is learned; ``topics``: how many are looked for, in documents; 0: digits are learned.
-    ``updates``: of the model, after which it ends. ``computing``: seconds of an update, without stragglers; ``stragglers``: a
-    key of ``SETTINGS`` in conditions.py. ``rate``: bit/s of a link. ``interval``: seconds between decisions of the fabric.
-    ``timeout``: seconds that a rank waits for others."""
+    """Job of all ranks of a race.
+
+    - ``updates``: updates of the model until the race ends.
+    - ``computing``: seconds of an update without slowdown. ``stragglers``: a compute setting of conditions.py.
+    - ``timeout``: seconds that a rank waits for others.
+    - ``data``: file of the digits, or of the documents if ``topics`` is not 0. ``topics``: number of topics.
+    """
 
     system: System
     workers: int
     updates: int
     computing: float
     stragglers: str
-    rate: int
-    interval: float
     seed: int
     timeout: float
     data: str
@@ -80,8 +81,8 @@ class Race:
 
     @classmethod
     def of_json(cls, text: str) -> Race:
-        told = json.loads(text)
-        return cls(**{**told, "system": System(**told["system"])})
+        fields = json.loads(text)
+        return cls(**{**fields, "system": System(**fields["system"])})
 
     def task(self) -> Task:
         with np.load(self.data, allow_pickle=False) as found:
@@ -94,9 +95,5 @@ class Race:
 
     def conf(self, topology: str) -> CommConf:
         return CommConf.from_mapping(
-            {},
-            topology=topology,
-            timeout=f"{self.timeout}s",
-            fabric_link_rate=format_rate(self.rate),
-            fabric_batch_interval=f"{self.interval}s",
+            {}, topology=topology, timeout=f"{self.timeout}s", fabric_link_rate=format_rate(RATE)
         )

@@ -1,10 +1,10 @@
-"""One rank of a race, over the lab's links and without Spark.
+"""Rank program of a race, over the lab's links and without Spark.
 
     python rank.py RENDEZVOUS_FOLDER RACE
 
-RACE: JSON of a Race. Where it runs is in the environment (see lab.place); for what goes over gloo,
-GLOO_SOCKET_IFNAME names the network interface. The rank that has the model prints a JSON line: its ``curve`` of seconds,
-updates and scores; ``max_delay``, in updates, and how many were ``dropped``; ``busy``: of the machine's cores, in the mean.
+RACE: JSON of a Race. The environment tells the rank's place (see lab.place), and GLOO_SOCKET_IFNAME the network interface
+of gloo. The rank with the model prints a JSON line: its ``curve`` of seconds, updates and scores; ``max_delay`` and
+``dropped``, in updates; ``busy``, the machine's busy cores in the mean; ``elements`` of the model.
 """
 
 from __future__ import annotations
@@ -13,7 +13,7 @@ import json
 import sys
 from collections.abc import Callable
 from pathlib import Path
-from typing import Any, NamedTuple
+from typing import Any
 
 import torch
 import torch.distributed as dist
@@ -27,85 +27,75 @@ from lab import Place
 from sparkdl_comm.fabric.api import Fabric
 from sparkdl_comm.fabric.params import FabricParams
 
-
-class Ran(NamedTuple):
-    """What the rank with the model has seen."""
-
-    curve: Curve
-    max_delay: int
-    busy: float
-    dropped: int = 0
-
-
-#: None: of another rank.
-Told = Ran | None
+#: Result of the rank with the model. The other ranks have none.
+Result = dict[str, Any] | None
 
 
 def main() -> None:
-    folder, race, place = Path(sys.argv[1]), Race.of_json(sys.argv[2]), Place.here()
+    folder, race, place = sys.argv[1], Race.of_json(sys.argv[2]), Place.here()
     torch.set_num_threads(1)
-    task = race.task()
-    ran = RUNS[race.system.kind](race, task, place, folder)
-    if ran is not None:
-        told = {**ran._asdict(), "curve": ran.curve.moments(task.score), "elements": task.elements}
-        print(json.dumps(told), flush=True)
+    task, start = race.task(), Start(Path(folder), race.workers)
+    result = RUNS[race.system.kind](race, task, place, folder, start)
+    if result is not None:
+        scored = {"curve": result["curve"].moments(task.score), "elements": task.elements}
+        print(json.dumps(result | scored), flush=True)
 
 
-def over_fabric(race: Race, task: Task, place: Place, folder: Path) -> Told:
+def _result(curve: Curve | None, start: Start, max_delay: int) -> Result:
+    return curve and {"curve": curve, "max_delay": max_delay, "busy": start.busy_cores(), "dropped": 0}
+
+
+def over_fabric(race: Race, task: Task, place: Place, folder: str, start: Start) -> Result:
     params = FabricParams(race.system.sync)
     learner = task.learner(place.rank, race.workers) if place.rank < race.workers else None
-    told: Told = None
+    result: Result = None
     dropped = 0
-    with join_gang(str(folder), place, race.timeout) as gang:
+    with join_gang(folder, place, race.timeout) as gang:
         with Fabric(gang, race.conf(str(place.topology))) as fabric:
             if learner is None:
                 server = fabric.register_as_server(params, task.start())
-                start = Start(folder, race.workers)
                 curve = start.begin()
                 systems.serve_fabric(server, curve)
-                told = Ran(curve, server.largest_delay, start.busy_cores())
+                result = _result(curve, start, server.largest_delay)
             else:
                 worker, step = fabric.register_as_worker(params), race.step(place.rank).step
                 dropped = systems.work_on_fabric(worker, race.workers, learner, race.updates, step)
         all_dropped = gang.all_gather(json.dumps(dropped).encode(), race.timeout)
         gang.wait_until_alone(race.timeout)
-    return told and told._replace(dropped=sum(map(json.loads, all_dropped)))
+    return result and {**result, "dropped": sum(map(json.loads, all_dropped))}
 
 
-def over_ring(race: Race, task: Task, place: Place, folder: Path) -> Told:
-    conf, start = race.conf(str(place.topology)), Start(folder, race.workers)
-    with join_gang(str(folder), place, race.timeout) as gang:
-        curve = systems.train_by_ring(gang, conf, task, race.updates, race.step(place.rank).step, start.begin)
-        told = curve and Ran(curve, race.workers, start.busy_cores())
+def over_ring(race: Race, task: Task, place: Place, folder: str, start: Start) -> Result:
+    with join_gang(folder, place, race.timeout) as gang:
+        conf, step = race.conf(str(place.topology)), race.step(place.rank).step
+        result = _result(systems.train_by_ring(gang, conf, task, race.updates, step, start.begin), start, race.workers)
         gang.wait_until_alone(race.timeout)
-    return told
+    return result
 
 
-def over_ddp(race: Race, task: Any, place: Place, folder: Path) -> Told:
-    start = Start(folder, race.workers)
+def over_ddp(race: Race, task: Any, place: Place, folder: str, start: Start) -> Result:
     with gloo_group(f"{folder}/rendezvous", race.timeout):
         curve = systems.train_by_ddp(task, race.updates, race.step(place.rank).step, start.begin)
-        return curve and Ran(curve, race.workers, start.busy_cores())
+        return _result(curve, start, race.workers)
 
 
-def plainly(race: Race, task: Task, place: Place, folder: Path) -> Told:
+def without_schedule(race: Race, task: Task, place: Place, folder: str, start: Start) -> Result:
     learner = task.learner(place.rank, race.workers) if place.rank < race.workers else None
     with gloo_group(f"{folder}/rendezvous", race.timeout) as group:
         dist.barrier()
         if learner is None:
-            start = Start(folder, race.workers)
             serving = systems.Serving(task, race.updates, start.begin())
             serving.run(group)
-            return Ran(serving.curve, serving.largest_delay, start.busy_cores())
+            return _result(serving.curve, start, serving.largest_delay)
         systems.work_for_server(group, task, learner, race.updates, race.step(place.rank).step)
         return None
 
 
-RUNS: dict[str, Callable[[Race, Any, Place, Path], Told]] = {
+RUNS: dict[str, Callable[[Race, Any, Place, str, Start], Result]] = {
     "fabric": over_fabric,
     "ring": over_ring,
     "ddp": over_ddp,
-    "async": plainly,
+    "async": without_schedule,
 }
 
 

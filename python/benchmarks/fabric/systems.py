@@ -1,7 +1,7 @@
-"""What races against each other: the fabric, a ring all-reduce, DistributedDataParallel, and a plain parameter server.
+"""Systems that race: the fabric, a ring all-reduce, DistributedDataParallel, and a parameter server without a schedule.
 
-The parameter server adds each update as it comes, and sends the model back at once; transfers share the links as TCP does,
-over gloo. The ring and DDP are synchronous: all workers add the sum of all updates.
+That server adds each update on arrival, and sends the model back at once, over gloo. Transfers share the links like TCP.
+The ring and DDP are synchronous: all workers add the sum of all updates.
 """
 
 from __future__ import annotations
@@ -25,15 +25,15 @@ from sparkdl_comm.fabric.server import Server
 from sparkdl_comm.fabric.worker import Worker
 from sparkdl_comm.gang.gang import Gang
 
-#: What a step's computing is done in.
+#: Context of a step's computing.
 Step = Callable[[], AbstractContextManager[None]]
-#: Called by rank 0 when all are ready; the other ranks have no curve.
+#: Begins the race: called by rank 0 when all are ready. The other ranks have no curve.
 Begin = Callable[[], Curve]
 _TAG = 0
 
 
 def serve_fabric(server: Server, curve: Curve) -> None:
-    """Adds updates to the model until all workers have left."""
+    """Add updates to the model until all workers have left."""
     updates = 0
 
     def add(model: np.ndarray, update: np.ndarray, count: int) -> None:
@@ -47,11 +47,10 @@ def serve_fabric(server: Server, curve: Curve) -> None:
 
 
 def work_on_fabric(worker: Worker, server: int, learner: Learner, updates: int, step: Step) -> int:
-    """Learns until the model has had so many updates.
+    """Learn until the model has had so many updates.
 
-    :param server: its rank.
-    :param step: what a step's computing is done in.
-    :return: how many updates of this worker were dropped.
+    :param server: rank of the server.
+    :return: number of this worker's dropped updates.
     """
     model = np.empty(worker.elements, np.float32)
     dropped = 0
@@ -64,15 +63,8 @@ def work_on_fabric(worker: Worker, server: int, learner: Learner, updates: int, 
     return dropped
 
 
-def train_by_ring(
-    gang: Gang,
-    conf: CommConf,
-    task: Task,
-    updates: int,
-    step: Step,
-    begin: Begin,
-) -> Curve | None:
-    """Train in all ranks of the gang, until the model has had so many updates."""
+def train_by_ring(gang: Gang, conf: CommConf, task: Task, updates: int, step: Step, begin: Begin) -> Curve | None:
+    """Train in all ranks of the gang until the model has had so many updates."""
     learner: Learner = task.learner(gang.rank, gang.world)
     model = task.start()
     with closing(CollectiveGroup(gang, "ring", conf)) as group:
@@ -91,8 +83,10 @@ def train_by_ring(
 
 
 def train_by_ddp(task: Digits, updates: int, step: Step, begin: Begin) -> Curve | None:
-    """Train by torch's DistributedDataParallel, in all ranks of the process group. DDP means gradients where others add them,
-    so their mean is multiplied as the sum is. The backward pass, in which DDP sends, is not in ``step``.
+    """Train by torch's DistributedDataParallel in all ranks of the process group.
+
+    DDP averages gradients where others add them, so the learning rate is multiplied by the number of ranks. The backward
+    pass, in which DDP sends, is not in ``step``.
     """
     rank, world = dist.get_rank(), dist.get_world_size()
     rows = task.rows(rank, world)
@@ -112,8 +106,7 @@ def train_by_ddp(task: Digits, updates: int, step: Step, begin: Begin) -> Curve 
 
 
 class Serving:
-    """The model, and what becomes of it. ``largest_delay``: how many updates the model has had, at most, since the version
-    that an update was computed from, itself included."""
+    """Parameter server without a schedule. ``largest_delay``: largest delay of an update, in updates, including itself."""
 
     def __init__(self, task: Task, updates: int, curve: Curve) -> None:
         self._model, self._updates, self.curve = task.start(), updates, curve
@@ -121,7 +114,7 @@ class Serving:
         self.version = self.largest_delay = 0
 
     def run(self, group: dist.ProcessGroup) -> None:
-        """Until all workers, the ranks of the group before this one, know that the model has had so many updates."""
+        """Serve until all workers, the ranks before this one, know that the model has had all updates."""
         workers = group.rank()
         with ThreadPoolExecutor(workers) as pool:
             for done in [pool.submit(self._attend, group, worker) for worker in range(workers)]:
@@ -144,14 +137,8 @@ class Serving:
                 self.curve.add(self.version, self._model)
 
 
-def work_for_server(
-    group: dist.ProcessGroup,
-    task: Task,
-    learner: Learner,
-    updates: int,
-    step: Step,
-) -> None:
-    """Learns until the model, of the last rank of the group, has had so many updates."""
+def work_for_server(group: dist.ProcessGroup, task: Task, learner: Learner, updates: int, step: Step) -> None:
+    """Learn until the model, at the last rank of the group, has had so many updates."""
     server = group.size() - 1
     version, model = torch.zeros(1, dtype=torch.int64), torch.empty(task.elements)
     while True:

@@ -15,11 +15,11 @@ from lab.results import Row
 SCHEDULER_AIMS = {10: 0.001, 100: 0.01, 500: 0.1, 1000: 0.3}
 #: The paper's distributed LDA, section 7.1, C1-N1: seconds until it converged.
 LDA_PAPER = {"ring": 182, "fabric-30": 139, "fabric-60": 169, "async": 1080}
-#: Settings whose races on emulated hosts are kept: those that are predicted too, and the others.
+#: Settings of races on emulated hosts. The first three are predicted too.
 RACED = ("C1-N1", "C2-N2", "C3-N3")
 RACED_ALONE = ("C1-N2", "C1-N3", "C2-N1", "C2-N3", "C3-N1", "C3-N2")
 _FABRIC = "fabric-"
-#: What is sent to the replica with the largest bound, in the paper's Fig. 9: so many times less than each update.
+#: Bytes of all updates over the replica's bytes with the largest bound, in the paper's Fig. 9.
 _LESS_PAPER = 5.6
 
 

@@ -1,14 +1,14 @@
 """Topics of documents: docstrings of the installed libraries, collapsed Gibbs sampling of a worker's share, and perplexity.
 
 Documents are int32 ``[documents, places]``: a word's number at each place, -1 for none. Counts are float32
-``[words, topics]``: how many places with this word have this topic.
+``[words, topics]``: number of places with this word and this topic.
 
-David Newman et al., "Distributed Algorithms for Topic Models", JMLR 2009: a worker samples the topics of its own documents. It
-uses counts of all words, and those of other workers are as old as the last exchange. Here the places of one number are sampled
-at once, in all documents: counts of a document are exact, and those of words as they were before these places.
+David Newman et al., "Distributed Algorithms for Topic Models", JMLR 2009: a worker samples the topics of its own documents,
+from counts of all words. Counts of other workers are as old as the last exchange. Here all documents' words at one place
+are sampled at once. Counts of a document are exact, and counts of words lag by these words.
 
-Hanna M. Wallach et al., "Evaluation Methods for Topic Models", ICML 2009, section 5.3, document completion: the words at even
-places tell how much of each topic is in a document, and those at odd places are foretold.
+Hanna M. Wallach et al., "Evaluation Methods for Topic Models", ICML 2009, section 5.3, document completion: words at even
+places give a document's topics, and words at odd places are predicted.
 """
 
 from __future__ import annotations
@@ -23,13 +23,12 @@ from typing import NamedTuple
 import numpy as np
 from examples.text_classifier import LIBRARIES, PER_LIBRARY, WORDS, docstrings
 
-#: Words that are in more than this share of the documents say nothing about what one is about.
+#: Words in more than this share of the documents are left out.
 _EVERYWHERE = 0.2
 
 
 class Corpus(NamedTuple):
-    """``words``: by their number. ``training``, ``held_out``: int32 ``[documents, places]``, the number of the word at a
-    place, -1 for none."""
+    """Training and held-out documents. ``words``: the known words, by number."""
 
     words: list[str]
     training: np.ndarray
@@ -37,7 +36,7 @@ class Corpus(NamedTuple):
 
     @classmethod
     def of(cls, training: Sequence[list[str]], held_out: Sequence[list[str]], most: int) -> Corpus:
-        """Of documents as lists of words. ``most``: how many words are known, the most frequent ones of ``training``."""
+        """Return the corpus of documents as lists of words, with the ``most`` frequent words of ``training``."""
         documents = Counter(word for text in training for word in set(text))
         counts = Counter(word for text in training for word in text)
         telling = (word for word, _ in counts.most_common() if documents[word] <= _EVERYWHERE * len(training))
@@ -47,7 +46,7 @@ class Corpus(NamedTuple):
 
     @classmethod
     def of_docstrings(cls, most: int, per_library: int = PER_LIBRARY) -> Corpus:
-        """Of libraries that are installed here; those of some files are held out."""
+        """Return the docstrings of installed libraries. Those of some files are held out."""
         texts: dict[bool, list[list[str]]] = {False: [], True: []}
         for library, part in LIBRARIES.items():
             for words, testing in islice(docstrings(library, part), per_library):
@@ -65,7 +64,7 @@ def _numbered(texts: Sequence[list[str]], numbers: dict[str, int]) -> np.ndarray
 
 @dataclass(frozen=True)
 class Priors:
-    """Parameters of symmetric Dirichlet priors: of a document's topics, and of a topic's words."""
+    """Parameters of the symmetric Dirichlet priors of a document's topics and of a topic's words."""
 
     document: float = 0.1
     word: float = 0.05
@@ -75,10 +74,10 @@ USUAL = Priors()
 
 
 class Sampler:
-    """The topics of ``documents``, drawn at random at first; ``count`` of them.
+    """Sampler of the topics of ``documents``. Topics are random at first.
 
-    :param words: how many there are.
-    :param draw: of all that is drawn.
+    :param words: number of words.
+    :param topics: number of topics.
     """
 
     def __init__(
@@ -89,23 +88,22 @@ class Sampler:
         there = documents >= 0
         self._rows = [np.flatnonzero(column) for column in there.T]
         self.topics = np.where(there, draw.integers(topics, size=documents.shape), -1)
-        """int64 ``[documents, places]``: the topic of each word, -1 where there is none."""
+        """int64 ``[documents, places]``: the topic of each word, -1 for no word."""
         self._of_documents = np.zeros((len(documents), topics))
         rows, places = np.nonzero(there)
         np.add.at(self._of_documents, (rows, self.topics[rows, places]), 1)
 
     def counts(self) -> np.ndarray:
-        """Those of these documents."""
+        """Return the counts of these documents."""
         there = self._documents >= 0
         found = np.zeros((self._words, self.count), np.float32)
         np.add.at(found, (self._documents[there], self.topics[there]), 1)
         return found
 
     def sweep(self, others: np.ndarray) -> np.ndarray:
-        """Samples the topic of each word once.
+        """Sample the topic of each word once. Return the new counts of these documents.
 
         :param others: counts of other documents.
-        :return: those of these documents, after it.
         """
         counts = others + self.counts()
         totals = counts.sum(0, dtype=np.float64)
@@ -115,7 +113,7 @@ class Sampler:
         return self.counts()
 
     def _sample(self, place: int, rows: np.ndarray, counts: np.ndarray, totals: np.ndarray) -> None:
-        """Of the words at one place of the documents ``rows``. Keeps ``counts`` and their ``totals`` [topics] up to date."""
+        """Sample the words at one place of the documents ``rows``. Update ``counts`` and their ``totals`` [topics]."""
         words, old, each = self._documents[rows, place], self.topics[rows, place], np.arange(len(rows))
         self._of_documents[rows, old] -= 1
         of_words, of_topics = counts[words], np.tile(totals, (len(rows), 1))
@@ -137,23 +135,24 @@ _ROUNDS = 20
 
 
 def perplexity(counts: np.ndarray, documents: np.ndarray, priors: Priors = USUAL) -> float:
-    """e to the minus mean log-likelihood of a word that is foretold; at most about the number of words.
+    """Return e to the minus mean log-likelihood of a predicted word; at most about the number of words.
 
-    :param counts: float32 ``[words, topics]``.
-    :param documents: int32 ``[documents, places]``, -1 for no word; none that the counts are of.
+    :param documents: held-out documents.
     """
     likely = counts.astype(np.float64) + priors.word
     likely /= likely.sum(0)
     shares = _shares(likely, documents[:, ::2], priors)
-    foretold = documents[:, 1::2]
-    rows, places = np.nonzero(foretold >= 0)
-    chances = (shares[rows] * likely[foretold[rows, places]]).sum(1)
+    predicted = documents[:, 1::2]
+    rows, places = np.nonzero(predicted >= 0)
+    chances = (shares[rows] * likely[predicted[rows, places]]).sum(1)
     return math.exp(-np.log(chances).mean())
 
 
 def _shares(likely: np.ndarray, documents: np.ndarray, priors: Priors) -> np.ndarray:
-    """``[documents, topics]``: how much of a topic is in a document, by expectation maximisation. ``likely``:
-    ``[words, topics]``, of a word in a topic."""
+    """Return the share of each topic in each document, ``[documents, topics]``, by expectation maximization.
+
+    :param likely: probability of a word in a topic, ``[words, topics]``.
+    """
     there = (documents >= 0)[:, :, None]
     of_words = likely[np.maximum(documents, 0)] * there
     shares = np.full((len(documents), likely.shape[1]), 1 / likely.shape[1])
@@ -166,27 +165,26 @@ def _shares(likely: np.ndarray, documents: np.ndarray, priors: Priors) -> np.nda
 
 
 class TopicLearner:
-    """A worker's documents. The model is the sum of what all workers have told of their counts."""
+    """Learner with a worker's documents. The model is the sum of all workers' counts as last reported."""
 
-    def __init__(self, sampler: Sampler, told: np.ndarray) -> None:
-        self._sampler, self._told, self._now = sampler, told, told
+    def __init__(self, sampler: Sampler, reported: np.ndarray) -> None:
+        self._sampler, self._reported, self._now = sampler, reported, reported
 
     def update(self, model: np.ndarray) -> np.ndarray:
-        """Samples each of its documents' words once; by how much the counts now differ from what the model knows of them."""
-        others = (model - self._told).reshape(-1, self._sampler.count)
+        """Sample each word once. Return the difference between the counts and those in the model."""
+        others = (model - self._reported).reshape(-1, self._sampler.count)
         self._now = self._sampler.sweep(others).ravel()
-        return self._now - self._told
+        return self._now - self._reported
 
     def settle(self, applied: bool) -> None:
-        """What was dropped is told with the next update."""
+        """Keep a dropped difference for the next update."""
         if applied:
-            self._told = self._now
+            self._reported = self._now
 
 
 @dataclass(frozen=True)
 class Topics:
-    """``training`` and ``held_out``: as ``gibbs.py`` has documents; ``words`` of them are known. Documents are dealt out to
-    workers in turn. Scores are perplexities."""
+    """Topics of documents that use ``words`` known words. Workers take documents in turn. Scores are perplexities."""
 
     training: np.ndarray
     held_out: np.ndarray
@@ -199,7 +197,7 @@ class Topics:
         return self.words * self.topics
 
     def start(self) -> np.ndarray:
-        """Nobody has told anything."""
+        """Return counts of 0."""
         return np.zeros(self.elements, np.float32)
 
     def learner(self, worker: int, workers: int) -> TopicLearner:

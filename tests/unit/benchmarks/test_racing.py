@@ -26,18 +26,19 @@ from lab.rates import DISTRIBUTIONS, RateSchedule
 from sparkdl_comm.conf import CommConf
 from sparkdl_comm.errors import ConfError
 from sparkdl_comm.fabric.params import FabricParams
+from sparkdl_comm.networks import digits_28x28
 from sparkdl_comm.topology import Topology
 from tests.unit.collective_helpers import on_all
 from tests.unit.fabric_helpers import raised, run
 from tests.unit.gang_helpers import SECONDS, gang_of
 
 WORKERS, UPDATES = 3, 120
-RACE = Race(System.parse("fabric"), WORKERS, UPDATES, 0.1, "C2", 10**8, 0.1, 3, SECONDS, "data.npz")
+RACE = Race(System.parse("fabric"), WORKERS, UPDATES, 0.1, "C2", 3, SECONDS, "data.npz")
 
 
 @pytest.fixture(scope="module")
 def digits() -> Digits:
-    return Digits.of_sklearn(seed=3)
+    return Digits(*digits_28x28(), seed=3)
 
 
 def alone(task: Digits) -> np.ndarray:

@@ -8,8 +8,9 @@ from collections.abc import Sequence
 from dataclasses import dataclass, field, replace
 
 import pytest
+from benchmarks.fabric.conditions import FULL_RATE, Conditions
 from benchmarks.fabric.simulation.fabric_run import Control, FabricRun
-from benchmarks.fabric.simulation.run import GBIT, Conditions, Job
+from benchmarks.fabric.simulation.run import Job
 from benchmarks.fabric.simulation.task import Task
 
 from sparkdl_comm.fabric.bandwidth import PROBE_FACTOR, BandwidthEstimator
@@ -52,7 +53,7 @@ class MonitoredRun(FabricRun):
     """Daemons report when it suits each of them, also on transfers that have ended."""
 
     def _begin(self) -> None:
-        self._links = BandwidthEstimator(WORKERS + 1, 10 * GBIT * SCALE)
+        self._links = BandwidthEstimator(WORKERS + 1, FULL_RATE * SCALE)
         self._watched: dict[int, Watched] = {}
         self._phases = random.Random(7)
         self.ratios: list[float] = []

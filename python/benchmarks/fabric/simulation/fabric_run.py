@@ -12,7 +12,7 @@ from dataclasses import dataclass, field, replace
 from functools import partial
 
 import numpy as np
-from benchmarks.fabric.simulation.flows import Paced
+from benchmarks.fabric.simulation.flows import Paced, path
 from benchmarks.fabric.simulation.run import Job, Run
 from benchmarks.fabric.simulation.task import Floats
 
@@ -36,24 +36,20 @@ from sparkdl_comm.fabric.core.messages import (
 )
 from sparkdl_comm.fabric.core.scheduler import Scheduler
 from sparkdl_comm.fabric.params import Rules, Synchrony
-from sparkdl_comm.sim.engine import Action
+
+#: Seconds between batches of decisions.
+INTERVAL_SECONDS = 0.1
 
 
 @dataclass(frozen=True)
 class Control:
     """Settings of the scheduler.
 
-    :param interval: seconds between batches of decisions.
     :param lag: seconds until the monitor reports a changed rate.
-    :param eager: True: workers request the model as soon as they have an update, and wait before they push the next
-        one. False: they request it when the update was applied or dropped. Eager workers wait less, and their updates
-        have longer delays.
     :param divergence: divergence bound that the server's replica keeps. None: there is no replica.
     """
 
-    interval: float = 0.1
     lag: float = 0.2
-    eager: bool = False
     divergence: float | None = None
 
 
@@ -94,8 +90,6 @@ class FabricRun(Run):
         self._turns: dict[Role, _Turns] = {"server": _Turns(), "replica": _Turns()}
         self._models: dict[int, tuple[Floats, int]] = {}
         self._looking = False
-        #: Next action of each worker whose last update is neither applied nor dropped yet.
-        self._unsettled: dict[int, Action] = {}
 
     def _begin(self) -> None:
         self._report(self.job.conditions.rates(0))
@@ -106,25 +100,15 @@ class FabricRun(Run):
     def _compute(self, worker: int, parameters: Floats, base: int) -> None:
         def ready() -> None:
             update = self.computed(worker, parameters)
-            if worker in self._unsettled:
-                self._unsettled[worker] = lambda: self._push(worker, update, base)
-            else:
-                self._push(worker, update, base)
+            number, norm = len(self._updates), float(np.linalg.norm(update))
+            self._updates.append((worker, update, base))
+            self._observe(Update(number, worker, (self.job.bytes,), base, norm))
 
         self.engine.after(self.computing_seconds(worker), ready)
 
-    def _push(self, worker: int, update: Floats, base: int) -> None:
-        number = len(self._updates)
-        self._updates.append((worker, update, base))
-        self._unsettled[worker] = (lambda: None) if self._control.eager else (lambda: self._ask(worker))
-        norm = float(np.linalg.norm(update))
-        self._observe(Update(number, worker, (self.job.bytes,), base, norm))
-        if self._control.eager:
-            self._ask(worker)
-
     def _decide(self) -> None:
         self._carry_out(self._scheduler.decide(self.engine.now))
-        self.engine.after(self._control.interval, self._decide)
+        self.engine.after(INTERVAL_SECONDS, self._decide)
 
     def _observe(self, event: Event) -> None:
         self._carry_out(self._scheduler.observe(event, self.engine.now))
@@ -157,16 +141,16 @@ class FabricRun(Run):
                     self._apply_due(target.role)
                 case DroppedUpdate(worker=worker):
                     self.outcome.dropped += 1
-                    self._settled(worker)
+                    self._request_model(worker)
 
     def _start(self, number: int) -> None:
         transfer = self._transfers[number]
         del self._waits[number]
         if isinstance(transfer, ModelTransfer) and transfer.batch not in self._models:
             self._models[transfer.batch] = self.parameters, self.version
-        ends = self._roles.host(transfer.source), self._roles.host(transfer.target)
+        links = path(self._roles.host(transfer.source), self._roles.host(transfer.target))
         done = partial(self._ended, number)
-        self._paced[number] = Paced(self.engine, self.flows, ends, transfer.bytes, transfer.schedule, done)
+        self._paced[number] = Paced(self.engine, self.links, links, transfer.bytes, transfer.schedule, done)
 
     def _ended(self, number: int) -> None:
         transfer = self._transfers[number]
@@ -211,7 +195,7 @@ class FabricRun(Run):
         self.apply(parts)
         self._finish(push.id)
         for number in push.updates:
-            self._settled(self._updates[number][0])
+            self._request_model(self._updates[number][0])
 
     def _finish(self, number: int) -> None:
         """Report the end of the transfer to the scheduler, and start the transfers that waited for it."""
@@ -222,11 +206,8 @@ class FabricRun(Run):
             if not waits:
                 self._start(other)
 
-    def _settled(self, worker: int) -> None:
-        """Continue the worker, as its update was applied or dropped."""
-        self._unsettled.pop(worker)()
-
-    def _ask(self, worker: int) -> None:
+    def _request_model(self, worker: int) -> None:
+        """Request the model for a worker whose update was applied or dropped."""
         self._observe(ModelRequested(worker, (self.job.bytes,)))
 
     def _rates_changed(self, rates: Sequence[tuple[float, float]]) -> None:

@@ -1,8 +1,4 @@
-"""Base of all simulated runs: one model at a server, workers that compute updates, and a target accuracy.
-
-Hosts' compute times and link rates over time are drawn from a seed, so they are equal for every system: Raajay Viswanathan
-and Aditya Akella, "Network-accelerated Distributed Machine Learning Using MLfabric", section 7.
-"""
+"""Simulated runs: one model at a server, workers that compute updates, and a target accuracy. Here the fabric's rivals."""
 
 from __future__ import annotations
 
@@ -11,63 +7,13 @@ from collections.abc import Sequence
 from dataclasses import dataclass, field
 
 import numpy as np
-from benchmarks.fabric.simulation.flows import Flows
+from benchmarks.fabric.conditions import Conditions
+from benchmarks.fabric.simulation.flows import capacities, path
 from benchmarks.fabric.simulation.task import Floats, Task
 
-from sparkdl_comm.errors import InputError
 from sparkdl_comm.fabric.params import step_size
-from sparkdl_comm.sim.engine import Engine
-
-GBIT = 1e9 / 8
-
-#: Compute settings: probability that an iteration is slowed down, and the slowdown factor.
-STRAGGLERS = {"C0": (0.0, 1.0), "C1": (0.1, 2.0), "C2": (0.1, 4.0), "C3": (0.04, 2.0)}
-#: Possible rates of a NIC in one direction, bytes per second.
-RATES = tuple(rate * GBIT for rate in (1, 2.5, 3.3, 5, 10))
-#: Network settings: probability of each of :data:`RATES`.
-LIKELY = {
-    "N0": (0.0, 0.0, 0.0, 0.0, 1.0),
-    "N1": (0.0, 0.0, 0.0, 0.1, 0.9),
-    "N2": (0.0, 0.1, 0.1, 0.1, 0.7),
-    "N3": (0.5, 0.0, 0.0, 0.0, 0.5),
-}
-
-
-@dataclass(frozen=True)
-class Conditions:
-    """Compute and network setting, such as C1 and N2, for a number of hosts.
-
-    :param steady: number of additional hosts whose links always have the fastest rate, such as those of the servers.
-    :param interval: seconds after which rates are drawn again.
-    :param computing: seconds of a worker's iteration without slowdown.
-    :raises InputError: there is no such setting.
-    """
-
-    compute: str
-    network: str
-    hosts: int
-    steady: int
-    seed: int
-    interval: float = 5.0
-    computing: float = 0.1
-
-    def __post_init__(self) -> None:
-        if self.compute not in STRAGGLERS or self.network not in LIKELY:
-            known = f"{', '.join(STRAGGLERS)} and {', '.join(LIKELY)}"
-            raise InputError(f"setting {self.compute}-{self.network}: there are {known}.")
-
-    def rates(self, period: int) -> list[tuple[float, float]]:
-        """Return the rates of every host in the ``period``-th interval, bytes per second out and in."""
-        drawn = np.random.default_rng((self.seed, 1, period)).choice(
-            RATES, size=(self.hosts, 2), p=LIKELY[self.network]
-        )
-        return [(float(out), float(into)) for out, into in drawn] + [(RATES[-1], RATES[-1])] * self.steady
-
-    def seconds(self, worker: int, iteration: int) -> float:
-        """Return the seconds that this worker computes in an iteration."""
-        chance, factor = STRAGGLERS[self.compute]
-        slow = np.random.default_rng((self.seed, 2, worker, iteration)).random() < chance
-        return self.computing * (factor if slow else 1.0)
+from sparkdl_comm.sim.engine import Action, Engine
+from sparkdl_comm.sim.links import Links
 
 
 @dataclass(frozen=True)
@@ -126,13 +72,13 @@ class Run:
     def __init__(self, job: Job, seed: int) -> None:
         self.job, self.outcome = job, Outcome()
         self.engine = Engine()
-        self.flows = Flows(self.engine, job.conditions.rates(0))
+        self.links = Links(self.engine, capacities(job.conditions.rates(0)))
         self.parameters = job.task.start(seed)
         self.version = 0
         self._step = np.zeros_like(self.parameters)
         self._draws = [np.random.default_rng((seed, 5, worker)) for worker in range(job.workers)]
         self._iterations = [0] * job.workers
-        self._looked = 0
+        self._evaluations = 0
 
     def run(self) -> Outcome:
         self._next_rates(1)
@@ -152,6 +98,10 @@ class Run:
         """Return the worker's update of these parameters, before multiplication with a step size."""
         return self.job.task.update(parameters, self._draws[worker])
 
+    def send(self, source: int, target: int, done: Action) -> None:
+        """Send an update, or the model, from host to host. ``done`` is called on arrival."""
+        self.links.start(path(source, target), self.job.bytes, done)
+
     def apply(self, updates: Sequence[tuple[Floats, float, int]]) -> None:
         """Apply the sum of updates at the server, in one step.
 
@@ -165,8 +115,8 @@ class Run:
             self.outcome.delays.append(self.version - base)
         self.parameters = self.parameters + self._step
         self.outcome.updates = self.version
-        if self.version // self.job.evaluated > self._looked:
-            self._looked = self.version // self.job.evaluated
+        if self.version // self.job.evaluated > self._evaluations:
+            self._evaluations = self.version // self.job.evaluated
             self.outcome.accuracy = self.job.task.accuracy(self.parameters)
             if self.outcome.accuracy >= self.job.goal:
                 self.outcome.seconds = self.engine.now
@@ -179,7 +129,7 @@ class Run:
     def _next_rates(self, period: int) -> None:
         def change() -> None:
             rates = self.job.conditions.rates(period)
-            self.flows.change(rates)
+            self.links.change(capacities(rates))
             self._rates_changed(rates)
             self._next_rates(period + 1)
 
@@ -187,3 +137,55 @@ class Run:
 
     def _rates_changed(self, rates: Sequence[tuple[float, float]]) -> None:
         """React to new link rates. Does nothing by default."""
+
+
+class RingRun(Run):
+    """Run of synchronous training: all workers compute, then a ring all-reduce at the pace of the slowest NIC.
+
+    :param passes: how often the ring uses each NIC. 1 if it visits host after host. The paper's ring uses a host's NIC
+        once for each of its two workers: 320 ms for 100 MB at 10 Gbit/s (section 2).
+    """
+
+    def __init__(self, job: Job, seed: int, passes: int = 1) -> None:
+        super().__init__(job, seed)
+        self._size = passes * 2 * (job.workers - 1) / job.workers * job.bytes
+
+    def _begin(self) -> None:
+        workers = range(self.job.workers)
+        seconds = max(map(self.computing_seconds, workers))
+        updates = [self.computed(worker, self.parameters) for worker in workers]
+        all_links = tuple(range(2 * self.job.conditions.hosts))
+        self.engine.after(seconds, lambda: self.links.start(all_links, self._size, lambda: self._reduced(updates)))
+
+    def _reduced(self, updates: list[Floats]) -> None:
+        base = self.version
+        self.apply([(update, self.scaled(base + delay, delay), base) for delay, update in enumerate(updates, 1)])
+        self._begin()
+
+
+class AsyncRun(Run):
+    """Run of plain asynchronous training. The server is on the last host, and transfers share links fairly.
+
+    Every worker sends its updates to the server, and gets the model when its update was applied.
+    """
+
+    def _begin(self) -> None:
+        for worker in range(self.job.workers):
+            self._compute(worker, self.parameters, self.version)
+
+    def _compute(self, worker: int, model: Floats, base: int) -> None:
+        def push() -> None:
+            update = self.computed(worker, model)
+            self.send(self.job.host(worker), self._server, lambda: self._arrived(worker, update, base))
+
+        self.engine.after(self.computing_seconds(worker), push)
+
+    def _arrived(self, worker: int, update: Floats, base: int) -> None:
+        version = self.version + 1
+        self.apply([(update, self.scaled(version, version - base), base)])
+        model = self.parameters
+        self.send(self._server, self.job.host(worker), lambda: self._compute(worker, model, version))
+
+    @property
+    def _server(self) -> int:
+        return self.job.conditions.hosts + self.job.conditions.steady - 1

@@ -1,22 +1,17 @@
-"""The paper's table of settings, in virtual time: the fabric, a ring, and plain asynchronous training.
+"""The paper's table of settings in virtual time: the fabric, a ring, and plain asynchronous training.
 
-Raajay Viswanathan and Aditya Akella, "Network-accelerated Distributed Machine Learning Using MLfabric", section 7:
-stragglers C1 to C3, rates of NICs N1 to N3 that change every 5 s, a monitor that reports them 0.2 s later, decisions every
-100 ms, updates and models of 100 MB. The host of the server always has 10 Gbit/s. What is learned is small (see
-``task.py``), but learned it is, by SGD with the delay-adaptive step size, ``SCALE`` being its constant for
-all systems.
+Raajay Viswanathan and Aditya Akella, "Network-accelerated Distributed Machine Learning Using MLfabric", section 7: the
+rates of NICs change every 5 s. The fabric decides every 100 ms, and its monitor reports new rates 0.2 s later. Updates
+and models have 100 MB. The server's host always has 10 Gbit/s. Workers train a small model (``task.py``) by SGD with
+the delay-adaptive step size.
 
-``ring`` goes over each NIC once. ``ring-2`` goes over it twice: then 100 MB take 320 ms at 10 Gbit/s, as the paper reckons
-in section 2, where two workers share a NIC.
+``ring`` goes over each NIC once. ``ring-2`` goes over it twice: 100 MB then take 320 ms at 10 Gbit/s, as in the paper's
+section 2, where two workers share a NIC. With ``--divergence`` the server has a replica on its own host with the full
+rate. There is a row for each bound on the distance of its model, and for each ``--lag``. With ``--as-raced`` links and
+stragglers are drawn as for ``--train``, and the seconds of those races stand beside.
 
-With ``--divergence`` the server has a replica on a host of its own, whose links also have the full rate; there is a row for
-each bound on how far its model may be from the server's, and for each ``--lag``.
-
-Seconds are virtual, those until the accuracy was reached, or until the model has had ``--updates``, a sample for each seed.
-With ``--as-raced`` links and stragglers are drawn as ``--train`` draws them (``conditions.py``), and what those races
-took stands beside.
-
-Verified: it was reached in all of them, and no update was applied with a delay above the bound.
+Seconds are virtual, until the accuracy is reached or the model has had ``--updates``; a sample for each seed. Verified:
+each seed reaches the goal, and no update is applied with a delay above the bound.
 """
 
 from __future__ import annotations
@@ -31,10 +26,10 @@ from functools import partial
 from pathlib import Path
 from typing import NamedTuple
 
-from benchmarks.fabric.conditions import RaceConditions
+from benchmarks.fabric.conditions import Conditions, RaceConditions
+from benchmarks.fabric.race import System
 from benchmarks.fabric.simulation.fabric_run import Control, FabricRun
-from benchmarks.fabric.simulation.rivals import AsyncRun, RingRun
-from benchmarks.fabric.simulation.run import LIKELY, STRAGGLERS, Conditions, Job, Outcome, Run
+from benchmarks.fabric.simulation.run import AsyncRun, Job, Outcome, RingRun, Run
 from benchmarks.fabric.simulation.task import Task
 from lab.arguments import positive
 from lab.bench import Row, versions
@@ -43,27 +38,7 @@ from lab.results import read
 from sparkdl_comm.errors import ConfError
 from sparkdl_comm.fabric.params import Synchrony
 
-
-class Raced(NamedTuple):
-    """Seconds that all updates took in each race of a system, and the commit at which it was measured."""
-
-    seconds: list[float]
-    commit: str | None
-
-
-def raced(folder: Path, setting: str, system: str) -> Raced | None:
-    """None if there is no such result of the benchmark `fabric` --train`` in the folder."""
-    system = system.removesuffix("-30")
-    kind = "server" if system in ("fabric", "async") else system
-    path = folder / f"fabric-trained-{setting}-{kind}.json"
-    if not path.exists():
-        return None
-    results = read(path)
-    [row] = [row for row in results.rows if row.algorithm == system]
-    return Raced([curve[-1][0] for curve in row.extra["curves"]], results.origin.commit)
-
-
-#: The paper's speed-up over the ring, in Table 2.
+#: The paper's speed-up over its ring, in Table 2.
 PAPER = {
     "C1-N1": 1.74,
     "C1-N2": 1.23,
@@ -75,16 +50,14 @@ PAPER = {
     "C3-N2": 1.33,
     "C3-N3": 1.42,
 }
-#: C of the step size: of 0.25, 0.5, 1 and 2 the one with which each of the systems needs the fewest updates, if the network
-#: takes no time.
+#: C of the step size. Of 0.25, 0.5, 1 and 2, all systems need the fewest updates with this one if transfers take no time.
 SCALE = 0.5
 #: Virtual seconds after which a run is given up.
 LIMIT = 3600.0
-_SYSTEM = re.compile(r"(ring)(?:-(\d+))?|(async)|(fabric)-(bsp|\d+)")
 
 
-class System(NamedTuple):
-    """``begin`` makes a run of a job with a seed; ``bound``: on delays, None if there is none; ``control``: of the fabric."""
+class Simulated(NamedTuple):
+    """System to simulate. ``begin`` makes its run of a job with a seed; ``control`` is of the fabric only."""
 
     name: str
     bound: int | None
@@ -93,96 +66,77 @@ class System(NamedTuple):
 
     @property
     def steady(self) -> int:
-        """How many hosts serve the model."""
+        """Number of hosts that serve the model."""
         return 1 if self.control is None or self.control.divergence is None else 2
 
 
 def add_arguments(parser: ArgumentParser) -> None:
     parser.add_argument("--simulate", action="store_true", help="the table of settings in virtual time")
-    parser.add_argument("--workers", type=positive, default=30, help="simulated, each on a host of its own")
-    parser.add_argument("--settings", default=",".join(PAPER), help="such as C1-N1,C2-N3; C0 and N0 are undisturbed")
     parser.add_argument(
-        "--systems", default="fabric-30,ring,ring-2,async", help="fabric-TAU, fabric-bsp, ring, ring-PASSES, async"
+        "--bytes", type=positive, default=100_000_000, help="of an update and of the model; default: ResNet-50's"
     )
     parser.add_argument(
-        "--bytes", type=positive, default=100_000_000, help="of an update and of the model: those of ResNet-50"
-    )
-    parser.add_argument("--computing", type=float, default=0.1, help="seconds of an iteration that is not slowed down")
-    parser.add_argument(
-        "--as-raced",
-        type=Path,
-        metavar="RESULTS",
-        help="of --train: the same draws, and beside each system what it took",
-    )
-    parser.add_argument("--accuracy", type=float, default=0.8, help="to be reached")
-    parser.add_argument("--interval", type=float, default=0.1, help="seconds between batches of decisions")
-    parser.add_argument("--eager", action="store_true", help="workers get the model while their update is on its way")
-    parser.add_argument(
-        "--lag", type=_numbers, default="0.2", help="seconds after which a change of rate is reported; rows for each"
+        "--as-raced", type=Path, metavar="RESULTS", help="use the draws of --train, and show its seconds"
     )
     parser.add_argument(
-        "--divergence", type=_numbers, default="", help="the server has a replica that is kept so near; rows for each"
+        "--lag", type=_numbers, default="0.2", help="seconds until a new rate is reported; a row for each"
+    )
+    parser.add_argument(
+        "--divergence", type=_numbers, default="", help="bound on the distance of the server's replica; a row for each"
     )
 
 
 def check(parser: ArgumentParser, options: Namespace) -> None:
-    """Makes lists of the options that are lists, and ends the program if one makes no sense."""
-    options.settings = options.settings.split(",")
-    for setting in options.settings:
-        compute, _, network = setting.partition("-")
-        if compute not in STRAGGLERS or network not in LIKELY:
-            parser.error(f"--settings {setting}: there are {', '.join(STRAGGLERS)} with {', '.join(LIKELY)}")
-    controls = [
-        Control(options.interval, lag, options.eager, divergence)
-        for lag in options.lag
-        for divergence in options.divergence or [None]
-    ]
+    """Replace the systems' names by systems, and end the program if one is unknown."""
+    controls = list(itertools.starmap(Control, itertools.product(options.lag, options.divergence or [None])))
     try:
         options.systems = [one for name in options.systems.split(",") for one in systems(name, controls)]
     except ConfError as error:
         parser.error(f"--systems: {error}")
-    if options.quick:
-        options.settings, options.repeats = options.settings[:1], 1
 
 
-def systems(name: str, controls: Sequence[Control]) -> list[System]:
-    """Makes those of a name, of the fabric one for each control.
+def systems(name: str, controls: Sequence[Control]) -> list[Simulated]:
+    """Return the systems of a name: of the fabric one for each control.
 
-    :raises ConfError: there is none.
+    :raises ConfError: the name is unknown.
     """
-    found = _SYSTEM.fullmatch(name)
-    if not found:
-        raise ConfError(f"{name}: there are fabric-TAU, fabric-bsp, ring, ring-PASSES and async")
-    if found[1]:
-        passes = int(found[2] or 1)
-        return [System(name, None, lambda job, seed: RingRun(job, seed, passes))]
-    if found[3]:
-        return [System(name, None, AsyncRun)]
-    synchrony = Synchrony.parse("bsp" if found[5] == "bsp" else f"async:{found[5]}", "fabric-TAU")
+    if ring := re.fullmatch(r"ring(?:-(\d+))?", name):
+        return [Simulated(name, None, partial(RingRun, passes=int(ring[1] or 1)))]
+    system = System.parse(name)
+    if system.kind == "ddp":
+        raise ConfError("ddp: the simulator has fabric-TAU, fabric-bsp, ring, ring-PASSES and async")
+    if system.kind == "async":
+        return [Simulated(name, None, AsyncRun)]
+    synchrony = Synchrony.parse(system.sync)
     return [
-        System(name, synchrony.bound or None, partial(FabricRun, synchrony=synchrony, control=control), control)
+        Simulated(name, system.delay_bound, partial(FabricRun, synchrony=synchrony, control=control), control)
         for control in controls
     ]
 
 
 def rows(options: Namespace) -> Iterator[Row]:
-    """A row for each setting and system."""
+    """Yield a row for each setting and system."""
     for setting in options.settings:
-        made = [
-            (one, [_run(one, setting, options.seed + n, options) for n in range(options.repeats)])
-            for one in options.systems
-        ]
-        rings = {one.name: _seconds(outcomes) for one, outcomes in made if one.name.startswith("ring")}
-        for one, outcomes in made:
-            yield _row(one, setting, outcomes, rings, options)
+        for one in options.systems:
+            yield _row(one, setting, [_run(one, setting, seed, options) for seed in range(options.repeats)], options)
 
 
-def _row(one: System, setting: str, outcomes: list[Outcome], rings: dict[str, float], options: Namespace) -> Row:
-    speedups = {
-        f"speedup_over_{ring.replace('-', '_')}": seconds / _seconds(outcomes)
-        for ring, seconds in rings.items()
-        if ring != one.name
+def _row(one: Simulated, setting: str, outcomes: list[Outcome], options: Namespace) -> Row:
+    delays = list(itertools.chain.from_iterable(outcome.delays for outcome in outcomes))
+    extra: dict[str, object] = {
+        "accuracy": min(outcome.accuracy for outcome in outcomes),
+        "max_delay": max(delays),
+        "mean_delay": statistics.mean(delays),
+        "updates": statistics.median(outcome.updates for outcome in outcomes),
+        "dropped": statistics.median(outcome.dropped for outcome in outcomes),
     }
+    if one.control is not None:
+        # Bytes to the replica and norm for each applied update, in the mean.
+        extra |= {"paper_speedup": PAPER.get(setting), **vars(one.control)}
+        extra["replicated"] = sum(outcome.replicated for outcome in outcomes) / len(delays)
+        extra["norm"] = sum(outcome.norms for outcome in outcomes) / len(delays)
+    if options.as_raced:
+        extra |= _raced(options.as_raced, setting, one.name.removesuffix("-30"))
     return Row(
         suite="fabric",
         case=setting,
@@ -192,31 +146,14 @@ def _row(one: System, setting: str, outcomes: list[Outcome], rings: dict[str, fl
         world=options.workers,
         bytes=options.bytes,
         samples=[min(outcome.seconds, LIMIT) for outcome in outcomes],
-        verified=all(
-            outcome.seconds < LIMIT and (one.bound is None or max(outcome.delays) <= one.bound) for outcome in outcomes
-        ),
+        verified=all(outcome.seconds < LIMIT for outcome in outcomes) and max(delays) <= (one.bound or max(delays)),
         compute="emulated",
         versions=versions("numpy"),
-        extra={
-            "setting": setting,
-            "system": one.name,
-            "seconds_to_accuracy": _seconds(outcomes),
-            "accuracy": min(outcome.accuracy for outcome in outcomes),
-            "max_delay": max(max(outcome.delays) for outcome in outcomes),
-            "mean_delay": statistics.mean(itertools.chain.from_iterable(outcome.delays for outcome in outcomes)),
-            "updates": statistics.median(outcome.updates for outcome in outcomes),
-            "dropped": statistics.median(outcome.dropped for outcome in outcomes),
-            **speedups,
-            **_fabric_only(one, outcomes),
-            "paper_speedup": PAPER.get(setting) if one.name.startswith("fabric-") else None,
-            "computing": options.computing,
-            **_beside(options.as_raced, setting, one),
-            "seed": options.seed,
-        },
+        extra=extra,
     )
 
 
-def _run(one: System, setting: str, seed: int, options: Namespace) -> Outcome:
+def _run(one: Simulated, setting: str, seed: int, options: Namespace) -> Outcome:
     compute, _, network = setting.partition("-")
     kind = RaceConditions if options.as_raced else Conditions
     conditions = kind(compute, network, options.workers, one.steady, seed, computing=options.computing)
@@ -226,27 +163,17 @@ def _run(one: System, setting: str, seed: int, options: Namespace) -> Outcome:
     return one.begin(job, seed).run()
 
 
-def _beside(results: Path | None, setting: str, one: System) -> dict[str, object]:
-    found = raced(results, setting, one.name) if results else None
-    return {f"raced_{name}": value for name, value in found._asdict().items()} if found else {}
-
-
-def _fabric_only(one: System, outcomes: list[Outcome]) -> dict[str, object]:
-    """``replicated``: bytes that the replica got for each update of the model; ``norm``: of an update as it was applied.
-    Both in the mean."""
-    if one.control is None:
+def _raced(folder: Path, setting: str, system: str) -> dict[str, object]:
+    """Return the seconds of all updates in each race of a system, and the measured commit; nothing without results."""
+    kind = "server" if system in ("fabric", "async") else system
+    path = folder / f"fabric-trained-{setting}-{kind}.json"
+    if not path.exists():
         return {}
-    updates = sum(outcome.updates for outcome in outcomes)
-    return {
-        **vars(one.control),
-        "replicated": sum(outcome.replicated for outcome in outcomes) / updates,
-        "norm": sum(outcome.norms for outcome in outcomes) / updates,
-    }
+    results = read(path)
+    [row] = [row for row in results.rows if row.algorithm == system]
+    seconds = [curve[-1][0] for curve in row.extra["curves"]]
+    return {"raced_seconds": seconds, "raced_commit": results.origin.commit}
 
 
 def _numbers(text: str) -> list[float]:
     return [float(number) for number in text.split(",") if number]
-
-
-def _seconds(outcomes: list[Outcome]) -> float:
-    return statistics.median(min(outcome.seconds, LIMIT) for outcome in outcomes)

@@ -1,7 +1,4 @@
-"""Learning task for the simulated runs: classification by a numpy network with one hidden layer.
-
-The data are the handwritten digits of scikit-learn, or classes of random points.
-"""
+"""Learning task for the simulated runs: classification of random points by a numpy network with one hidden layer."""
 
 from __future__ import annotations
 
