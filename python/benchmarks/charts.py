@@ -7,7 +7,13 @@ from dataclasses import dataclass
 from html import escape
 
 _COLORS = ("#3465a4", "#cc6600", "#73a041", "#8a5aa3", "#888888")
-_WIDTH, _LEFT, _RIGHT, _BAR, _GAP, _TOP = 760, 190, 110, 15, 10, 62
+_WIDTH, _RIGHT, _BAR, _GAP, _TOP = 760, 110, 15, 10, 62
+_STYLE = """<style>
+.back { fill: #ffffff } text { fill: #222222 } .grid { stroke: #dddddd } .range { stroke: #222222 }
+@media (prefers-color-scheme: dark) {
+.back { fill: #1e2129 } text { fill: #dddddd } .grid { stroke: #444444 } .range { stroke: #dddddd }
+}
+</style>"""
 
 
 @dataclass(frozen=True)
@@ -33,51 +39,58 @@ def svg(chart: Chart) -> str:
     """Return the chart as an SVG document."""
     series = list(dict.fromkeys(bar.series for _, bars in chart.groups for bar in bars))
     colors = {name: _COLORS[index % len(_COLORS)] for index, name in enumerate(series)}
+    left = 24 + 7 * max(len(label) for label, _ in chart.groups)
     most = max(bar.high for _, bars in chart.groups for bar in bars)
     height = _TOP + sum(len(bars) * _BAR + _GAP for _, bars in chart.groups) + 28
     lines = [
         f'<svg xmlns="http://www.w3.org/2000/svg" width="{_WIDTH}" height="{height}" font-family="sans-serif" font-size="12">',
-        f'<rect width="{_WIDTH}" height="{height}" fill="#ffffff"/>',
+        f"<title>{escape(chart.title)}</title>",
+        _STYLE,
+        f'<rect class="back" width="{_WIDTH}" height="{height}"/>',
         _text(10, 22, chart.title, size=15),
-        *_legend(colors),
-        *_axis(most, chart.unit, height),
+        *_legend(colors, left),
+        *_axis(most, chart.unit, height, left),
     ]
     top = _TOP
     for label, bars in chart.groups:
-        lines.append(_text(_LEFT - 8, top + len(bars) * _BAR / 2 + 4, label, anchor="end"))
+        lines.append(_text(left - 8, top + len(bars) * _BAR / 2 + 4, label, anchor="end"))
         for bar in bars:
-            lines += _bar(bar, most, top, chart.unit, colors[bar.series])
+            lines += _bar(bar, most, top, left, chart.unit, colors[bar.series])
             top += _BAR
         top += _GAP
     return "\n".join([*lines, "</svg>"]) + "\n"
 
 
-def _x(value: float, most: float) -> float:
-    return _LEFT + (_WIDTH - _LEFT - _RIGHT) * value / most
+def _x(value: float, most: float, left: int) -> float:
+    return left + (_WIDTH - left - _RIGHT) * value / most
 
 
-def _bar(bar: Bar, most: float, top: float, unit: str, color: str) -> Iterator[str]:
+def _bar(bar: Bar, most: float, top: float, left: int, unit: str, color: str) -> Iterator[str]:
     middle = top + (_BAR - 2) / 2
-    low, high = _x(bar.low, most), _x(bar.high, most)
-    yield f'<rect x="{_LEFT}" y="{top}" width="{_x(bar.value, most) - _LEFT:.1f}" height="{_BAR - 2}" fill="{color}"/>'
+    low, value, high = (_x(each, most, left) for each in (bar.low, bar.value, bar.high))
+    yield f'<rect x="{left}" y="{top}" width="{value - left:.1f}" height="{_BAR - 2}" fill="{color}"/>'
     if bar.low < bar.high:
-        yield f'<path d="M{low:.1f} {middle}H{high:.1f}M{low:.1f} {top + 3}v7M{high:.1f} {top + 3}v7" stroke="#222222"/>'
-    yield _text(high + 5, top + _BAR - 4, f"{bar.value:.3g} {unit}", size=11)
+        ends = f"M{low:.1f} {top + 3}v7M{high:.1f} {top + 3}v7"
+        yield f'<path class="range" d="M{low:.1f} {middle}H{high:.1f}{ends}"/>'
+    yield _text(high + 5, top + _BAR - 4, f"{_three_digits(bar.value)} {unit}", size=11)
 
 
-def _legend(colors: dict[str, str]) -> Iterator[str]:
-    left = float(_LEFT)
+def _three_digits(value: float) -> str:
+    return f"{value:#.3g}".removesuffix(".")
+
+
+def _legend(colors: dict[str, str], left: float) -> Iterator[str]:
     for name, color in colors.items():
         yield f'<rect x="{left:.0f}" y="34" width="10" height="10" fill="{color}"/>'
         yield _text(left + 14, 43, name)
         left += 34 + 7 * len(name)
 
 
-def _axis(most: float, unit: str, height: int) -> Iterator[str]:
+def _axis(most: float, unit: str, height: int, left: int) -> Iterator[str]:
     bottom = height - 22
     for value in _ticks(most):
-        x = _x(value, most)
-        yield f'<path d="M{x:.1f} {_TOP - 4}V{bottom}" stroke="#dddddd"/>'
+        x = _x(value, most, left)
+        yield f'<path class="grid" d="M{x:.1f} {_TOP - 4}V{bottom}"/>'
         yield _text(x, bottom + 14, f"{value:g} {unit}", anchor="middle", size=11)
 
 
