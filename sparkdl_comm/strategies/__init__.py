@@ -11,9 +11,7 @@ Synchronous strategies, by what each rank updates:
 
 Asynchronous strategies (``asynchronous_strategy.py``): ``fabric.py``.
 
-Strategies that switch between others while a fit runs: ``auto_strategy.py`` (with ``candidates.py``, ``choice.py``,
-``step_timer.py`` and ``strategy_switcher.py``), and ``planned_buckets.py``, which switches between two ways to cut buckets
-(``bucket_planner.py``).
+Strategies that switch between others while a fit runs are in :mod:`sparkdl_comm.autotune`.
 
 Shared parts: ``exchange.py`` exchanges one bucket, ``compressed_exchange.py`` a compressed one, ``arrivals.py`` makes forward
 wait for parameters in flight, ``gradients.py`` clips and unscales gradients, ``trace.py`` records what a rank did and when.

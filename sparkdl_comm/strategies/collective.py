@@ -12,7 +12,7 @@ from __future__ import annotations
 
 import contextlib
 import functools
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from typing import TYPE_CHECKING, Any
 
 import torch
@@ -33,6 +33,7 @@ from sparkdl_comm.space.buckets import GradientBuckets
 from sparkdl_comm.space.flat import FlatModel
 from sparkdl_comm.strategies.base import Strategy
 from sparkdl_comm.strategies.exchange import BucketExchange, CollectiveExchange
+from sparkdl_comm.strategies.registry import load_class
 from sparkdl_comm.strategies.replicated_strategy import ReplicatedStrategy
 
 if TYPE_CHECKING:
@@ -189,8 +190,10 @@ class CollectiveAllReduce(CollectiveStrategy, ReplicatedStrategy):
         bounds = [entry.start for entry in self._model.entries]
         part_of = functools.cache(lambda start, stop: FlatRange.of(start, stop, bounds))
         compressed = self._compressed_sum(self.compression, part_of)
-        dense = self._group, operation, vector, self.watch
-        return CompressedExchange(compressed, self.compression, self.conf, self._gang, *dense)
+        kind: Callable[..., BucketExchange] = CompressedExchange
+        if self.conf.compression.schedule.auto:
+            kind = functools.partial(load_class("autotune.compression_trial:TrialExchange"), self._gang)
+        return kind(compressed, self.compression, self.conf, self._group, operation, vector, self.watch)
 
     def _compressed_sum(self, compression: Compression, part_of: RangeFactory) -> CompressedSum:
         from sparkdl_comm.compress.powersgd import PowerSgd

@@ -25,7 +25,7 @@ the order in which forward uses them.
 All parameters are gathered after backward, without the extra memory, if the optimizer must see all gradients together
 (clipping, fp16, optimizers that are not torch's own), and on GPUs.
 
-Buckets have at least ``collective.bucket`` bytes, or are planned (``planned_buckets.py``).
+Buckets have at least ``collective.bucket`` bytes, or are planned (``autotune/auto_strategy.py``).
 """
 
 from __future__ import annotations

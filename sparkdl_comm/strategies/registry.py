@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 from importlib import import_module
-from typing import cast
+from typing import Any, cast
 
 from sparkdl_comm.collectives.algorithms import ALGORITHMS
 from sparkdl_comm.conf import PREFIX, CommConf
@@ -16,43 +16,55 @@ from sparkdl_comm.strategies.base import Strategy
 
 @dataclass(frozen=True)
 class StrategyEntry:
-    """Strategy that a run can name. ``path``: ``file:class`` in this package. ``description``: one line for users."""
+    """Strategy that a run can name. ``path``: where :func:`load_class` finds it. ``description``: one line for users."""
 
     path: str
     description: str
 
 
 _COLLECTIVE = StrategyEntry(
-    "collective:CollectiveAllReduce", "All-reduce of buckets by this collective, during backward."
+    "strategies.collective:CollectiveAllReduce", "All-reduce of buckets by this collective, during backward."
 )
 
 #: Strategies by name. For collectives, ``collective.loop`` and ``collective.batching`` may select another class.
 STRATEGIES: dict[str, StrategyEntry] = {
     AUTO: StrategyEntry(
-        "auto_strategy:AutoStrategy", "Predicts all strategies, tries the best, and stays with the fastest."
+        "autotune.auto_strategy:AutoStrategy", "Predicts all strategies, tries the best, and stays with the fastest."
     ),
     SERVER: StrategyEntry(
-        "ps.parameter_server:ParameterServer", "Sharded parameter server in the executors' JVMs (iBatch)."
+        "strategies.ps.parameter_server:ParameterServer", "Sharded parameter server in the executors' JVMs (iBatch)."
     ),
     **dict.fromkeys(ALGORITHMS, _COLLECTIVE),
     CHEAPEST: StrategyEntry(
         _COLLECTIVE.path, "All-reduce of each bucket by the collective that is predicted to be fastest."
     ),
     HITOPK: StrategyEntry(
-        "hitopk:HierarchicalTopK", "The largest elements of the gradients, by hierarchical top-k (CommLib)."
+        "strategies.hitopk:HierarchicalTopK", "The largest elements of the gradients, by hierarchical top-k (CommLib)."
     ),
-    FABRIC: StrategyEntry("fabric:FabricWorker", "Asynchronous updates, scheduled by the network's state (MLfabric)."),
-    "gloo": StrategyEntry("all_reduce:Gloo", "One all-reduce of the whole gradient by torch.distributed, on CPUs."),
-    "nccl": StrategyEntry("all_reduce:Nccl", "One all-reduce of the whole gradient by torch.distributed, on GPUs."),
+    FABRIC: StrategyEntry(
+        "strategies.fabric:FabricWorker", "Asynchronous updates, scheduled by the network's state (MLfabric)."
+    ),
+    "gloo": StrategyEntry(
+        "strategies.all_reduce:Gloo", "One all-reduce of the whole gradient by torch.distributed, on CPUs."
+    ),
+    "nccl": StrategyEntry(
+        "strategies.all_reduce:Nccl", "One all-reduce of the whole gradient by torch.distributed, on GPUs."
+    ),
 }
 
 #: Path of the class for each value of ``collective.loop``.
 _LOOPS = {
     "all-reduce": _COLLECTIVE.path,
-    "decoupled": "decoupled_all_reduce:DecoupledAllReduce",
-    "root": "root_update:RootUpdate",
-    "root-overlap": "root_update:RootUpdate",
+    "decoupled": "strategies.decoupled_all_reduce:DecoupledAllReduce",
+    "root": "strategies.root_update:RootUpdate",
+    "root-overlap": "strategies.root_update:RootUpdate",
 }
+
+
+def load_class(path: str) -> Any:
+    """Return the class at ``path``, ``room.file:class``."""
+    module, _, name = path.partition(":")
+    return getattr(import_module(f"sparkdl_comm.{module}"), name)
 
 
 def load_strategy(conf: CommConf) -> type[Strategy]:
@@ -60,17 +72,12 @@ def load_strategy(conf: CommConf) -> type[Strategy]:
     name = conf.strategy
     has_loops = name in ALGORITHMS or name in (CHEAPEST, AUTO)
     if has_loops and conf.collective.batching != "fixed":
-        return _load("planned_buckets:PlannedBuckets")
+        return cast("type[Strategy]", load_class("autotune.auto_strategy:PlannedBuckets"))
     if not has_loops or (name == AUTO and conf.collective.loop == "all-reduce"):
-        return _load(STRATEGIES[name].path)
+        return cast("type[Strategy]", load_class(STRATEGIES[name].path))
     # Only the all-reduce loop runs trials. For other loops of auto the cost model alone chooses.
-    kind = _load(_LOOPS[conf.collective.loop])
+    kind = load_class(_LOOPS[conf.collective.loop])
     return type(f"{kind.__name__}_{name}", (kind,), {"algorithm": name if name in ALGORITHMS else CHEAPEST})
-
-
-def _load(path: str) -> type[Strategy]:
-    module, _, name = path.partition(":")
-    return cast("type[Strategy]", getattr(import_module(f"sparkdl_comm.strategies.{module}"), name))
 
 
 def strategy_class(conf: CommConf) -> type[Strategy]:

@@ -10,7 +10,7 @@ import psutil
 import torch
 from torch import nn
 
-from sparkdl_comm.strategies import auto_strategy, choice
+from sparkdl_comm.autotune import auto_strategy, choice
 
 
 class Small(nn.Sequential):

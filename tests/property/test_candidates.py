@@ -10,24 +10,17 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from sparkdl_comm.autotune.choice import MARGIN, Candidate, find_candidates
+from sparkdl_comm.autotune.prediction import StepPredictor, StepTimings, plan_candidate, predict_step_seconds
 from sparkdl_comm.collectives.cost import Cost
 from sparkdl_comm.conf import CommConf
+from sparkdl_comm.conf.strategy import CHEAPEST
 from sparkdl_comm.jvm.planner import Bucketing, plan_buckets
 from sparkdl_comm.sim.decoupled_run import decoupled_seconds
 from sparkdl_comm.sim.server_run import Overhead
 from sparkdl_comm.sim.step_run import Bucket, ComputeTimings
 from sparkdl_comm.sim.step_run import step_seconds as simulated_seconds
 from sparkdl_comm.space.parameter_space import ParameterSpace
-from sparkdl_comm.strategies.bucket_planner import plan_candidate
-from sparkdl_comm.strategies.candidates import (
-    CHEAPEST,
-    Candidate,
-    StepPredictor,
-    StepTimings,
-    find_candidates,
-    predict_step_seconds,
-)
-from sparkdl_comm.strategies.choice import MARGIN
 from sparkdl_comm.topology import Topology
 from tests.draws import examples
 

@@ -9,8 +9,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from sparkdl_comm.strategies import choice
-from sparkdl_comm.strategies.choice import Choice
+from sparkdl_comm.autotune import choice
+from sparkdl_comm.autotune.choice import Choice
 
 NAMES = "abcdef"
 #: Seconds of a step of a candidate; the step counts from 1.

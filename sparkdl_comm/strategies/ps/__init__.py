@@ -6,5 +6,4 @@ and waits for their sums. ``memory.py`` is the memory shared with the executor's
 
 The JVM of rank 0 decides which layers travel together as a bucket (``ibatch`` in Scala). ``profiler.py`` measures the compute
 times, and the JVM measures the transfers. ``adaptive_buckets.py`` asks for new buckets when they are due.
-``probe.py`` measures the overhead of an iteration for predictions.
 """

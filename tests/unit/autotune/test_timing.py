@@ -8,8 +8,8 @@ import pytest
 import torch
 from torch import nn
 
+from sparkdl_comm.autotune.timing import StepTimer
 from sparkdl_comm.space.flat import FlatModel
-from sparkdl_comm.strategies.step_timer import StepTimer
 
 
 class Clock:

@@ -1,29 +1,35 @@
-"""Candidates of strategy ``auto``, and predictions of their step times. Pure.
+"""Predictions of the candidates' step times, and buckets of collectives cut by iBatch's planner. Pure.
 
 A step is forward, backward, and transfers.
 
 - Collectives: a bucket of gradients is sent as soon as backward has made it and the bucket before has been sent. Parameters
   travel in the same way, and forward waits for them. The cost model (``collectives/select.py``) gives the time of each bucket.
 - The parameter server: its steps are simulated (``sim/server_run.py``), with the measured overhead of the JVMs
-  (``ps/probe.py``).
+  (``timing.py``).
 
 The compute times were measured in the fit's first steps.
+
+The planner (``jvm/planner.py``) cuts parameters and gradients separately. In a decoupled collective each rank owns a part of
+each bucket, so both directions need the same buckets. :func:`plan_candidate` tries the planner's cuts for both directions, and
+equal cuts.
 """
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from functools import cache
+from typing import Any
 
+from sparkdl_comm.autotune.choice import MARGIN, Candidate
 from sparkdl_comm.collectives.algorithms import ALGORITHMS
 from sparkdl_comm.collectives.cost import Cost
 from sparkdl_comm.collectives.plan import Operation
 from sparkdl_comm.collectives.select import list_eligible, predict
 from sparkdl_comm.compress.hitopk import predict_sparse
-from sparkdl_comm.conf import PREFIX, CommConf
-from sparkdl_comm.conf.strategy import CHEAPEST, DECOUPLED_IBATCH, HITOPK, IBATCH, SERVER, loop_name
-from sparkdl_comm.errors import ConfError, PluginError
+from sparkdl_comm.conf import CommConf
+from sparkdl_comm.conf.strategy import CHEAPEST, SERVER
+from sparkdl_comm.jvm.planner import Bucketing
 from sparkdl_comm.sim.server_run import (
     SIMPLE_BATCHINGS,
     Batch,
@@ -35,45 +41,19 @@ from sparkdl_comm.sim.server_run import (
 )
 from sparkdl_comm.space.layer_buckets import count_early_buckets
 from sparkdl_comm.space.parameter_space import ParameterSpace
-from sparkdl_comm.strategies.choice import MARGIN
-from sparkdl_comm.strategies.registry import load_strategy
 from sparkdl_comm.topology import Topology
 
 #: Messages in sequence that fetch a batch from the server, unless it travels inside its notice: request and answer. They are
 #: assumed to cost as much as messages of collectives.
 _FETCH_MESSAGES = 2
-#: Iterations that the server's planner profiles under auto: too few for trials of its own, because auto runs the trials.
-_PROFILED_STEPS = 2
-#: Unmeasured steps of the parameter server: while its JVMs compile; and before a plan takes effect: the first step, the
-#: profiled ones, and the first one with the plan.
-_COMPILING_STEPS, _PLANNING_STEPS = 2, _PROFILED_STEPS + 2
 #: Simulated steps, and number of the last ones whose mean is returned.
 _SIMULATED_STEPS, _AVERAGED_STEPS = 6, 4
 _ITEM_BYTES = 4
 
-
-@dataclass(frozen=True)
-class Candidate:
-    """Candidate strategy, set by ``conf``.
-
-    ``family``: name shared by similar candidates. ``settling``: number of steps until its step time is steady; None: the
-    usual number. ``is_planned``: True if iBatch's planner cuts its buckets; ``parts``: these buckets, once they are planned.
-    """
-
-    name: str
-    family: str
-    conf: CommConf
-    settling: int | None = None
-    is_planned: bool = False
-    parts: tuple[tuple[int, int], ...] | None = None
-
-    @classmethod
-    def decoupled(cls, algorithm: str, conf: CommConf, *, is_planned: bool = False) -> Candidate:
-        """Return the decoupled loop of ``algorithm``, with the other settings of ``conf``."""
-        settings = replace(conf.collective, loop="decoupled", batching="fixed")
-        conf = replace(conf, strategy=algorithm, collective=settings)
-        name = loop_name(algorithm, settings.loop, IBATCH if is_planned else settings.batching)
-        return cls(name, "decoupled", conf, is_planned=is_planned)
+#: Policies of the planner that are tried: the paper's two algorithms, the exact optimum, and the two trivial cuts.
+_POLICIES = ("greedy1", "greedy2", "optimal", "whole", "layerwise")
+#: Ratio of the two message sizes whose predicted times give the start-up time and the time per element.
+_SIZE_RATIO = 16
 
 
 @dataclass(frozen=True)
@@ -88,88 +68,6 @@ class StepTimings:
     backward: float
     update: float
     arrivals: tuple[float, ...]
-
-
-def find_candidates(
-    conf: CommConf,
-    topology: Topology,
-    *,
-    why_not_striped: str | None,
-    why_no_plugin: str | None,
-    why_no_planner: str | None,
-) -> tuple[list[Candidate], dict[str, str]]:
-    """Return the candidates that can run, and the reasons why others cannot, by name. The fit begins with the first candidate.
-
-    Decoupled collectives with planned buckets are candidates only if ``auto.candidates`` names them. They come last. With
-    ``collective.batching=ibatch`` the candidates are the fixed and the planned buckets of ``conf.strategy``, decoupled.
-
-    :param why_not_striped: why the optimizer cannot update stripes of parameters; None if it can.
-    :param why_no_plugin: why there is no parameter server; None if there is one.
-    :param why_no_planner: why buckets of collectives cannot be planned; None if they can.
-    :raises PluginError: ``collective.batching=ibatch``, and buckets cannot be planned.
-    """
-    if conf.collective.batching != "fixed":
-        if why_no_planner is not None:
-            raise PluginError(f"{PREFIX}collective.batching={conf.collective.batching}: {why_no_planner}")
-        fixed, planned = (
-            Candidate.decoupled(conf.strategy, conf, is_planned=is_planned) for is_planned in (False, True)
-        )
-        reason = "there is one rank" if topology.world == 1 else why_not_striped
-        return ([fixed], {planned.name: reason}) if reason else ([fixed, planned], {})
-    is_compressed = conf.compression.method is not None
-    conf = replace(conf, collective=replace(conf.collective, loop="all-reduce"))
-    names = [] if is_compressed else [algorithm.name for algorithm in list_eligible("all_reduce", topology)]
-    found = [Candidate(name, "all-reduce", replace(conf, strategy=name)) for name in [CHEAPEST, *names]]
-    found += [Candidate.decoupled(name, conf) for name in names]
-    found += [Candidate(HITOPK, HITOPK, replace(conf, strategy=HITOPK))] * is_compressed
-    batchings = (*SIMPLE_BATCHINGS, IBATCH)
-    for batching in batchings if conf.ps.batching in ("whole", IBATCH) else (conf.ps.batching,):
-        settings = replace(conf.ps, batching=batching)
-        is_profiled = batching not in SIMPLE_BATCHINGS and not batching.startswith("fixed")
-        if is_profiled:
-            settings = replace(settings, profile_iterations=min(conf.ps.profile_iterations, _PROFILED_STEPS))
-        settling = _PLANNING_STEPS if is_profiled else _COMPILING_STEPS
-        server_conf = replace(conf, strategy=SERVER, ps=settings)
-        found.append(Candidate(f"{SERVER}+{batching}", f"{SERVER}+{batching}", server_conf, settling))
-    found += [
-        Candidate.decoupled(name, conf, is_planned=True)
-        for name in names
-        if f"{name}{DECOUPLED_IBATCH}" in conf.auto.candidates
-    ]
-    reasons = {
-        each.name: (why_no_planner if each.is_planned else None)
-        or _why_ineligible(each, topology, why_not_striped, why_no_plugin)
-        for each in found
-    }
-    left_out = {name: reason for name, reason in reasons.items() if reason is not None}
-    return [each for each in found if each.name not in left_out], left_out
-
-
-def _why_ineligible(
-    candidate: Candidate, topology: Topology, why_not_striped: str | None, why_no_plugin: str | None
-) -> str | None:
-    conf, kind = candidate.conf, load_strategy(candidate.conf)
-    try:
-        kind.check(conf, topology.world)
-    except ConfError as error:
-        return error.message
-    if conf.auto.candidates and candidate.name not in conf.auto.candidates:
-        return f"not in {PREFIX}auto.candidates"
-    if candidate.name == CHEAPEST:
-        return None
-    if topology.world == 1:
-        return "there is one rank"
-    if conf.compression.method is not None:
-        if conf.compression.momentum or conf.compression.method.rank:
-            return "the state of powersgd and momentum correction cannot move to another strategy"
-        if conf.compression.schedule.auto:
-            return f"{PREFIX}compression.schedule={conf.compression.schedule} has a trial of its own"
-    if kind.has_stripes and conf.collective.resync:
-        setting = f"{PREFIX}collective.resync={conf.collective.resync}"
-        return f"{setting} needs a strategy in which every rank updates all parameters"
-    if kind.needs_plugin and why_no_plugin is not None:
-        return why_no_plugin
-    return why_not_striped if kind.has_stripes else None
 
 
 class StepPredictor:
@@ -353,3 +251,54 @@ def split_by_layer(space: ParameterSpace, computing: StepTimings) -> tuple[list[
 def _round_up(count: int) -> int:
     """Return ``count`` rounded up to a power of two: to price a plan for every size can take longer than to run it."""
     return 1 << max(0, count - 1).bit_length()
+
+
+def plan_candidate(
+    predictor: StepPredictor,
+    candidate: Candidate,
+    computing: StepTimings,
+    plan: Callable[[Sequence[Mapping[str, Any]]], Sequence[Bucketing]],
+) -> Candidate:
+    """Return ``candidate`` with the fewest buckets whose predicted step is within :data:`~.choice.MARGIN` of the fastest.
+
+    :param plan: :func:`~sparkdl_comm.jvm.planner.plan_buckets`, whose errors are passed on.
+    """
+    space = predictor.space
+    sizes = [layer.count for layer in space.layers]
+    profiles = [
+        (direction, *_fit_linear(taken, sizes), compute)
+        for direction, taken, compute in zip(
+            ("push", "pull"),
+            predictor.predict_halves(candidate.conf, [max(1, space.count // _SIZE_RATIO), space.count]),
+            reversed(split_by_layer(space, computing)),
+            strict=True,
+        )
+    ]
+    requests = [
+        {"startup": startup, "transfer": transfer, "compute": compute, "policy": policy, "direction": direction}
+        for direction, startup, transfer, compute in profiles
+        for policy in _POLICIES
+    ]
+    cuts = [sorted((first - 1, last - 1) for first, last in answer.batches) for answer in plan(requests)]
+    choices = dict.fromkeys(_to_ranges(space, cut) for cut in [*cuts, *equal_cuts(sizes)])
+    candidates = [replace(candidate, parts=parts) for parts in choices]
+    taken = [predictor.predict(each, computing) for each in candidates]
+    near = [parts for parts, seconds in zip(choices, taken, strict=True) if seconds <= (1 + MARGIN) * min(taken)]
+    return replace(candidate, parts=min(near, key=len))
+
+
+def _fit_linear(taken: Sequence[float], sizes: Sequence[int]) -> tuple[float, list[float]]:
+    """Return the start-up time and the transfer time of each layer, in seconds.
+
+    ``taken``: seconds of a message with 1/16 of the elements, and with all. ``sizes``: elements of each layer.
+    """
+    few, whole = taken
+    startup = min(whole, max(0.0, few - (whole - few) / (_SIZE_RATIO - 1)))
+    each = (whole - startup) / sum(sizes)
+    return startup, [each * size for size in sizes]
+
+
+def _to_ranges(space: ParameterSpace, cut: Sequence[tuple[int, int]]) -> tuple[tuple[int, int], ...]:
+    """Return element ranges for ``cut``: (first, last) layer of each bucket, from 0, in the order of the layers."""
+    stretches = [space.stretch(range(first, last + 1)) for first, last in reversed(cut)]
+    return tuple((stretch.start, stretch.stop) for stretch in stretches)

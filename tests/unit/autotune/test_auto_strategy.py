@@ -11,12 +11,12 @@ import pytest
 import torch
 from torch import nn
 
+from sparkdl_comm.autotune import auto_strategy
+from sparkdl_comm.autotune.auto_strategy import AutoStrategy
+from sparkdl_comm.autotune.choice import Turn
 from sparkdl_comm.conf import CommConf
 from sparkdl_comm.errors import ConfError
 from sparkdl_comm.optim import LAMB, LARS
-from sparkdl_comm.strategies import auto_strategy
-from sparkdl_comm.strategies.auto_strategy import AutoStrategy
-from sparkdl_comm.strategies.choice import Turn
 from sparkdl_comm.strategies.compressed_exchange import CompressedExchange
 from tests.optimizers import Mine
 from tests.unit.compression_helpers import Sometimes, net, table, trained, values, with_skipped_steps

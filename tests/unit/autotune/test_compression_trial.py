@@ -8,7 +8,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from sparkdl_comm.strategies.compressed_exchange import Trial
+from sparkdl_comm.autotune.compression_trial import Trial
 from tests.unit.strategies.test_compression import net, trained, values
 
 

@@ -1,8 +1,7 @@
 """Strategy auto: a fit predicts and tries several strategies, and keeps the fastest.
 
-``candidates.py`` lists the candidates and predicts their step times, ``choice.py`` decides at rank 0, ``step_timer.py``
-measures steps, and ``strategy_switcher.py`` switches from one strategy to the next. Before a switch, a dense step sends the
-residuals of compression. Strategies that add in the same order therefore give the same bits as one of them alone.
+Before a switch, a dense step sends the residuals of compression. Strategies that add in the same order therefore give the same
+bits as one of them alone.
 """
 
 from __future__ import annotations
@@ -18,6 +17,10 @@ from typing import Any
 import torch
 import torch.distributed as dist
 
+from sparkdl_comm.autotune.choice import Choice, Turn, find_candidates
+from sparkdl_comm.autotune.prediction import StepPredictor, StepTimings, plan_candidate
+from sparkdl_comm.autotune.strategy_switcher import StrategySwitcher
+from sparkdl_comm.autotune.timing import StepTimer, measure_overhead
 from sparkdl_comm.collectives.algorithms import ALGORITHMS
 from sparkdl_comm.collectives.cost import Cost
 from sparkdl_comm.collectives.group import CollectiveGroup
@@ -30,6 +33,7 @@ from sparkdl_comm.conf.strategy import (
     HITOPK,
     SERVER,
     NamedStrategy,
+    loop_name,
 )
 from sparkdl_comm.errors import ConfError, PluginError, nearest
 from sparkdl_comm.gang.exchange import decide_json, gather_json
@@ -41,17 +45,7 @@ from sparkdl_comm.optim.optimizer import OptimizerMaker
 from sparkdl_comm.sim.server_run import Overhead
 from sparkdl_comm.space.flat import FlatModel
 from sparkdl_comm.strategies.base import Strategy
-from sparkdl_comm.strategies.bucket_planner import plan_candidate
-from sparkdl_comm.strategies.candidates import (
-    StepPredictor,
-    StepTimings,
-    find_candidates,
-)
-from sparkdl_comm.strategies.choice import Choice, Turn
-from sparkdl_comm.strategies.ps.probe import measure_overhead
 from sparkdl_comm.strategies.registry import load_strategy
-from sparkdl_comm.strategies.step_timer import StepTimer
-from sparkdl_comm.strategies.strategy_switcher import StrategySwitcher
 
 _log = logging.getLogger(__name__)
 
@@ -333,3 +327,29 @@ class AutoStrategy(Strategy):
         for name, of_candidate in parts.items():
             ranges = tuple((start, stop) for start, stop in of_candidate)
             self._candidates[name] = replace(self._candidates[name], parts=ranges)
+
+
+class PlannedBuckets(AutoStrategy):
+    """Strategy of ``collective.batching=ibatch``: a decoupled collective with fixed or planned buckets.
+
+    The planner needs each layer's compute time, so a fit begins with buckets cut by ``collective.bucket``. It then chooses
+    between these and the planned buckets as ``auto`` chooses between strategies. Planned buckets are not cut again while they
+    are in use. The summary's ``auto`` lists predictions and choices.
+    """
+
+    can_compress = False
+    has_stripes = True
+
+    @classmethod
+    def full_name(cls, conf: CommConf) -> str:
+        return loop_name(conf.strategy, conf.collective.loop, conf.collective.batching)
+
+    @classmethod
+    def check(cls, conf: CommConf, world: int) -> None:
+        if conf.collective.loop != "decoupled":
+            raise ConfError(
+                f"{PREFIX}collective.batching={conf.collective.batching} is for collective.loop=decoupled, not"
+                f" {conf.collective.loop}: set one of the two (strategy ps has ps.batching)"
+            )
+        conf = replace(conf, collective=replace(conf.collective, batching="fixed"))
+        load_strategy(conf).check(conf, world)

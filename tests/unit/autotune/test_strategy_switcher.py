@@ -9,12 +9,12 @@ import pytest
 import torch
 from torch import nn
 
+from sparkdl_comm.autotune import strategy_switcher
+from sparkdl_comm.autotune.strategy_switcher import StrategySwitcher
 from sparkdl_comm.conf import CommConf
 from sparkdl_comm.optim.optimization import Optimization
 from sparkdl_comm.optim.optimizer import OptimizerMaker
 from sparkdl_comm.space.flat import FlatModel
-from sparkdl_comm.strategies import strategy_switcher
-from sparkdl_comm.strategies.strategy_switcher import StrategySwitcher
 
 
 class Binder:

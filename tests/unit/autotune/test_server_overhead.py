@@ -10,9 +10,9 @@ from typing import Any, cast
 
 import pytest
 
+from sparkdl_comm.autotune import timing
 from sparkdl_comm.conf import CommConf
 from sparkdl_comm.sim.server_run import Overhead
-from sparkdl_comm.strategies.ps import probe
 from tests.unit.gang_helpers import gang_of
 
 #: Seconds of an iteration, by batching and rank.
@@ -37,7 +37,7 @@ class Pretender:
 
     def update(self) -> None:
         self.calls.append("update")
-        compiling = len(self.calls) <= 4 * probe._COMPILING_ITERATIONS
+        compiling = len(self.calls) <= 4 * timing._COMPILING_ITERATIONS
         self._clock[threading.get_ident()] = self._clock.get(threading.get_ident(), 0.0) + self._seconds * (
             10 if compiling else 1
         )
@@ -53,7 +53,9 @@ class Pretenders:
 
     @contextlib.contextmanager
     def probe_strategy(self, conf: CommConf, model: Any, make_optimizer: Any) -> Iterator[Pretender]:
-        assert (len(model.layers), model.count) == (probe._LAYERS, 2 * probe._LAYERS), "each rank owns a stripe of each"
+        assert (len(model.layers), model.count) == (timing._LAYERS, 2 * timing._LAYERS), (
+            "each rank owns a stripe of each"
+        )
         self.settings.append((conf.ps.batching, conf.ps.wire, conf.compression.method))
         self.servers.append(Pretender(self._clock, SECONDS[conf.ps.batching][self._rank]))
         yield self.servers[-1]
@@ -62,14 +64,14 @@ class Pretenders:
 def test_overhead_is_measured_by_all_ranks_and_is_that_of_the_slowest(monkeypatch: pytest.MonkeyPatch) -> None:
     clock: dict[int, float] = {}
     perf_counter = SimpleNamespace(perf_counter=lambda: clock.get(threading.get_ident(), 0.0))
-    monkeypatch.setattr(probe, "time", perf_counter)
+    monkeypatch.setattr(timing, "time", perf_counter)
     conf = CommConf.from_mapping({}, strategy="ps", ps_wire="bf16", compression="exact:0.01", ps_batching="ibatch")
     found: dict[int, Overhead] = {}
     with gang_of(2) as gangs:
         every = [Pretenders(rank, clock) for rank in range(2)]
 
         def measure(rank: int) -> None:
-            found[rank] = probe.measure_overhead(cast("Any", every[rank]), gangs[rank], conf)
+            found[rank] = timing.measure_overhead(cast("Any", every[rank]), gangs[rank], conf)
 
         threads = [threading.Thread(target=measure, args=(rank,)) for rank in range(2)]
         for thread in threads:

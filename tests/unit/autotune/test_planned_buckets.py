@@ -10,12 +10,11 @@ from typing import Any
 import pytest
 import torch
 
+from sparkdl_comm.autotune import auto_strategy
+from sparkdl_comm.autotune.auto_strategy import AutoStrategy, PlannedBuckets
+from sparkdl_comm.autotune.choice import Turn
 from sparkdl_comm.conf import CommConf
 from sparkdl_comm.errors import ConfError, ModelError, PluginError
-from sparkdl_comm.strategies import auto_strategy
-from sparkdl_comm.strategies.auto_strategy import AutoStrategy
-from sparkdl_comm.strategies.choice import Turn
-from sparkdl_comm.strategies.planned_buckets import PlannedBuckets
 from sparkdl_comm.strategies.registry import strategy_class
 from tests.unit.compression_helpers import Sometimes, net, table, trained, values
 from tests.unit.ranks import train

@@ -1,4 +1,7 @@
-"""Choice between candidate strategies: predictions, trials in real steps, and new trials when step times drift. Pure.
+"""Candidates of strategy ``auto``, and the choice between them. Pure.
+
+:func:`find_candidates` lists what topology, conf, optimizer and plugin allow. :class:`Choice` then decides by predictions, by
+trials in real steps, and by new trials when step times drift.
 
 Rank 0 decides for all ranks. Between two decisions the ranks run one *turn*: a few unmeasured steps with one candidate, then
 some measured ones. After each turn the ranks report their step times to rank 0, which returns the next turn.
@@ -20,10 +23,23 @@ Steps that keep drifting are therefore tried again ever more rarely, down to one
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from statistics import median
 from typing import NamedTuple
 
+from sparkdl_comm.collectives.select import list_eligible
+from sparkdl_comm.conf import PREFIX, CommConf
+from sparkdl_comm.conf.strategy import CHEAPEST, DECOUPLED_IBATCH, HITOPK, IBATCH, SERVER, loop_name
+from sparkdl_comm.errors import ConfError, PluginError
+from sparkdl_comm.sim.server_run import SIMPLE_BATCHINGS
+from sparkdl_comm.strategies.registry import load_strategy
+from sparkdl_comm.topology import Topology
+
+#: Iterations that the server's planner profiles under auto: too few for trials of its own, because auto runs the trials.
+_PROFILED_STEPS = 2
+#: Unmeasured steps of the parameter server: while its JVMs compile; and before a plan takes effect: the first step, the
+#: profiled ones, and the first one with the plan.
+_COMPILING_STEPS, _PLANNING_STEPS = 2, _PROFILED_STEPS + 2
 #: Unmeasured steps after a change of candidate: they open connections and touch memory for the first time.
 SETTLING_STEPS = 1
 #: Candidates with more settling steps than this are slow to settle. They are tried last: in the first trials if no other
@@ -42,6 +58,112 @@ MARGIN = 0.03
 #: Fraction by which a window may differ from the measured step time; factor of this limit at each alarm; number of calm
 #: windows after which the limit shrinks again.
 DRIFT_LIMIT, LIMIT_GROWTH, CALM_WINDOWS = 0.2, 1.5, 20
+
+
+@dataclass(frozen=True)
+class Candidate:
+    """Candidate strategy, set by ``conf``.
+
+    ``family``: name shared by similar candidates. ``settling``: number of steps until its step time is steady; None: the
+    usual number. ``is_planned``: True if iBatch's planner cuts its buckets; ``parts``: these buckets, once they are planned.
+    """
+
+    name: str
+    family: str
+    conf: CommConf
+    settling: int | None = None
+    is_planned: bool = False
+    parts: tuple[tuple[int, int], ...] | None = None
+
+    @classmethod
+    def decoupled(cls, algorithm: str, conf: CommConf, *, is_planned: bool = False) -> Candidate:
+        """Return the decoupled loop of ``algorithm``, with the other settings of ``conf``."""
+        settings = replace(conf.collective, loop="decoupled", batching="fixed")
+        conf = replace(conf, strategy=algorithm, collective=settings)
+        name = loop_name(algorithm, settings.loop, IBATCH if is_planned else settings.batching)
+        return cls(name, "decoupled", conf, is_planned=is_planned)
+
+
+def find_candidates(
+    conf: CommConf,
+    topology: Topology,
+    *,
+    why_not_striped: str | None,
+    why_no_plugin: str | None,
+    why_no_planner: str | None,
+) -> tuple[list[Candidate], dict[str, str]]:
+    """Return the candidates that can run, and the reasons why others cannot, by name. The fit begins with the first candidate.
+
+    Decoupled collectives with planned buckets are candidates only if ``auto.candidates`` names them. They come last. With
+    ``collective.batching=ibatch`` the candidates are the fixed and the planned buckets of ``conf.strategy``, decoupled.
+
+    :param why_not_striped: why the optimizer cannot update stripes of parameters; None if it can.
+    :param why_no_plugin: why there is no parameter server; None if there is one.
+    :param why_no_planner: why buckets of collectives cannot be planned; None if they can.
+    :raises PluginError: ``collective.batching=ibatch``, and buckets cannot be planned.
+    """
+    if conf.collective.batching != "fixed":
+        if why_no_planner is not None:
+            raise PluginError(f"{PREFIX}collective.batching={conf.collective.batching}: {why_no_planner}")
+        fixed, planned = (
+            Candidate.decoupled(conf.strategy, conf, is_planned=is_planned) for is_planned in (False, True)
+        )
+        reason = "there is one rank" if topology.world == 1 else why_not_striped
+        return ([fixed], {planned.name: reason}) if reason else ([fixed, planned], {})
+    is_compressed = conf.compression.method is not None
+    conf = replace(conf, collective=replace(conf.collective, loop="all-reduce"))
+    names = [] if is_compressed else [algorithm.name for algorithm in list_eligible("all_reduce", topology)]
+    found = [Candidate(name, "all-reduce", replace(conf, strategy=name)) for name in [CHEAPEST, *names]]
+    found += [Candidate.decoupled(name, conf) for name in names]
+    found += [Candidate(HITOPK, HITOPK, replace(conf, strategy=HITOPK))] * is_compressed
+    batchings = (*SIMPLE_BATCHINGS, IBATCH)
+    for batching in batchings if conf.ps.batching in ("whole", IBATCH) else (conf.ps.batching,):
+        settings = replace(conf.ps, batching=batching)
+        is_profiled = batching not in SIMPLE_BATCHINGS and not batching.startswith("fixed")
+        if is_profiled:
+            settings = replace(settings, profile_iterations=min(conf.ps.profile_iterations, _PROFILED_STEPS))
+        settling = _PLANNING_STEPS if is_profiled else _COMPILING_STEPS
+        server_conf = replace(conf, strategy=SERVER, ps=settings)
+        found.append(Candidate(f"{SERVER}+{batching}", f"{SERVER}+{batching}", server_conf, settling))
+    found += [
+        Candidate.decoupled(name, conf, is_planned=True)
+        for name in names
+        if f"{name}{DECOUPLED_IBATCH}" in conf.auto.candidates
+    ]
+    reasons = {
+        each.name: (why_no_planner if each.is_planned else None)
+        or _why_ineligible(each, topology, why_not_striped, why_no_plugin)
+        for each in found
+    }
+    left_out = {name: reason for name, reason in reasons.items() if reason is not None}
+    return [each for each in found if each.name not in left_out], left_out
+
+
+def _why_ineligible(
+    candidate: Candidate, topology: Topology, why_not_striped: str | None, why_no_plugin: str | None
+) -> str | None:
+    conf, kind = candidate.conf, load_strategy(candidate.conf)
+    try:
+        kind.check(conf, topology.world)
+    except ConfError as error:
+        return error.message
+    if conf.auto.candidates and candidate.name not in conf.auto.candidates:
+        return f"not in {PREFIX}auto.candidates"
+    if candidate.name == CHEAPEST:
+        return None
+    if topology.world == 1:
+        return "there is one rank"
+    if conf.compression.method is not None:
+        if conf.compression.momentum or conf.compression.method.rank:
+            return "the state of powersgd and momentum correction cannot move to another strategy"
+        if conf.compression.schedule.auto:
+            return f"{PREFIX}compression.schedule={conf.compression.schedule} has a trial of its own"
+    if kind.has_stripes and conf.collective.resync:
+        setting = f"{PREFIX}collective.resync={conf.collective.resync}"
+        return f"{setting} needs a strategy in which every rank updates all parameters"
+    if kind.needs_plugin and why_no_plugin is not None:
+        return why_no_plugin
+    return why_not_striped if kind.has_stripes else None
 
 
 class Turn(NamedTuple):
