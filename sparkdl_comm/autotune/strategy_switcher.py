@@ -1,7 +1,7 @@
 """Switch from one strategy to the next in one gang and with one model, between two steps of training.
 
 1. The old strategy finishes: all parameters are on all ranks.
-2. If ranks updated parts of the parameters, their optimizer state is all-reduced (``optim/whole_state.py``).
+2. If ranks updated parts of the parameters, their optimizer state is all-reduced (``optim/shard.py``).
 3. The old strategy is closed and the model gets its own memory back. The new strategy joins the same gang with the same model.
 4. The new optimizer gets the old state, and the options of its groups, which a scheduler may have changed.
 
@@ -25,7 +25,7 @@ from sparkdl_comm.gang.exchange import gather_json
 from sparkdl_comm.gang.gang import Gang
 from sparkdl_comm.optim import elementwise
 from sparkdl_comm.optim.optimizer import OptimizerMaker
-from sparkdl_comm.optim.whole_state import WholeState
+from sparkdl_comm.optim.shard import WholeState
 from sparkdl_comm.space.flat import FlatModel
 from sparkdl_comm.strategies.base import Stopwatch, Strategy
 from sparkdl_comm.strategies.collective import CollectiveStrategy

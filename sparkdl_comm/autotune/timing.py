@@ -23,8 +23,7 @@ from sparkdl_comm.autotune.strategy_switcher import StrategySwitcher
 from sparkdl_comm.conf import CommConf
 from sparkdl_comm.gang.exchange import gather_json
 from sparkdl_comm.gang.gang import Gang
-from sparkdl_comm.optim.optimization import Optimization
-from sparkdl_comm.optim.optimizer import OptimizerMaker
+from sparkdl_comm.optim.optimizer import Optimization, OptimizerMaker
 from sparkdl_comm.sim.server_run import Overhead
 from sparkdl_comm.space.flat import FlatModel
 

@@ -21,7 +21,7 @@ from pyspark.sql import SparkSession
 from sparkdl_comm.job.broadcasts import MODULE_BROADCASTS
 from sparkdl_comm.job.pickling import ModuleRecipe, pickle_error
 from sparkdl_comm.job.session import is_classic
-from sparkdl_comm.optim.optimization import ModelLike
+from sparkdl_comm.optim.optimizer import ModelLike
 from sparkdl_comm.storage.session import add_file
 
 

@@ -17,8 +17,7 @@ from sparkdl_comm.errors import ConfError, ModelError
 from sparkdl_comm.job.pickling import ModuleRecipe, pickle_error
 from sparkdl_comm.ml.model import TorchModel
 from sparkdl_comm.ml.scoring import activation_of
-from sparkdl_comm.optim.optimization import ModelLike, OptimizerFactory
-from sparkdl_comm.optim.optimizer import check_steps
+from sparkdl_comm.optim.optimizer import ModelLike, OptimizerFactory, check_steps
 from sparkdl_comm.space import module_state
 from sparkdl_comm.space.flat import FlatModel
 from sparkdl_comm.train.loop.diagnosis import ClassLabels, compares_values

@@ -13,8 +13,7 @@ from sparkdl_comm.errors import ConfError, ModelError, PersistenceError
 from sparkdl_comm.job.session import is_classic, shared_directory
 from sparkdl_comm.ml import components
 from sparkdl_comm.ml.params import TorchParams
-from sparkdl_comm.optim.optimization import Optimization
-from sparkdl_comm.optim.schedule import VALIDATION_ADVICE, is_plateau_scheduler
+from sparkdl_comm.optim.optimizer import VALIDATION_ADVICE, Optimization, is_plateau_scheduler
 from sparkdl_comm.report.loggers import RunLogger
 from sparkdl_comm.storage.session import DriverStorage
 from sparkdl_comm.train.checkpoint.checkpoint_directory import CheckpointDirectory, check_unused

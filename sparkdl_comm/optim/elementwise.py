@@ -25,12 +25,8 @@ import torch
 from torch import nn
 
 from sparkdl_comm.errors import ModelError
-from sparkdl_comm.optim.lamb import LAMB
-from sparkdl_comm.optim.lars import LARS
-from sparkdl_comm.optim.layerwise import Layerwise
-from sparkdl_comm.optim.norms import LOCAL_NORMS, Norms
-from sparkdl_comm.optim.optimization import ModelLike, Optimization
-from sparkdl_comm.optim.optimizer import OptimizerMaker
+from sparkdl_comm.optim.layerwise import LAMB, LARS, LOCAL_NORMS, Layerwise, Norms
+from sparkdl_comm.optim.optimizer import ModelLike, Optimization, OptimizerMaker
 from sparkdl_comm.space.flat import FlatModel
 
 _ELEMENTWISE = (

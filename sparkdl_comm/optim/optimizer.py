@@ -1,19 +1,57 @@
-"""Creation of the user's optimizer over what a rank updates: whole parameters, or stripes of them with the same
-options.
+"""The user's optimizer and learning-rate scheduler: settings, creation of the optimizer, and steps of the scheduler.
+
+A rank's optimizer is created over what the rank updates: whole parameters, or stripes of them with the same options.
 """
 
 from __future__ import annotations
 
+import functools
 import inspect
-from collections.abc import Iterable, Sequence
-from typing import Any
+from collections.abc import Callable, Iterable, Sequence
+from dataclasses import dataclass
+from typing import Any, TypeAlias
 
 import torch
 from torch import nn
+from torch.optim.lr_scheduler import CyclicLR, OneCycleLR, ReduceLROnPlateau
 
-from sparkdl_comm.errors import ModelError
-from sparkdl_comm.optim.optimization import Optimization
+from sparkdl_comm.errors import ConfError, ModelError
 from sparkdl_comm.space.flat import FlatModel
+
+#: A module, or a callable without arguments that returns one (a class, a function).
+ModelLike: TypeAlias = "torch.nn.Module | Callable[[], torch.nn.Module]"
+#: ``parameters`` -> optimizer. With strategy ps, the parameters are those of one shard.
+OptimizerFactory: TypeAlias = Callable[[Any], torch.optim.Optimizer]
+#: ``optimizer`` -> a scheduler of torch.optim.lr_scheduler. A parameter ``total_steps`` or ``num_training_steps`` is
+#: filled in.
+SchedulerFactory: TypeAlias = Callable[..., Any]
+#: ``module`` -> parameter groups, as torch.optim takes them.
+ParamGroups: TypeAlias = Callable[[torch.nn.Module], list[dict[str, Any]]]
+
+
+@dataclass(frozen=True)
+class Optimization:
+    """Settings of how gradients become an update.
+
+    :param accumulation_steps: batches per optimizer step.
+    :param max_grad_norm: the gradient is scaled down to this L2 norm over all parameters if its norm is larger. None:
+        never.
+    :param scheduler_interval: ``epoch`` or ``step``. None: as the scheduler needs it.
+    :param precision: precision of torch.autocast: ``fp32`` (off), ``bf16`` or ``fp16``.
+    """
+
+    optimizer: OptimizerFactory
+    param_groups: ParamGroups | None = None
+    lr_scheduler: SchedulerFactory | None = None
+    scheduler_interval: str | None = None
+    accumulation_steps: int = 1
+    max_grad_norm: float | None = None
+    precision: str = "fp32"
+
+    @property
+    def needs_all_gradients(self) -> bool:
+        """True if the update of any parameter depends on the gradients of all parameters."""
+        return self.max_grad_norm is not None or self.precision == "fp16"
 
 
 class OptimizerMaker:
@@ -135,3 +173,118 @@ def _parameters(params: Any) -> Iterable[nn.Parameter]:
     if isinstance(params, nn.Parameter):
         return [params]
     return [item[1] if isinstance(item, tuple) else item for item in params]  # torch takes named parameters too
+
+
+#: Advice if validation rows are missing.
+VALIDATION_ADVICE = "set validationIndicatorCol or validationFraction"
+
+#: Schedulers made for steps: per epoch they would change next to nothing.
+_PER_STEP = (OneCycleLR, CyclicLR)
+
+
+def is_plateau_scheduler(factory: Any) -> bool:
+    """Return whether ``factory`` is ReduceLROnPlateau, perhaps with arguments. It returns False for a function that
+    creates one.
+    """
+    while isinstance(factory, functools.partial):
+        factory = factory.func
+    return isinstance(factory, type) and issubclass(factory, ReduceLROnPlateau)
+
+
+#: Parameter names for the total number of steps: torch's, and Hugging Face's.
+_TOTALS = ("total_steps", "num_training_steps")
+
+
+def _total_parameter(factory: Any) -> str | None:
+    """Return the name of the parameter that takes the total number of steps. None: there is none, or the user has set
+    it.
+
+    OneCycleLR's ``epochs`` and ``steps_per_epoch`` together set it, too.
+    """
+    try:
+        parameters = inspect.signature(factory).parameters
+    except ValueError:  # the factory is not written in Python
+        return None
+    given = {name for name, of in parameters.items() if of.default is not None and of.default is not of.empty}
+    if {"epochs", "steps_per_epoch"} <= given:
+        return None
+    return next((name for name in _TOTALS if name in parameters and name not in given), None)
+
+
+class Schedule:
+    """Runner of the learning-rate scheduler.
+
+    A factory with a parameter ``total_steps`` or ``num_training_steps`` gets the number of steps that its scheduler
+    will take.
+
+    :param steps: optimizer steps per epoch.
+    :raises ModelError: the factory does not return a scheduler.
+    :raises ConfError: ReduceLROnPlateau is to step per step, when no rank knows the loss over all ranks; or a
+        OneCycleLR would end before training does.
+    """
+
+    def __init__(self, optimization: Optimization, optimizer: torch.optim.Optimizer, steps: int, epochs: int) -> None:
+        self._optimizer = optimizer
+        interval, factory = optimization.scheduler_interval, optimization.lr_scheduler
+        self._per_step = interval == "step"
+        self._scheduler: Any = None
+        if factory is None:
+            return
+        total = epochs if interval == "epoch" else steps * epochs
+        wants_total = _total_parameter(factory)
+        self._scheduler = factory(optimizer) if wants_total is None else factory(optimizer, **{wants_total: total})
+        each = [
+            self._scheduler,
+            *getattr(self._scheduler, "_schedulers", ()),
+        ]  # SequentialLR and ChainedScheduler have some
+        if interval is None:
+            self._per_step = wants_total is not None or any(isinstance(one, _PER_STEP) for one in each)
+        if isinstance(self._scheduler, OneCycleLR) and self._scheduler.total_steps < total:
+            raise ConfError(
+                f"lr_scheduler: OneCycleLR has total_steps={self._scheduler.total_steps}, and training takes {total}."
+                " Leave out total_steps, epochs and steps_per_epoch; fit fills them in."
+            )
+        if not all(
+            callable(getattr(self._scheduler, name, None)) for name in ("step", "state_dict", "load_state_dict")
+        ):
+            raise ModelError(f"lr_scheduler made a {type(self._scheduler).__name__}, not a scheduler of torch.optim")
+        if self.needs_value and self._per_step:
+            raise ConfError(
+                "lrSchedulerInterval='step': ReduceLROnPlateau needs 'epoch', since its value is known only then"
+            )
+
+    @property
+    def needs_value(self) -> bool:
+        """True if :meth:`after_epoch` needs the monitored value."""
+        return isinstance(self._scheduler, ReduceLROnPlateau)
+
+    @property
+    def is_per_step(self) -> bool:
+        return self._scheduler is not None and self._per_step
+
+    def rate(self) -> float:
+        """Return the learning rate of the first group."""
+        return float(self._optimizer.param_groups[0]["lr"])
+
+    def after_step(self) -> None:
+        if self.is_per_step:
+            self._scheduler.step()
+
+    def after_epoch(self, value: float | None = None) -> None:
+        """Step the scheduler if it steps per epoch.
+
+        :param value: monitored value for ReduceLROnPlateau, equal on all ranks. Other schedulers need none.
+        """
+        if self._scheduler is None or self._per_step:
+            return
+        if self.needs_value:
+            self._scheduler.step(value)
+        else:
+            self._scheduler.step()
+
+    def state(self) -> dict[str, Any] | None:
+        return None if self._scheduler is None else self._scheduler.state_dict()
+
+    def load_state(self, state: dict[str, Any] | None) -> None:
+        if self._scheduler is not None:
+            self._scheduler.load_state_dict(state)

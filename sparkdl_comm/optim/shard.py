@@ -1,16 +1,19 @@
-"""Shard of a sharded strategy: the stripes of the parameters that one rank updates, with the user's optimizer."""
+"""Shard of a sharded strategy: stripes of parameters that one rank updates. And optimizer state that fits other stripes."""
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+import bisect
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
+from typing import Any
 
 import torch
 
 from sparkdl_comm.errors import ModelError
+from sparkdl_comm.gang.exchange import gather_json
+from sparkdl_comm.gang.gang import Gang
 from sparkdl_comm.optim import elementwise
-from sparkdl_comm.optim.layerwise import Layerwise
-from sparkdl_comm.optim.norms import StripedNorms
+from sparkdl_comm.optim.layerwise import Layerwise, StripedNorms
 from sparkdl_comm.optim.optimizer import OptimizerMaker
 from sparkdl_comm.optim.parallel import Ranks
 from sparkdl_comm.space.flat import FlatModel
@@ -93,3 +96,145 @@ class Shard:
             is_due = is_in_range and not self._model.is_unused(stripe.owner, stripe.gradient)
             stripe.values.grad = stripe.gradient if is_due else None
         self.optimizer.step()
+
+
+#: Parameters of an optimizer: (first element in the flat vector, whole parameter or flat stripe of one).
+Stripes = Sequence[tuple[int, torch.nn.Parameter]]
+#: All-reduces (sums) a float32 vector of the model's length over all ranks, in place.
+AllReduce = Callable[[torch.Tensor], None]
+
+
+@dataclass(frozen=True)
+class WholeState:
+    """Optimizer state in flat vectors, as long as the model: the part of one rank, or of all ranks.
+
+    With it, training can continue with other stripes per rank. Per parameter, an elementwise optimizer keeps tensors of the
+    parameter's shape, stored here in flat vectors, and numbers, such as its step count. All stripes of a parameter have the
+    same numbers.
+
+    :param options: options of the optimizer's parameter groups.
+    :param vectors: state tensors by name, such as ``exp_avg``, float32 ``[count]`` each. Elements are -0.0 where this
+        rank has no values.
+    :param parameters: by a parameter's number, the names of its ``vectors`` and its ``numbers`` by name, such as
+        ``step``. JSON-able.
+    """
+
+    options: list[dict[str, Any]]
+    vectors: dict[str, torch.Tensor]
+    parameters: dict[int, dict[str, Any]]
+
+    @classmethod
+    def of(cls, model: FlatModel, stripes: Stripes, optimizer: torch.optim.Optimizer) -> WholeState:
+        """Return this rank's part of the state.
+
+        :raises ModelError: the optimizer keeps state of another form.
+        """
+        vectors: dict[str, torch.Tensor] = {}
+        parameters: dict[int, dict[str, Any]] = {}
+        kept = [(start, stripe, optimizer.state[stripe]) for start, stripe in stripes if optimizer.state.get(stripe)]
+        single = {
+            name
+            for _, stripe, state in kept
+            for name, value in state.items()
+            if not isinstance(value, torch.Tensor) or value.shape != stripe.shape
+        }
+        for start, stripe, state in kept:
+            numbers = {name: _number(optimizer, name, state[name]) for name in state if name in single}
+            for name in state.keys() - single:
+                if state[name].dtype != torch.float32:
+                    raise _unsupported(optimizer, name, state[name])
+                if name not in vectors:
+                    vectors[name] = model.values.new_full((model.count,), -0.0)
+                vectors[name][start : start + stripe.numel()] = state[name].reshape(-1)
+            parameters[_owner(model, start)] = {"vectors": sorted(state.keys() - single), "numbers": numbers}
+        return cls(_options_of(optimizer), vectors, parameters)
+
+    @classmethod
+    def from_checkpoint(cls, model: FlatModel, stored: dict[str, Any]) -> WholeState:
+        """Return the state from what :meth:`to_checkpoint` returned, on a rank with the same or other stripes."""
+        vectors = {}
+        for name, packed in stored["vectors"].items():
+            vectors[name], offset = model.values.new_full((model.count,), -0.0), 0
+            for start, count in stored["stripes"]:
+                vectors[name][start : start + count] = packed[offset : offset + count]
+                offset += count
+        return cls(stored["options"], vectors, {int(number): kept for number, kept in stored["parameters"].items()})
+
+    def to_checkpoint(self, stripes: Stripes) -> dict[str, Any]:
+        """Return the state for a checkpoint: numbers, strings, tensors, and lists and dicts of these."""
+        ranges = [(start, stripe.numel()) for start, stripe in stripes]
+        empty = torch.empty(0)
+        vectors = {
+            name: torch.cat([empty.to(vector.device), *(vector[start : start + count] for start, count in ranges)])
+            for name, vector in self.vectors.items()
+        }
+        parameters = {str(number): kept for number, kept in self.parameters.items()}
+        return {"options": self.options, "stripes": ranges, "vectors": vectors, "parameters": parameters}
+
+    def gather(self, gang: Gang, model: FlatModel, all_reduce: AllReduce, timeout: float) -> WholeState:
+        """Return the combined state of all ranks, which have different stripes. All ranks call it.
+
+        It takes an all-gather of a few numbers per parameter, and an all-reduce per vector, in which -0.0 changes no
+        bit.
+        """
+        parameters: dict[int, dict[str, Any]] = {}
+        for entry in gather_json(gang, {str(number): kept for number, kept in self.parameters.items()}, timeout):
+            parameters |= {int(number): kept for number, kept in entry.items()}
+        vectors = {}
+        for name in sorted({name for kept in parameters.values() for name in kept["vectors"]}):
+            vectors[name] = self.vectors.get(name, model.values.new_full((model.count,), -0.0))
+            all_reduce(vectors[name])
+        return WholeState(self.options, vectors, parameters)
+
+    def load_into(self, model: FlatModel, stripes: Stripes, optimizer: torch.optim.Optimizer) -> None:
+        """Load this state into ``optimizer``, which has made no step, for these stripes."""
+        _set_options(optimizer, self.options)
+        for start, stripe in stripes:
+            kept = self.parameters.get(_owner(model, start))
+            if kept is None:
+                continue
+            state = {name: _value(entry, stripe) for name, entry in kept["numbers"].items()}
+            for name in kept["vectors"]:
+                part = self.vectors[name][start : start + stripe.numel()]
+                state[name] = torch.empty_like(stripe.detach()).copy_(part.view(stripe.shape))
+            optimizer.state[stripe] = state
+
+
+def _options_of(optimizer: torch.optim.Optimizer) -> list[dict[str, Any]]:
+    """Return the options of the optimizer's groups, such as learning rates."""
+    return [{key: value for key, value in group.items() if key != "params"} for group in optimizer.param_groups]
+
+
+def _set_options(optimizer: torch.optim.Optimizer, options: Sequence[dict[str, Any]]) -> None:
+    """Set the options of the optimizer's groups to what :func:`_options_of` returned, for as many groups."""
+    for group, given in zip(optimizer.param_groups, options, strict=True):
+        group.update(given)
+
+
+def _owner(model: FlatModel, start: int) -> int:
+    """Return the number of the parameter that contains element ``start``."""
+    return bisect.bisect_right(model.entries, start, key=lambda entry: entry.start) - 1
+
+
+def _number(optimizer: torch.optim.Optimizer, name: str, value: Any) -> dict[str, Any]:
+    if isinstance(value, torch.Tensor) and value.numel() == 1:
+        dtype = str(value.dtype).removeprefix("torch.")
+        return {"value": value.item(), "dtype": dtype, "shape": list(value.shape), "near": value.device.type != "cpu"}
+    if value is None or isinstance(value, (bool, int, float, str)):
+        return {"value": value}
+    raise _unsupported(optimizer, name, value)
+
+
+def _value(entry: dict[str, Any], stripe: torch.Tensor) -> Any:
+    if "dtype" not in entry:
+        return entry["value"]
+    device = stripe.device if entry["near"] else "cpu"
+    return torch.full(entry["shape"], entry["value"], dtype=getattr(torch, entry["dtype"]), device=device)
+
+
+def _unsupported(optimizer: torch.optim.Optimizer, name: str, value: Any) -> ModelError:
+    description = f"{value.dtype} {list(value.shape)}" if isinstance(value, torch.Tensor) else type(value).__name__
+    return ModelError(
+        f"optimizer {type(optimizer).__name__} keeps {name!r} of a parameter, {description}. It must be a number, or"
+        " float32 of the parameter's shape."
+    )

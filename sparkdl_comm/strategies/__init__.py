@@ -4,15 +4,14 @@ The interface is in ``base.py``. ``registry.py`` has the names, and imports the 
 
 Synchronous strategies, by what each rank updates:
 
-- all parameters (``replicated_strategy.py``): ``all_reduce.py`` with torch.distributed, ``collective.py`` with the
-  collectives of this package, ``hitopk.py`` with hierarchical top-k;
-- all parameters, on rank 0 only: ``root_update.py``;
+- all parameters: ``all_reduce.py`` with torch.distributed, ``collective.py`` with the collectives of this package,
+  ``hitopk.py`` with hierarchical top-k;
+- all parameters, on rank 0 only: ``overlapped.py``;
 - its own part of the parameters: ``decoupled_all_reduce.py`` with collectives, ``ps/`` with the parameter server.
 
-Asynchronous strategies (``asynchronous_strategy.py``): ``fabric.py``.
+Asynchronous strategy: ``fabric.py``. Strategies that switch between others while a fit runs are in
+:mod:`sparkdl_comm.autotune`.
 
-Strategies that switch between others while a fit runs are in :mod:`sparkdl_comm.autotune`.
-
-Shared parts: ``exchange.py`` exchanges one bucket, ``compressed_exchange.py`` a compressed one, ``arrivals.py`` makes forward
-wait for parameters in flight, ``gradients.py`` clips and unscales gradients, ``trace.py`` records what a rank did and when.
+Shared parts: ``exchange.py`` exchanges one bucket, ``compressed_exchange.py`` a compressed one, ``gradients.py`` clips and
+unscales gradients, ``trace.py`` records what a rank did and when.
 """

@@ -12,7 +12,7 @@ from sparkdl_comm.gang.gang import Gang
 from sparkdl_comm.gang.process_group import default_group
 from sparkdl_comm.optim.optimizer import OptimizerMaker
 from sparkdl_comm.space.flat import FlatModel
-from sparkdl_comm.strategies.replicated_strategy import ReplicatedStrategy
+from sparkdl_comm.strategies.base import ReplicatedStrategy
 
 
 class AllReduce(ReplicatedStrategy):

@@ -1,4 +1,4 @@
-"""Interface of a strategy, which turns the gradients of a step into the next parameters."""
+"""Interface of a strategy, which turns the gradients of a step into the next parameters, and bases for two kinds of it."""
 
 from __future__ import annotations
 
@@ -10,11 +10,14 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 
 import torch
 
+from sparkdl_comm.conf import CommConf
+from sparkdl_comm.gang.gang import Gang
+from sparkdl_comm.optim.layerwise import Layerwise
+from sparkdl_comm.optim.optimizer import OptimizerMaker
+from sparkdl_comm.optim.parallel import GangRanks
+from sparkdl_comm.space.flat import FlatModel
+
 if TYPE_CHECKING:
-    from sparkdl_comm.conf import CommConf
-    from sparkdl_comm.gang.gang import Gang
-    from sparkdl_comm.optim.optimizer import OptimizerMaker
-    from sparkdl_comm.space.flat import FlatModel
     from sparkdl_comm.strategies.trace import Trace
 
 PHASES = ("pull", "forward", "backward", "push", "aggregate", "update")
@@ -244,3 +247,61 @@ class Strategy(ABC):
     @abstractmethod
     def close(self) -> None:
         """Release all resources. Called after success and after failure."""
+
+
+class ReplicatedStrategy(Strategy):
+    """Strategy in which every rank takes the whole optimizer step in place. A subclass sums the gradients."""
+
+    can_take_changes = True
+
+    def join(self, gang: Gang, model: FlatModel, make_optimizer: OptimizerMaker) -> None:
+        device = next(model.module.parameters()).device
+        model.bind(torch.empty(model.count, device=device), torch.zeros(model.count, device=device))
+        self._model = model
+        self._world = gang.world
+        self.optimizer = make_optimizer([(parameter, parameter) for parameter in model.parameters])
+        if isinstance(self.optimizer, Layerwise):
+            self.optimizer.share(GangRanks(gang, self.conf.timeout))
+        self._sparse = make_optimizer.needs_sparse(self.optimizer)
+
+    def before_forward(self) -> None:
+        """Do nothing: the parameters are already in place."""
+
+    def gradients(self) -> list[torch.Tensor]:
+        return [self._model.gradients]
+
+    def update(self, apply: bool = True) -> None:
+        with self.watch.phase("update"):
+            if apply:
+                self._model.settle_gradients(self._sparse)
+                self.optimizer.step()
+
+    def stripes(self) -> list[tuple[int, torch.nn.Parameter]]:
+        return [(entry.start, own) for entry, own in zip(self._model.entries, self._model.parameters, strict=True)]
+
+    def owned(self) -> list[tuple[int, torch.Tensor]]:
+        return [(0, self._model.values)]
+
+
+class AsynchronousStrategy(Strategy):
+    """Strategy in which a rank computes with one version of the model and its update goes into a later version.
+
+    The order of the calls is that of :class:`Strategy`. In addition, ``settle`` may be called after any ``update``. All ranks
+    must have settled before ``finish`` is called or a checkpoint is written.
+    """
+
+    is_synchronous = False
+    needs_global_mean = False
+
+    #: Number of updates in the model that :meth:`before_forward` received last.
+    version = 0
+    #: True if updates may be dropped and ranks may make different numbers of them; an epoch is then a number of updates of the
+    #: model. False: every rank makes the same number in an epoch.
+    free_running = True
+
+    def begin_step(self) -> None:
+        """Do nothing: the loop calls :meth:`before_forward` itself, as it needs the version before a step begins."""
+
+    @abstractmethod
+    def settle(self) -> None:
+        """Wait until this rank's last update is accepted or dropped."""

@@ -2,7 +2,7 @@
 
 ``spark.sparkdl.comm.collective.loop`` sets the training loop. The first three are those of the linear-pipeline paper:
 
-1. ``root-overlap`` (Algorithm 1) and ``root`` (Algorithm 2), in ``root_update.py``.
+1. ``root-overlap`` (Algorithm 1) and ``root`` (Algorithm 2), in ``overlapped.py``.
 2. ``all-reduce`` (Algorithm 3), in this module: gradients are all-reduced during backward, and every rank takes the whole
    optimizer step. If ``collective.resync`` is not 0, rank 0 broadcasts its parameters after that many steps.
 3. ``decoupled``, in ``decoupled_all_reduce.py``.
@@ -31,10 +31,9 @@ from sparkdl_comm.gang.process_group import default_group
 from sparkdl_comm.optim.optimizer import OptimizerMaker
 from sparkdl_comm.space.buckets import GradientBuckets
 from sparkdl_comm.space.flat import FlatModel
-from sparkdl_comm.strategies.base import Strategy
+from sparkdl_comm.strategies.base import ReplicatedStrategy, Strategy
 from sparkdl_comm.strategies.exchange import BucketExchange, CollectiveExchange
 from sparkdl_comm.strategies.registry import load_class
-from sparkdl_comm.strategies.replicated_strategy import ReplicatedStrategy
 
 if TYPE_CHECKING:
     from sparkdl_comm.compress.feedback import RangeFactory

@@ -48,8 +48,8 @@ from sparkdl_comm.optim.parallel import GangRanks, deal
 from sparkdl_comm.optim.shard import Shard
 from sparkdl_comm.space.flat import FlatModel
 from sparkdl_comm.space.layer_buckets import count_early_buckets
-from sparkdl_comm.strategies.arrivals import Arrivals, OverlappedStrategy
 from sparkdl_comm.strategies.exchange import BucketExchange, CollectiveExchange
+from sparkdl_comm.strategies.overlapped import Arrivals, OverlappedStrategy
 
 
 class DecoupledAllReduce(OverlappedStrategy):

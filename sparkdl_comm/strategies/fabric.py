@@ -27,7 +27,7 @@ from sparkdl_comm.fabric.worker import PushOutcome, Worker
 from sparkdl_comm.gang.gang import Gang
 from sparkdl_comm.optim.optimizer import OptimizerMaker
 from sparkdl_comm.space.flat import FlatModel
-from sparkdl_comm.strategies.asynchronous_strategy import AsynchronousStrategy
+from sparkdl_comm.strategies.base import AsynchronousStrategy
 
 #: Ranks that start the server and its replica.
 _SERVER_RANK, _REPLICA_RANK = 0, 1

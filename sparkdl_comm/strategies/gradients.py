@@ -10,7 +10,7 @@ import torch
 
 from sparkdl_comm.errors import NonFiniteLossError
 from sparkdl_comm.gang.gang import Gang
-from sparkdl_comm.optim.optimization import Optimization
+from sparkdl_comm.optim.optimizer import Optimization
 from sparkdl_comm.strategies.base import Strategy
 
 #: Initial scale, and finite steps before it doubles: the defaults of torch.amp.GradScaler.

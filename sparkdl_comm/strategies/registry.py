@@ -56,8 +56,8 @@ STRATEGIES: dict[str, StrategyEntry] = {
 _LOOPS = {
     "all-reduce": _COLLECTIVE.path,
     "decoupled": "strategies.decoupled_all_reduce:DecoupledAllReduce",
-    "root": "strategies.root_update:RootUpdate",
-    "root-overlap": "strategies.root_update:RootUpdate",
+    "root": "strategies.overlapped:RootUpdate",
+    "root-overlap": "strategies.overlapped:RootUpdate",
 }
 
 

@@ -8,13 +8,12 @@ from __future__ import annotations
 
 import contextlib
 import time
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
 
 from sparkdl_comm.gang.exchange import gather_json
 from sparkdl_comm.gang.gang import Gang
-from sparkdl_comm.space.layer_buckets import LayerBuckets
 
 #: Number of exchanges that compare the clocks of several machines; the fastest one counts.
 _CLOCK_ROUNDS = 8
@@ -59,76 +58,6 @@ class Trace:
         iterations = [{"iteration": number, "spans": self._spans[number]} for number in numbers]
         clocks = read_clocks(gang, timeout, self.clock)
         return {"clocks": clocks, "parameter_bytes": parameter_bytes, "iterations": iterations}
-
-
-class BatchTrace:
-    """Spans of a parameter-server rank, one per batch (bucket of layers). Does nothing without a trace."""
-
-    def __init__(self, trace: Trace | None) -> None:
-        self._trace = trace
-        #: True between two iterations: parameters that arrive now belong to the next one.
-        self.is_between_iterations = False
-        self._span_begin = 0.0
-        self._next_batch = 0
-        self._buckets: LayerBuckets | None = None
-
-    def begin(self, buckets: LayerBuckets) -> None:
-        """Begin a pass through the layers of all batches."""
-        self._buckets, self._next_batch = buckets, 0
-        self.resume()
-
-    def resume(self) -> None:
-        """Start the next span of the pass now, so that a wait before it is not counted."""
-        if self._trace is not None:
-            self._span_begin = self._trace.clock()
-
-    def add_pass_span(self, name: str, batch: int) -> None:
-        """Add a span up to now for the batches before number ``batch``. The pass ends with the last batch."""
-        if self._trace is None or self._buckets is None or batch <= self._next_batch:
-            return
-        now = self._trace.clock()
-        pairs = self._buckets.pairs[self._next_batch : batch]
-        layers = [min(first for first, _ in pairs), max(last for _, last in pairs)]
-        self._trace.add(name, self._span_begin, now, batch=batch - 1, layers=layers)
-        self._span_begin, self._next_batch = now, batch
-        if batch == len(self._buckets):
-            self._buckets = None
-
-    @contextlib.contextmanager
-    def span(self, name: str, buckets: LayerBuckets, batch: int) -> Iterator[None]:
-        """Record the time of the ``with`` block as a span of one batch of layers, even if the block raises.
-
-        The span does not change the pass that :meth:`begin` has started.
-        """
-        begin = 0.0 if self._trace is None else self._trace.clock()
-        try:
-            yield
-        finally:
-            if self._trace is not None:
-                self._trace.add(name, begin, self._trace.clock(), batch=batch, layers=buckets.pairs[batch])
-
-    def add_arrivals(
-        self, name: str, buckets: LayerBuckets, first: int, batches: Sequence[Sequence[Sequence[float]]]
-    ) -> None:
-        """Add spans for received batches from number ``first`` on. ``batches``: the executor's report of their blocks."""
-        if self._trace is None:
-            return
-        for batch, blocks in enumerate(batches, first):
-            if blocks:
-                senders, request_times, begin_times, end_times, sizes = zip(*blocks, strict=True)
-                about = {"layers": buckets.pairs[batch], "bytes": sum(sizes), "from": senders}
-                about |= {
-                    "startup": min(begin_times) - min(request_times),
-                    "iteration": self._trace.current + self.is_between_iterations,
-                }
-                self._trace.add(name, min(begin_times), max(end_times), batch=batch, **about)
-
-    def add_sums(self, buckets: LayerBuckets, batch: int, answer: Mapping[str, Any]) -> None:
-        """Add spans for a batch whose gradients the executor has summed. ``answer``: its answer to ``collect``."""
-        if self._trace is not None:
-            self.add_arrivals("push batch", buckets, batch, answer["batches"])
-            begin, end = answer["sum"]
-            self._trace.add("aggregate batch", begin, end, batch=batch, layers=buckets.pairs[batch])
 
 
 def read_clocks(gang: Gang, timeout: float, clock: Callable[[], float] = time.perf_counter) -> dict[str, Any]:

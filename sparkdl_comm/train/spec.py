@@ -12,7 +12,7 @@ from sparkdl_comm.conf import CommConf
 from sparkdl_comm.data.fields import RowFormat
 from sparkdl_comm.data.named_cache import NamedCache
 from sparkdl_comm.errors import ModelError
-from sparkdl_comm.optim.optimization import ModelLike, Optimization
+from sparkdl_comm.optim.optimizer import ModelLike, Optimization
 
 if TYPE_CHECKING:
     from sparkdl_comm.train.loop.callbacks import Callback

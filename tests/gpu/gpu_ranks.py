@@ -22,11 +22,10 @@ from sparkdl_comm.conf import CommConf
 from sparkdl_comm.data.partitions import BatchSampler
 from sparkdl_comm.gang.failure import Failure
 from sparkdl_comm.gang.gang import Gang
-from sparkdl_comm.optim.optimization import Optimization
-from sparkdl_comm.optim.optimizer import OptimizerMaker
+from sparkdl_comm.optim.optimizer import Optimization, OptimizerMaker
 from sparkdl_comm.space.flat import FlatModel
 from sparkdl_comm.space.sync_batch_norm import synchronize
-from sparkdl_comm.strategies.asynchronous_strategy import AsynchronousStrategy
+from sparkdl_comm.strategies.base import AsynchronousStrategy
 from sparkdl_comm.strategies.registry import strategy_class
 from sparkdl_comm.train.checkpoint.restore import Restorer, describe
 from sparkdl_comm.train.checkpoint.saver import Saver

@@ -9,15 +9,13 @@ import pytest
 import torch
 from torch import nn
 
-from sparkdl_comm.optim.optimization import Optimization
-from sparkdl_comm.optim.optimizer import OptimizerMaker
+from sparkdl_comm.optim.optimizer import Optimization, OptimizerMaker
 from sparkdl_comm.optim.parallel import SingleRank
 from sparkdl_comm.space.flat import FlatModel
 from sparkdl_comm.space.layer_buckets import LayerBuckets
 from sparkdl_comm.strategies.base import Stopwatch
+from sparkdl_comm.strategies.ps.bucket_transfers import BatchTrace, ParameterPulls
 from sparkdl_comm.strategies.ps.memory import ParameterMemory
-from sparkdl_comm.strategies.ps.pulls import ParameterPulls
-from sparkdl_comm.strategies.trace import BatchTrace
 
 pytestmark = [
     pytest.mark.gpu,

@@ -16,14 +16,12 @@ from sparkdl_comm.data.fields import RowFormat
 from sparkdl_comm.data.partitions import BatchSampler
 from sparkdl_comm.gang.failure import Failure
 from sparkdl_comm.gang.gang import Gang
-from sparkdl_comm.optim.optimization import Optimization
-from sparkdl_comm.optim.optimizer import OptimizerMaker
+from sparkdl_comm.optim.optimizer import Optimization, OptimizerMaker
 from sparkdl_comm.optim.parallel import GangRanks, SingleRank
 from sparkdl_comm.optim.shard import Shard
 from sparkdl_comm.space.flat import FlatModel
 from sparkdl_comm.space.untrained_state import broadcast_initial_state
-from sparkdl_comm.strategies.asynchronous_strategy import AsynchronousStrategy
-from sparkdl_comm.strategies.base import Strategy
+from sparkdl_comm.strategies.base import AsynchronousStrategy, Strategy
 from sparkdl_comm.train.loop.asynchronous_loop import AsynchronousLoop
 from sparkdl_comm.train.loop.progress import Progress
 from sparkdl_comm.train.loop.training_loop import TrainingLoop

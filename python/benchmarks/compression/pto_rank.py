@@ -28,7 +28,7 @@ from sparkdl_comm.collectives.group import CollectiveGroup
 from sparkdl_comm.conf import CommConf
 from sparkdl_comm.gang.gang import Gang
 from sparkdl_comm.optim import LARS
-from sparkdl_comm.optim.norms import LOCAL_NORMS, DistributedNorms, Norms
+from sparkdl_comm.optim.layerwise import LOCAL_NORMS, DistributedNorms, Norms
 from sparkdl_comm.optim.parallel import GangRanks, Ranks
 
 LOCALLY, BY_GANG = "local", "gang"

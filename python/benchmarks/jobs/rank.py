@@ -27,8 +27,7 @@ from lab.emulated import EmulatedNetwork
 
 from sparkdl_comm.conf import CommConf
 from sparkdl_comm.gang.gang import Gang
-from sparkdl_comm.optim.optimization import Optimization
-from sparkdl_comm.optim.optimizer import OptimizerMaker
+from sparkdl_comm.optim.optimizer import Optimization, OptimizerMaker
 from sparkdl_comm.sim.profile import Profile
 from sparkdl_comm.space.flat import FlatModel
 from sparkdl_comm.strategies.base import Strategy

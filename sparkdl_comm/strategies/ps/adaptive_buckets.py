@@ -2,13 +2,101 @@
 
 from __future__ import annotations
 
+import statistics
+import time
+from collections import deque
+from collections.abc import Callable
 from typing import Any
 
 from sparkdl_comm.gang.exchange import decide_json
 from sparkdl_comm.gang.gang import Gang
 from sparkdl_comm.jvm.session import PsSession
 from sparkdl_comm.space.layer_buckets import LayerBuckets
-from sparkdl_comm.strategies.ps.profiler import Profiler
+
+Clock = Callable[[], float]
+
+#: New buckets take effect after one iteration for pulls and after two for pushes. Windows of at most this length measure no
+#: whole iterations.
+_SETTLING_ITERATIONS = 2
+
+
+class LayerTimes:
+    """Stopwatch for the seconds that each layer takes in a pass, forward or backward.
+
+    It keeps the last ``window`` passes.
+    """
+
+    def __init__(self, layers: int, window: int, clock: Clock) -> None:
+        self._layers, self._clock = layers, clock
+        self._rounds: deque[list[float]] = deque(maxlen=window)
+        self._round = [0.0] * layers
+        self._since = 0.0
+        self._layer: int | None = None
+
+    def begin(self) -> None:
+        """Begin a pass. Time counts for no layer yet."""
+        self._round = [0.0] * self._layers
+        self._layer = None
+        self._since = self._clock()
+
+    def stop(self) -> None:
+        """Count the time since :meth:`start_layer` for its layer, and the time from now on for none."""
+        if self._layer is not None:
+            self._round[self._layer] += self._clock() - self._since
+        self._layer = None
+
+    def start_layer(self, layer: int) -> None:
+        """Count the time from now on for ``layer``."""
+        self.stop()
+        self._layer, self._since = layer, self._clock()
+
+    def record_layer(self, layer: int) -> None:
+        """Count the time since the last call for ``layer``."""
+        now = self._clock()
+        self._round[layer] += now - self._since
+        self._since = now
+
+    def skip(self) -> None:
+        """Count the time since the last call for no layer."""
+        self._since = self._clock()
+
+    def end(self) -> None:
+        self.stop()
+        self._rounds.append(self._round)
+
+    def medians(self) -> list[float] | None:
+        """Return the median seconds of each layer; None if there was no pass."""
+        return [statistics.median(times) for times in zip(*self._rounds, strict=True)] if self._rounds else None
+
+
+class Profiler:
+    """Profiler of one rank. ``window``: number of steps over which medians are taken."""
+
+    def __init__(self, layers: int, window: int, clock: Clock = time.perf_counter) -> None:
+        self.forward = LayerTimes(layers, window, clock)
+        self.backward = LayerTimes(layers, window, clock)
+        self._clock = clock
+        self._updates: deque[float] = deque(maxlen=window)
+        self._update_seconds = 0.0
+        self._begin_at: float | None = None
+        self._iterations: deque[float] = deque(maxlen=max(0, window - _SETTLING_ITERATIONS))
+
+    def begin_iteration(self, update_seconds: float) -> None:
+        """End the last iteration and begin the next. ``update_seconds``: total seconds spent in the optimizer so far."""
+        now = self._clock()
+        if self._begin_at is not None:
+            self._iterations.append(now - self._begin_at)
+            self._updates.append(update_seconds - self._update_seconds)
+        self._begin_at, self._update_seconds = now, update_seconds
+
+    def get_times(self) -> dict[str, Any]:
+        """Return the fields of ComputingTimes in Measurements.scala, JSON-able. None: not measured."""
+        return {
+            "forward": self.forward.medians(),
+            "backward": self.backward.medians(),
+            "update": statistics.median(self._updates) if self._updates else 0.0,
+            "seconds": statistics.median(self._iterations) if self._iterations else None,
+        }
 
 
 class AdaptiveBuckets:

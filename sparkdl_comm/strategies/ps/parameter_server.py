@@ -20,7 +20,7 @@ not fetched: they travel inside the notice of their availability.
 On a CPU, parameters and gradients are views of memory that the JVM serves and fetches in place. On a GPU, a rank computes on
 its device and copies through that memory, which is pinned; its gradients travel after backward.
 
-With compression, only the largest elements of each layer are pushed and summed (``pushes.py``).
+With compression, only the largest elements of each layer are pushed and summed (``bucket_transfers.py``).
 """
 
 from __future__ import annotations
@@ -41,10 +41,8 @@ from sparkdl_comm.space.flat import FlatModel
 from sparkdl_comm.space.layer_buckets import Countdown
 from sparkdl_comm.strategies.base import Strategy
 from sparkdl_comm.strategies.ps.adaptive_buckets import AdaptiveBuckets
+from sparkdl_comm.strategies.ps.bucket_transfers import BatchTrace, ParameterPulls, ShardSums, SparsePushes, WholePushes
 from sparkdl_comm.strategies.ps.memory import ParameterMemory
-from sparkdl_comm.strategies.ps.pulls import ParameterPulls
-from sparkdl_comm.strategies.ps.pushes import ShardSums, SparsePushes, WholePushes
-from sparkdl_comm.strategies.trace import BatchTrace
 
 
 class ParameterServer(Strategy):

@@ -26,9 +26,9 @@ from sparkdl_comm.data.partitions import BatchSampler, permutation
 from sparkdl_comm.errors import ConfError, GangError, InputError
 from sparkdl_comm.gang.exchange import gather_json
 from sparkdl_comm.gang.gang import Gang
-from sparkdl_comm.optim.optimization import Optimization
+from sparkdl_comm.optim.optimizer import Optimization
 from sparkdl_comm.space.flat import FlatModel
-from sparkdl_comm.strategies.asynchronous_strategy import AsynchronousStrategy
+from sparkdl_comm.strategies.base import AsynchronousStrategy
 from sparkdl_comm.train.loop.class_mean import Shares
 from sparkdl_comm.train.loop.progress import Progress
 from sparkdl_comm.train.loop.training_loop import ProgressReporter, TrainingLoop

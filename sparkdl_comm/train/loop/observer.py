@@ -23,7 +23,7 @@ from sparkdl_comm.data.cache import RowCache
 from sparkdl_comm.errors import CallbackError, ConfError
 from sparkdl_comm.gang.exchange import gather_json
 from sparkdl_comm.gang.gang import Gang
-from sparkdl_comm.optim.schedule import VALIDATION_ADVICE, Schedule
+from sparkdl_comm.optim.optimizer import VALIDATION_ADVICE, Schedule
 from sparkdl_comm.space.flat import FlatModel
 from sparkdl_comm.space.untrained_state import UntrainedState, average_state, digests
 from sparkdl_comm.strategies.base import Strategy

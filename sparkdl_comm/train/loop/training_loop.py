@@ -16,7 +16,7 @@ from sparkdl_comm.data.cache import RowCache
 from sparkdl_comm.data.partitions import BatchSampler
 from sparkdl_comm.errors import ConfError, ModelError, NonFiniteLossError
 from sparkdl_comm.gang.gang import Gang
-from sparkdl_comm.optim.schedule import Schedule
+from sparkdl_comm.optim.optimizer import Schedule
 from sparkdl_comm.space.flat import FlatModel
 from sparkdl_comm.space.untrained_state import UntrainedState
 from sparkdl_comm.strategies.base import StepInfo, Strategy

@@ -12,8 +12,7 @@ from torch import nn
 from sparkdl_comm.autotune import strategy_switcher
 from sparkdl_comm.autotune.strategy_switcher import StrategySwitcher
 from sparkdl_comm.conf import CommConf
-from sparkdl_comm.optim.optimization import Optimization
-from sparkdl_comm.optim.optimizer import OptimizerMaker
+from sparkdl_comm.optim.optimizer import Optimization, OptimizerMaker
 from sparkdl_comm.space.flat import FlatModel
 
 

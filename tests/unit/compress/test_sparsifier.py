@@ -14,7 +14,7 @@ from sparkdl_comm.conf.compression import COMPRESSIONS
 from sparkdl_comm.space.flat import FlatModel
 from sparkdl_comm.strategies.base import StepInfo
 from sparkdl_comm.strategies.hitopk import HierarchicalTopK
-from sparkdl_comm.strategies.ps.pushes import SparsePushes
+from sparkdl_comm.strategies.ps.bucket_transfers import SparsePushes
 from tests.unit.compression_helpers import watched
 
 COUNT = 100

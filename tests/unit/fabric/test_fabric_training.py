@@ -231,7 +231,7 @@ def test_refused_on_the_driver(conf: dict, world: int, words: str) -> None:
 
 
 def test_what_needs_common_steps_is_refused() -> None:
-    from sparkdl_comm.optim.optimization import Optimization
+    from sparkdl_comm.optim.optimizer import Optimization
 
     def make(**more):
         return Optimization(lambda params: torch.optim.SGD(params, lr=0.1), **more)

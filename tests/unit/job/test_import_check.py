@@ -17,7 +17,7 @@ from sparkdl_comm.gang.failure import Failure
 from sparkdl_comm.job import broadcasts
 from sparkdl_comm.job.import_check import ImportCheck
 from sparkdl_comm.job.launch import _diagnose
-from sparkdl_comm.optim.optimization import Optimization
+from sparkdl_comm.optim.optimizer import Optimization
 
 
 def function() -> Any:

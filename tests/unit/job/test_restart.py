@@ -21,7 +21,7 @@ from sparkdl_comm.errors import (
 )
 from sparkdl_comm.job import memory, restart
 from sparkdl_comm.job.launch import _diagnose
-from sparkdl_comm.optim.optimization import Optimization
+from sparkdl_comm.optim.optimizer import Optimization
 from sparkdl_comm.train.spec import Checkpoints, TrainSpec
 
 LOST = RankLostError("rank 1 was lost", rank=1)

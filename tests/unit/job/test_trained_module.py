@@ -9,7 +9,7 @@ import torch
 from sparkdl_comm.conf import CommConf
 from sparkdl_comm.errors import ModelError, ResultError
 from sparkdl_comm.job.trained_module import driver_module, keep_tensors, load_trained
-from sparkdl_comm.optim.optimization import Optimization
+from sparkdl_comm.optim.optimizer import Optimization
 from sparkdl_comm.train.spec import TrainSpec
 from tests.nets import Sum, Tied, not_a_module
 

@@ -11,8 +11,7 @@ from torch import nn
 from sparkdl_comm.conf import CommConf
 from sparkdl_comm.errors import ModelError
 from sparkdl_comm.optim import LAMB, LARS, elementwise
-from sparkdl_comm.optim.optimization import Optimization
-from sparkdl_comm.optim.optimizer import OptimizerMaker
+from sparkdl_comm.optim.optimizer import Optimization, OptimizerMaker
 from sparkdl_comm.optim.parallel import SingleRank
 from sparkdl_comm.optim.shard import Shard
 from sparkdl_comm.space.flat import FlatModel

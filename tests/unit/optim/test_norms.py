@@ -8,7 +8,7 @@ import pytest
 import torch
 
 from sparkdl_comm.gang.gang import Gang
-from sparkdl_comm.optim.norms import DistributedNorms, StripedNorms, norm
+from sparkdl_comm.optim.layerwise import DistributedNorms, StripedNorms, norm
 from sparkdl_comm.optim.parallel import GangRanks, SingleRank
 from tests.unit.collective_helpers import in_gang
 from tests.unit.gang_helpers import SECONDS

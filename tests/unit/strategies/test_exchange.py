@@ -16,7 +16,7 @@ from sparkdl_comm.conf import CommConf
 from sparkdl_comm.strategies.base import Stopwatch
 from sparkdl_comm.strategies.collective import CollectiveAllReduce
 from sparkdl_comm.strategies.exchange import BucketExchange, CollectiveExchange
-from sparkdl_comm.strategies.root_update import RootUpdate
+from sparkdl_comm.strategies.overlapped import RootUpdate
 from tests.unit.collective_helpers import conf, on_all
 from tests.unit.gang_helpers import SECONDS, gang_of
 from tests.unit.ranks import Rows, train
