@@ -166,6 +166,16 @@ format: env ## formats Python and Scala
 	$(BIN)/ruff format
 	@$(call SCALAFMT_LOGGED,-Dscalafmt.validateOnly=false)
 
+# Static analysis only: neither torch nor Spark is loaded.
+MKDOCS = env NO_MKDOCS_2_WARNING=1 $(BIN)/python -m mkdocs
+
+.PHONY: docs docs-serve
+docs: env ## the site of the documentation, in build/docs; warnings are errors
+	$(MKDOCS) build --strict --clean
+
+docs-serve: env ## shows the site on http://127.0.0.1:8000, and follows changes
+	$(MKDOCS) serve
+
 # Spark's classes, for the JVMs that tests start: see tests/spark_home.py.
 ARCHIVES := build/tests/spark3.jsa build/tests/spark4.jsa
 build/tests/spark4.jsa: export PYTHONPATH = $(CURDIR)/.spark4
@@ -180,7 +190,7 @@ test: ready bigdl-jar $(ARCHIVES) check scala-test ## everything but the slow te
 # The number that a run prints repeats its draws: SPARKDL_TEST_SEED=NUMBER make test-all.
 .PHONY: test-all
 test-all: export SPARKDL_TEST_SEED ?= random
-test-all: ready bigdl-jar $(ARCHIVES) check connect-jar scala-test bigdl-test scala-test-4 ## everything, with new draws
+test-all: ready bigdl-jar $(ARCHIVES) check docs connect-jar scala-test bigdl-test scala-test-4 ## everything, with new draws
 	$(BIN)/python -m pytest -m alone
 	$(BIN)/python -m pytest -n 3 -m "not alone"
 

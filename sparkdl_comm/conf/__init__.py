@@ -5,7 +5,8 @@
 - ``key.py`` makes the table of keys from the fields.
 
 ``python -m sparkdl_comm.conf`` prints the table in the format of Spark's properties files. Its output is
-``conf/sparkdl-defaults.conf``. ``python -m sparkdl_comm.conf .`` writes that file, and the README's table of keys.
+``conf/sparkdl-defaults.conf``. ``python -m sparkdl_comm.conf .`` writes that file, and the
+table of keys in ``docs/reference``.
 """
 
 from sparkdl_comm.conf.compression import DEFAULT_COMPRESSION, Compression, Schedule

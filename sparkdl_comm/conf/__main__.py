@@ -1,4 +1,4 @@
-"""Prints ``conf/sparkdl-defaults.conf``, or writes that file and the README's table of keys into a checkout."""
+"""Prints ``conf/sparkdl-defaults.conf``, or writes that file and the documentation's table of keys into a checkout."""
 
 from __future__ import annotations
 
@@ -9,8 +9,9 @@ from pathlib import Path
 
 from sparkdl_comm.conf.settings import KEYS
 
-#: The README's table of keys.
-TABLE = re.compile(r"^\| key \|(?:.*\n)+?(?=\n)", re.MULTILINE)
+#: The page with the table of keys, in a checkout, and the table in its text.
+PAGE = "docs/reference/configuration.md"
+TABLE = re.compile(r"^\| key \|(?:.*\n)+?(?=\n|\Z)", re.MULTILINE)
 
 
 def defaults_file() -> str:
@@ -29,7 +30,7 @@ def defaults_file() -> str:
 
 
 def table() -> str:
-    """Return the README's table: of each key the default, the form of values, and the first sentence of its meaning."""
+    """Return the table of keys: of each key the default, the form of values, and the first sentence of its meaning."""
     rows = [("key", "default", "value", ""), ("---",) * 4]
     for key in KEYS:
         form = key.form.name if "|" not in key.form.name else f"`{key.form.name.replace('|', '` `')}`"
@@ -42,7 +43,7 @@ if __name__ == "__main__":
     if sys.argv[1:]:
         root = Path(sys.argv[1])
         (root / "conf/sparkdl-defaults.conf").write_text(defaults_file(), encoding="utf-8")
-        readme = root / "README.md"
-        readme.write_text(TABLE.sub(lambda _: table(), readme.read_text(encoding="utf-8")), encoding="utf-8")
+        page = root / PAGE
+        page.write_text(TABLE.sub(lambda _: table(), page.read_text(encoding="utf-8")), encoding="utf-8")
     else:
         print(defaults_file(), end="")

@@ -22,7 +22,7 @@ def add_parser(commands: Any) -> None:
     listing = actions.add_parser("list", help="name, bytes, last use, and ranks with rows here, of each cache")
     listing.set_defaults(call=_run, name=None)
     removal = actions.add_parser("remove", help="remove a cache from this host")
-    removal.add_argument("name")
+    removal.add_argument("name", help="of the cache")
     removal.set_defaults(call=_run)
 
 

@@ -28,7 +28,7 @@ def add_parser(commands: Any) -> None:
     )
     explain.add_argument("--alpha", type=float, help="fixed cost of a message in seconds")
     explain.add_argument("--gamma", type=float, help="cost of adding one byte in seconds")
-    explain.add_argument("--json", action="store_true")
+    explain.add_argument("--json", action="store_true", help="print JSON instead of a table")
     explain.set_defaults(call=_explain)
 
 

@@ -36,7 +36,7 @@ def add_parser(commands: Any) -> None:
     )
     plan.add_argument("--direction", choices=("pull", "push"), default="pull", help="parameters or gradients")
     plan.add_argument("--plot", type=Path, metavar="FILE", help="draw the plan: .png, .svg or .pdf")
-    plan.add_argument("--json", action="store_true")
+    plan.add_argument("--json", action="store_true", help="print JSON instead of a table")
     plan.set_defaults(call=_plan)
 
 

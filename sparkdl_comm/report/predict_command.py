@@ -39,7 +39,7 @@ def add_parser(commands: Any) -> None:
     predict.add_argument("--bucket", default="4MiB", help="minimum size of a bucket of a collective")
     predict.add_argument("--bytes", help="size of the float32 parameters; default: the timeline's")
     predict.add_argument("--plot", type=Path, metavar="FILE", help="draw the strategies' times: .png, .svg or .pdf")
-    predict.add_argument("--json", action="store_true")
+    predict.add_argument("--json", action="store_true", help="print JSON instead of a table")
     predict.set_defaults(call=_predict)
 
 

@@ -7,7 +7,7 @@ from pathlib import Path
 import pytest
 
 from sparkdl_comm.conf import KEYS, PREFIX, CommConf, Schedule, as_text, seconds
-from sparkdl_comm.conf.__main__ import TABLE, defaults_file, table
+from sparkdl_comm.conf.__main__ import PAGE, TABLE, defaults_file, table
 from sparkdl_comm.errors import ConfError
 
 ROOT = Path(__file__).parents[3]
@@ -226,8 +226,8 @@ def test_defaults_file_is_the_table() -> None:
     assert CommConf.from_mapping({key: value.strip() for key, value in pairs}) == CommConf.from_mapping({})
 
 
-def test_the_readme_has_the_table() -> None:
-    found = TABLE.findall((ROOT / "README.md").read_text(encoding="utf-8"))
+def test_the_reference_has_the_table() -> None:
+    found = TABLE.findall((ROOT / PAGE).read_text(encoding="utf-8"))
     assert found == [table()], "run: python -m sparkdl_comm.conf ."
 
 
