@@ -1,7 +1,7 @@
-"""Spark applications of benchmarks: programs that are submitted to a cluster of the lab, and sessions on this machine.
+"""Spark applications of benchmarks: programs for a cluster of the lab, and sessions on this machine.
 
-A program that is submitted has a job, a dataclass that JSON can hold. The benchmark calls :func:`submit` with both; the
-program ends with :func:`answer`, whose results ``submit`` returns.
+A submitted program has a job, a dataclass of JSON values. The benchmark calls :func:`submit` with both. The program
+ends with :func:`answer`, whose results ``submit`` returns.
 """
 
 from __future__ import annotations
@@ -37,10 +37,10 @@ _BENCH_JARS = Path(__file__).parents[2] / "scala" / "bench" / "target"
 def submit(
     spark: SparkCluster, program: Path, job: Any, timeout: float, conf: Mapping[str, str] | None = None
 ) -> list[dict[str, Any]]:
-    """Run ``program`` to its end, on all of the cluster, with the plugin. Return the job's results.
+    """Run ``program`` on the whole cluster, with the plugin. Return the job's results.
 
-    :param conf: of Spark, beside what the plugin needs.
-    :raises LabError: it failed; with the first exception and the last cause it printed, and the end.
+    :param conf: settings of Spark beside the plugin's.
+    :raises LabError: it failed. The text has the first exception, the last cause and the end of its output.
     """
     settings = sparkdl_comm.spark_conf(progress=False, slot_timeout="2min")
     settings |= {"spark.ui.showConsoleProgress": "false", **(conf or {})}
@@ -58,11 +58,11 @@ def run(
     conf: Mapping[str, str],
     environment: Mapping[str, str] | None = None,
 ) -> None:
-    """Run ``program`` with these arguments to its end, on all of the cluster.
+    """Run ``program`` with these arguments on the whole cluster.
 
-    :param conf: of Spark.
-    :param environment: of the driver, added to the cluster's.
-    :raises LabError: it failed; with the first exception and the last cause it printed, and the end.
+    :param conf: settings of Spark.
+    :param environment: variables of the driver, added to the cluster's.
+    :raises LabError: it failed. The text has the first exception, the last cause and the end of its output.
     """
     settings = {"spark.ui.enabled": "false", "spark.log.level": "WARN", **conf}
     done = spark.submit(
@@ -77,9 +77,9 @@ def run(
 
 
 def answer(name: str, kind: type[J], results: Callable[[SparkSession, J], Iterable[Mapping[str, Any]]]) -> None:
-    """Run a submitted program: call ``results`` with a session of this name and with the job.
+    """Call ``results`` with a session of this name and the job, in a submitted program.
 
-    Each result is written when it is there, as a line of JSON.
+    Each result is written at once, as a line of JSON.
     """
     from pyspark.sql import SparkSession
 
@@ -92,7 +92,7 @@ def answer(name: str, kind: type[J], results: Callable[[SparkSession, J], Iterab
 
 
 def local_cluster(name: str, executors: int, memory: int, conf: Mapping[str, str]) -> SparkSession:
-    """Return a session on so many executors of one core, JVMs on this machine with ``memory`` MiB each."""
+    """Return a session with this number of executors, JVMs of one core and ``memory`` MiB on this machine."""
     from pyspark.sql import SparkSession
 
     settings = {
@@ -107,26 +107,21 @@ def local_cluster(name: str, executors: int, memory: int, conf: Mapping[str, str
     return spark
 
 
-def conf_of(settings: Sequence[str]) -> dict[str, str]:
-    """Parse the values of ``--conf KEY=VALUE``."""
-    return dict(setting.split("=", 1) for setting in settings)
-
-
 def python_path(*folders: Path) -> str:
     """Return PYTHONPATH with these folders in front."""
     return os.pathsep.join([*map(str, folders), *filter(None, [os.environ.get("PYTHONPATH")])])
 
 
 def set_rate(lab: Lab, rate: float) -> None:
-    """Give all links a rate, bit/s, both ways."""
+    """Set the rate of all links, bit/s, both ways."""
     link = LinkRate(round(rate), round(rate))
     lab.set_rates({(host.index, rail): link for host in lab.topology.hosts for rail in range(lab.topology.rails)})
 
 
 def bench_jar() -> Path:
-    """Return the jar of what only benchmarks load into Spark (scala/bench), for the pyspark in use. `make jar` builds it.
+    """Return the jar of scala/bench, which only benchmarks load, for the installed pyspark.
 
-    :raises PluginError: it is not built.
+    :raises PluginError: it is not built. `make jar` builds it.
     """
     name = plugin.jar_for(pyspark.__version__, plugin.JARS).name.replace("sparkdl-comm-", "sparkdl-comm-bench-", 1)
     found = next(_BENCH_JARS.glob(f"spark-*/{name}"), None)
@@ -136,7 +131,7 @@ def bench_jar() -> Path:
 
 
 def load_bench_jar(context: SparkContext) -> None:
-    """Load that jar into a session that runs: its driver and its executors."""
+    """Load the jar of scala/bench into the driver and the executors of a running session."""
     jar, jvm = bench_jar(), context._jvm
     context._jsc.addJar(str(jar))
     jvm.java.lang.Thread.currentThread().getContextClassLoader().addURL(jvm.java.io.File(str(jar)).toURI().toURL())

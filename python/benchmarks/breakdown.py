@@ -1,7 +1,7 @@
-"""Where the time of an iteration goes, from what a rank traced of it: what overlaps with something before it does not count.
+"""Parts of an iteration's time, from a rank's trace: time that overlaps with an earlier part is not counted.
 
-As in Fig. 1 of Shaohuai Shi, Xianhao Zhou, Shutao Song and others: "Towards Scalable Distributed Training of Deep Learning on
-Public Cloud Clusters", 2021.
+As in Fig. 1 of Shaohuai Shi, Xianhao Zhou, Shutao Song and others: "Towards Scalable Distributed Training of Deep
+Learning on Public Cloud Clusters", 2021.
 """
 
 from __future__ import annotations
@@ -12,17 +12,18 @@ from typing import Any
 
 #: Seconds from and to.
 Stretch = tuple[float, float]
-#: The parts of an iteration, in the order in which they are told.
+#: Parts of an iteration, in the order of tables.
 PARTS = ("computing", "compression", "communication", "update")
 
 
 def of_iteration(spans: Sequence[Mapping[str, Any]]) -> dict[str, float]:
-    """Seconds by part. Compression is what of it goes on while the worker waits for the sum of the gradients, communication
-    the rest of that wait, and what forward waits for parameters. What is updated meanwhile is part of neither.
+    """Return the seconds of each part.
 
-    :param spans: of one rank in one iteration, as :class:`sparkdl_comm.strategies.trace.Trace` keeps them.
+    The worker waits for sums of gradients, and in forward for parameters. Compression during these waits is the part
+    compression, and the rest of them is communication. Updates during a wait belong to neither.
+
+    :param spans: spans of one rank in one iteration, as in :class:`sparkdl_comm.strategies.trace.Trace`.
     """
-
     passes, waiting = _named(spans, "forward", "backward"), _named(spans, "wait for push", "wait for pull")
     updating = _named(spans, "update")
     computing = _length(passes) - _length(_common(passes, waiting)) - _length(_common(passes, updating))
@@ -32,9 +33,9 @@ def of_iteration(spans: Sequence[Mapping[str, Any]]) -> dict[str, float]:
 
 
 def overlapped(spans: Sequence[Mapping[str, Any]]) -> float:
-    """Seconds in which a rank computed while parameters or others' gradients came to it, by strategy ps.
+    """Return the seconds in which a rank of `ps` computed while parameters or gradients arrived.
 
-    :param spans: of one rank.
+    :param spans: spans of one rank.
     """
     computing, waiting = _named(spans, "forward", "backward", "update"), _named(spans, "wait for push", "wait for pull")
     beside = _common(computing, _named(spans, "pull batch", "push batch"))
@@ -42,13 +43,13 @@ def overlapped(spans: Sequence[Mapping[str, Any]]) -> float:
 
 
 def mean(parts: Iterable[Mapping[str, float]]) -> dict[str, float]:
-    """Of the parts of several iterations, or ranks."""
-    told = list(parts)
-    return {name: fmean(each[name] for each in told) for name in PARTS}
+    """Return the mean seconds of each part over iterations, or over ranks."""
+    found = list(parts)
+    return {name: fmean(each[name] for each in found) for name in PARTS}
 
 
 def _named(spans: Iterable[Mapping[str, Any]], *names: str) -> list[Stretch]:
-    """When any of the spans of these names was going on."""
+    """Return the union of all spans with these names, in the order of time."""
     found: list[Stretch] = []
     for begin, end in sorted((span["begin"], span["end"]) for span in spans if span["name"] in names):
         if found and begin <= found[-1][1]:
@@ -59,7 +60,7 @@ def _named(spans: Iterable[Mapping[str, Any]], *names: str) -> list[Stretch]:
 
 
 def _common(some: Sequence[Stretch], others: Sequence[Stretch]) -> list[Stretch]:
-    """Of stretches in the order of time."""
+    """Return the intersection of two lists of stretches in the order of time."""
     found: list[Stretch] = []
     here = there = 0
     while here < len(some) and there < len(others):

@@ -1,4 +1,4 @@
-"""Networks whose computing is emulated, on links of some rate."""
+"""Cases of benchmarks: a network, real or emulated, on links of a rate."""
 
 from __future__ import annotations
 
@@ -7,13 +7,17 @@ from dataclasses import dataclass
 from sparkdl_comm.errors import ConfError
 from sparkdl_comm.sim.profile import Profile
 
-_BITS = 8 * 4  # of a parameter
+_BITS = 8 * 4  # bits of a parameter
 
 
 @dataclass(frozen=True)
 class Case:
-    """A network on the lab. `profile`: None if it really computes; `rate`: bit/s of a link; `delay`: seconds that the lab adds
-    to a communication's start-up."""
+    """A network on the lab.
+
+    :param profile: profile of an emulated network. None: the network computes.
+    :param rate: bit/s of a link.
+    :param delay: seconds that the lab adds to each start-up.
+    """
 
     name: str
     profile: Profile | None
@@ -23,9 +27,12 @@ class Case:
 
     @property
     def about(self) -> dict[str, float]:
-        """Of an emulated network: its `parameters`, and `scale`, their share of the real one's; `pull_seconds`, in which all
-        parameters reach a rank, and likewise all gradients their servers; `forward_seconds`; `bound_seconds`, the theory
-        value."""
+        """Facts about an emulated network; empty for a real one.
+
+        `parameters`: their number. `scale`: the share of the real network's. `pull_seconds`: least time in which all
+        parameters reach a rank, and as long for its gradients. `forward_seconds`: time of forward. `bound_seconds`:
+        theory of an iteration.
+        """
         if self.profile is None:
             return {}
         first, last = self.profile.layers[0], self.profile.layers[-1]
@@ -44,31 +51,37 @@ class Case:
 
 
 def case_of(name: str, profile: Profile | None, world: int, rate: str, delay: float = 0.0) -> Case:
-    """`rate`: Mbit/s, or "auto:R": at which pulling takes R times as long as forward.
+    """Return the case of a network.
 
-    :raises ConfError: it is neither, or the network really computes and the rate is "auto".
+    :param rate: Mbit/s, or "auto:R", by which a pull takes R times as long as forward.
+    :raises ConfError: the rate is neither, or it is "auto" and the network is not emulated.
     """
     kind, _, ratio = rate.partition(":")
     if kind != "auto":
         return Case(name, profile, world, number("--rate", rate) * 1e6, delay)
     if profile is None:
-        raise ConfError(f"--rate {rate}: {name} computes as fast as it can; give Mbit/s")
+        raise ConfError(f"--rate {rate}: {name} is not emulated, so the time of forward is not known. Give Mbit/s.")
     wanted = number("--rate", ratio) if ratio else 1.0
     at_1_bit = Case(name, profile, world, 1.0, delay).about
     return Case(name, profile, world, at_1_bit["pull_seconds"] / at_1_bit["forward_seconds"] / wanted, delay)
 
 
 def share_of(name: str, forward: float, slowdown: float) -> Profile:
-    """The profile of that name on a device that computes `slowdown` times slower; and of each layer a share, parameters and
-    times alike, so that forward takes `forward` seconds."""
+    """Return a profile on a device that is `slowdown` times slower, with the same share of each layer.
+
+    The share is that by which forward takes `forward` seconds. It applies to parameters and times.
+    """
     full = Profile.load(name)
     share = forward / slowdown / sum(layer.forward for layer in full.layers)
     return full.scaled(share, share * slowdown)
 
 
 def number(option: str, text: str) -> float:
-    """:raises ConfError: it is none."""
+    """Parse the value of an option.
+
+    :raises ConfError: the text is not a number.
+    """
     try:
         return float(text)
     except ValueError:
-        raise ConfError(f"{option} {text}: must be numbers") from None
+        raise ConfError(f"{option} {text}: must be a number") from None

@@ -18,7 +18,7 @@ _STYLE = """<style>
 
 @dataclass(frozen=True)
 class Bar:
-    """``low`` and ``high``: the range of the samples; equal to ``value`` if there is no range."""
+    """A bar: its series, its value, and the range of the samples. Without one, ``low`` and ``high`` equal ``value``."""
 
     series: str
     value: float
@@ -28,7 +28,7 @@ class Bar:
 
 @dataclass(frozen=True)
 class Chart:
-    """``groups``: a label and its bars, from top to bottom. ``unit``: of all values, such as s or %."""
+    """A chart: groups of a label and its bars, from top to bottom, and the unit of all values, such as s or %."""
 
     title: str
     unit: str

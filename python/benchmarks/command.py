@@ -1,12 +1,12 @@
 """The command line of all benchmarks.
 
     python python/benchmarks                        # lists them
-    python python/benchmarks NAME --help            # options of one
+    python python/benchmarks NAME --help            # shows the options of one
     python python/benchmarks tables --check         # see tables.py
 
-NAME is a page, whose benchmark is ``PAGE/run.py``, or ``PAGE/OTHER``, which is ``PAGE/run_OTHER.py``. The file has two
-functions. ``arguments(parser, words)`` adds options to a parser, parses the words and returns the checked options.
-``rows(options, note)`` yields the measured rows. ``note`` prints a line beside them.
+NAME is PAGE, for the benchmark ``PAGE/run.py``, or PAGE/OTHER, for ``PAGE/run_OTHER.py``. The file has two functions.
+``arguments(parser, words)`` adds options to a parser, parses the words and returns the checked options.
+``rows(options, note)`` yields the measured rows, and ``note`` prints a line beside them.
 """
 
 from __future__ import annotations

@@ -1,4 +1,4 @@
-"""How the ranks of a benchmark on the lab meet, without Spark: by files in a folder."""
+"""Rendezvous of a benchmark's ranks on the lab, without Spark: by files in a folder."""
 
 from __future__ import annotations
 
@@ -18,10 +18,10 @@ from sparkdl_comm.gang.gang import Gang
 
 
 def join_gang(folder: str, place: Place, seconds: float, host: str | None = None) -> Gang:
-    """The gang of all ranks that were told the same folder.
+    """Join the gang of all ranks with the same folder.
 
-    :param host: address for what is no data; None: that of the lab's control network.
-    :raises DeadlineError: not all ranks came within ``seconds``.
+    :param host: address for control messages. None: the address in the lab's control network.
+    :raises DeadlineError: not all ranks arrived within ``seconds``.
     """
     return Gang.join(
         rank=place.rank,
@@ -36,7 +36,7 @@ def join_gang(folder: str, place: Place, seconds: float, host: str | None = None
 
 
 def _exchange_by_files(folder: Path, place: Place, seconds: float) -> Callable[[str], list[str]]:
-    """Exchange one text per rank, as the rendezvous at the driver does in training."""
+    """Return a function that exchanges one text per rank, as the driver's rendezvous does in training."""
 
     def exchange(text: str) -> list[str]:
         (folder / f"{place.rank}.new").write_text(text)
@@ -45,7 +45,7 @@ def _exchange_by_files(folder: Path, place: Place, seconds: float) -> Callable[[
         deadline = time.monotonic() + seconds
         while not all(path.exists() for path in paths):
             if time.monotonic() > deadline:
-                raise DeadlineError(f"not all of {place.world} ranks wrote to {folder}")
+                raise DeadlineError(f"not all of {place.world} ranks wrote to {folder} within {seconds:g} s")
             time.sleep(0.01)
         return [path.read_text() for path in paths]
 
@@ -56,9 +56,10 @@ def _exchange_by_files(folder: Path, place: Place, seconds: float) -> Callable[[
 def gloo_group(file: str, seconds: float) -> Iterator[dist.ProcessGroup]:
     """Join torch's default process group over gloo, and leave it together with all ranks.
 
-    RANK and WORLD_SIZE are in the environment, and GLOO_SOCKET_IFNAME names the network interface.
+    The environment has RANK, WORLD_SIZE, and GLOO_SOCKET_IFNAME, the name of the network interface.
 
-    :param file: by which ranks meet. ``seconds``: deadline of each operation.
+    :param file: the file of the rendezvous.
+    :param seconds: deadline of each operation.
     """
     dist.init_process_group(
         "gloo",

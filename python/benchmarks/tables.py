@@ -1,12 +1,12 @@
 """Make the tables and charts of the pages from the results beside them.
 
-    python python/benchmarks tables                   # writes them
-    python python/benchmarks tables --check           # exit status 1 if a page is not what its results make
-    python python/benchmarks tables --commands lab    # prints the commands by which the page `lab` has its results measured
+    python python/benchmarks tables                   # writes them.
+    python python/benchmarks tables --check           # has exit status 1 if a page differs from its results.
+    python python/benchmarks tables --commands lab    # prints the commands that measure the results of the page `lab`.
 
-A page is README.md, and appendix.md if there is one. A table is between the lines `<!-- table: NAME -->` and `<!-- end -->`;
-the lines between them are replaced. NAME is a key of TABLES in the page's table.py. A table whose results do not exist yet
-says so. If table.py has a function `chart`, it makes the page's chart.svg.
+A page is README.md, and appendix.md if there is one. Lines between `<!-- table: NAME -->` and `<!-- end -->` are
+replaced by the table. NAME is a key of TABLES in the page's table.py. A table without results says so. A function
+`chart` of table.py makes the page's chart.svg.
 """
 
 from __future__ import annotations
@@ -28,7 +28,7 @@ from sparkdl_comm.errors import InputError
 
 PAGES = Path(__file__).parent
 MIB = 1 << 20
-#: Least number of samples of which the middle half is shown; of fewer the whole range is.
+#: From this number of samples on, tables show the middle half. Of fewer samples they show the whole range.
 QUARTILES_FROM = 8
 #: Least number of samples for a verdict.
 COMPARED_FROM = 3
@@ -45,9 +45,9 @@ _NONE = "*Not measured at a commit whose samples are kept; the commands below wr
 
 
 class Data:
-    """Results for one table. The files that it reads must be of one commit.
+    """Results for one table. All files that it reads must be of one commit.
 
-    :param folder: of the pages, whose folders have results/NAME.json.
+    :param folder: folder of the pages. Results are in PAGE/results/NAME.json.
     """
 
     def __init__(self, folder: Path = PAGES) -> None:
@@ -55,10 +55,9 @@ class Data:
         self.origins: dict[str, Origin] = {}
 
     def rows(self, name: str, **wanted: object) -> list[Row]:
-        """Return the rows of NAME.json whose fields are as wanted, in their order; none if it is not measured yet.
+        """Return the rows of NAME.json with the wanted fields, in their order. Without the file there are none.
 
-        :raises InputError: a row is not verified, or the code that was measured is not known: without a commit, or
-            with other code than its commit's.
+        :raises InputError: a row is not verified, or the measured code is not that of a commit.
         """
         path = next(self._folder.glob(f"*/results/{name}.json"), None)
         if path is None:
@@ -74,10 +73,10 @@ class Data:
         return [row for row in results.rows if all(_value(row, key) == value for key, value in wanted.items())]
 
     def row(self, name: str, **wanted: object) -> Row | None:
-        """Return the only such row, or None."""
+        """Return the only row with the wanted fields, or None."""
         found = self.rows(name, **wanted)
         if len(found) > 1:
-            raise InputError(f"{name}.json: {len(found)} rows are {wanted}, and one is wanted")
+            raise InputError(f"{name}.json: {len(found)} rows are {wanted}. One is wanted.")
         return found[0] if found else None
 
     def source(self) -> str:
@@ -86,10 +85,9 @@ class Data:
         :raises InputError: the files used are of several commits, or of several machines.
         """
         for kind in ("commit", "cpu", "cores"):
-            told = {getattr(origin, kind) for origin in self.origins.values()}
-            if len(told) > 1:
+            if len({getattr(origin, kind) for origin in self.origins.values()}) > 1:
                 names = ", ".join(f"{name}: {getattr(origin, kind)}" for name, origin in self.origins.items())
-                raise InputError(f"one table is of one {kind}, but {names}: measure those again that are older")
+                raise InputError(f"one table is of one {kind}, but {names}. Measure the older results again.")
         first = min(self.origins.values(), key=lambda origin: origin.date)
         load = max(origin.load for origin in self.origins.values())
         return (
@@ -101,9 +99,9 @@ class Data:
 
 @dataclass(frozen=True)
 class Table:
-    """``lines`` makes them of results; of results that do not exist yet it makes none.
+    """A table: its columns, and a function that makes its lines from results. Without results there are no lines.
 
-    ``is_summary``: its lines are of several runs, and stand in other tables of the page too.
+    :param is_summary: the lines are of several runs, and other tables of the page have them too.
     """
 
     columns: Line
@@ -112,10 +110,10 @@ class Table:
 
 
 def summary(known: Mapping[str, Table], picks: Sequence[tuple[str, str, str, str]]) -> Table:
-    """Return a table of lines of other tables.
+    """Return a table with lines of other tables.
 
-    :param picks: of each line what to put before its first cell, its table, and what its first and second cell begin
-        with.
+    :param picks: for each group of lines a prefix for the first cell, the table, and the beginnings of the first and
+        the second cell.
     """
 
     def lines(data: Data) -> Iterator[Line]:
@@ -132,56 +130,58 @@ def _module(page: str) -> ModuleType:
 
 
 def tables(page: str) -> dict[str, Table]:
-    """Return the tables of a page by the name that it knows them by."""
+    """Return the tables of a page by name."""
     found: dict[str, Table] = _module(page).TABLES
     return found
 
 
-def made(name: str, text: str, told: Sequence[str], folder: Path = PAGES) -> str:
-    """Return a file of a page with its tables made from results.
+def render(name: str, text: str, known_commands: Sequence[str], folder: Path = PAGES) -> str:
+    """Return the text of a page's file with its tables made from results.
 
-    :param name: of the page. ``text``: of the file. ``told``: commands of the page. ``folder``: of the pages.
+    :param name: name of the page.
+    :param known_commands: commands of the page.
+    :param folder: folder of the pages.
     :raises InputError: an unknown table, a marker without its end, results that are not verified or of no commit, or
         results whose command is not on the page.
     """
     if not len(_MARKED.findall(text)) == text.count("<!-- table:") == text.count("<!-- end -->"):
-        raise InputError("each `<!-- table: NAME -->` needs an `<!-- end -->`, both on lines of their own")
+        raise InputError("each `<!-- table: NAME -->` needs an `<!-- end -->`. Put each of them on its own line.")
     known = tables(name)
 
     def table(match: re.Match[str]) -> str:
         if match[2] not in known:
             raise InputError(f"table {match[2]!r}: must be one of {', '.join(known)} ({name}/table.py)")
-        return match[1] + _lines(known[match[2]], told, Data(folder)) + match[4]
+        return match[1] + _lines(known[match[2]], known_commands, Data(folder)) + match[4]
 
     return _MARKED.sub(table, text)
 
 
-def _lines(table: Table, told: Sequence[str], data: Data) -> str:
+def _lines(table: Table, known_commands: Sequence[str], data: Data) -> str:
     lines = list(table.lines(data))
     if not lines:
         return _NONE
-    known = [_options(command) for command in told]
+    known = [_options(command) for command in known_commands]
     for source, origin in data.origins.items():
         if _options(origin.command) not in known:
-            raise InputError(f"{source}.json is what `{origin.command}` measured, which the page does not tell")
+            raise InputError(f"{source}.json is what `{origin.command}` measured. Add this command to the page.")
     cells = [table.columns, *(("---",) * len(table.columns),), *lines]
     about = _APPENDIX if table.is_summary else data.source()
     return "".join(f"| {' | '.join(line)} |\n" for line in cells) + f"\n{about}\n"
 
 
 def files(page: Path) -> list[Path]:
-    """Return the files of a page that have text."""
+    """Return the Markdown files of a page."""
     return [path for path in (page / "README.md", page / "appendix.md") if path.is_file()]
 
 
 def commands(page: Path) -> list[str]:
-    """Return the commands of a page's indented lines; long ones are broken by a backslash."""
+    """Return the commands in a page's indented lines. A backslash continues a line."""
     found = [each for path in files(page) for each in _COMMAND.findall(path.read_text())]
     return [" ".join(each.replace("\\\n", " ").split()) for each in found]
 
 
 def _options(command: str) -> list[str]:
-    """Return a command's options, without folders: results may be older than where programs and files are now."""
+    """Return a command's options without folders: programs and files may have moved since."""
     words = command.split()
     first = next((index for index, word in enumerate(words) if word.startswith("--")), len(words))
     return [Path(word).name if "/" in word else word for word in words[first:]]
@@ -194,13 +194,13 @@ def main(words: Sequence[str]) -> int:
         formatter_class=argparse.RawDescriptionHelpFormatter,
     )
     parser.add_argument("--check", action="store_true", help="change nothing")
-    parser.add_argument("--folder", type=Path, default=PAGES, help="of pages and results")
-    parser.add_argument("--commands", metavar="PAGE", help="print those of a page")
+    parser.add_argument("--folder", type=Path, default=PAGES, help="folder of the pages")
+    parser.add_argument("--commands", metavar="PAGE", help="print the commands of a page")
     options = parser.parse_args(words)
     if options.commands:
         page = options.folder / options.commands
         if not files(page):
-            parser.error(f"--commands {options.commands}: there is no {page}/README.md")
+            parser.error(f"--commands {options.commands}: there is no {page}/README.md.")
         print("\n".join(commands(page)))
         return 0
     status = 0
@@ -224,9 +224,9 @@ def main(words: Sequence[str]) -> int:
 
 
 def _wanted(page: Path, folder: Path) -> dict[Path, str]:
-    """Return what the files of a page must have in them."""
-    told = commands(page)
-    found = {path: made(page.name, path.read_text(), told, folder) for path in files(page)}
+    """Return the text that each file of a page must have."""
+    known_commands = commands(page)
+    found = {path: render(page.name, path.read_text(), known_commands, folder) for path in files(page)}
     chart = _module(page.name).chart(Data(folder)) if hasattr(_module(page.name), "chart") else None
     if chart and any(bars for _, bars in chart.groups):
         found[page / "chart.svg"] = charts.svg(chart)
@@ -238,7 +238,7 @@ def _value(row: Row, key: str) -> object:
 
 
 def spread(samples: Sequence[float]) -> tuple[float, float]:
-    """Return the lower and the upper quartile, of few samples the least and the largest."""
+    """Return the lower and the upper quartile, or the least and the largest of few samples."""
     if len(samples) < QUARTILES_FROM:
         return min(samples), max(samples)
     lower, _, upper = statistics.quantiles(samples, n=4, method="inclusive")
@@ -246,7 +246,7 @@ def spread(samples: Sequence[float]) -> tuple[float, float]:
 
 
 def seconds(row: Row) -> str:
-    """Return the median with what `spread` says: `0.161 s (0.160 to 0.163)`, or in ms."""
+    """Return the median with the spread: `0.161 s (0.160 to 0.163)`, or in ms."""
     values = [row.seconds, *spread(row.samples)]
     unit, factor = ("s", 1.0) if row.seconds >= 0.1 else ("ms", 1e3)
     middle, lower, upper = (f"{value * factor:.3g}" for value in values)
@@ -264,8 +264,10 @@ def with_theory(row: Row) -> str:
 
 
 def beside(ours: Row, other: Row) -> str:
-    """Return a verdict: `faster: 0.51 of its time`. Where the two spreads overlap, or samples are few, no difference is
-    claimed."""
+    """Return a verdict, such as `faster: 0.51 of its time`.
+
+    No difference is claimed if the two spreads overlap or samples are few.
+    """
     if min(len(ours.samples), len(other.samples)) < COMPARED_FROM:
         return f"too few samples: {ours.seconds / other.seconds:.2f} of its time"
     (low, high), (other_low, other_high) = spread(ours.samples), spread(other.samples)
@@ -274,11 +276,11 @@ def beside(ours: Row, other: Row) -> str:
 
 
 def of_paper(ours: float, paper: float, figure: str = "the paper's") -> str:
-    """Return a verdict on the paper's figure, where more is better: `the paper's **missed**: 0.75 of it`."""
+    """Return a verdict on a figure where more is better: `the paper's **missed**: 0.75 of it`."""
     word = "reached" if round(ours / paper, 2) >= 1 else "**missed**"
     return f"{figure} {word}: {ours / paper:.2f} of it"
 
 
 def at_most(ratio: float, aim: float) -> str:
-    """Return a verdict on an aim."""
+    """Return a verdict on an aim where less is better: `**missed**: 1.09`."""
     return f"reached: {ratio:.2f}" if round(ratio, 2) <= aim else f"**missed**: {ratio:.2f}"

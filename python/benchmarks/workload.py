@@ -1,8 +1,8 @@
-"""What every peer trains, what must come out of it, and how one is told what to do and says what it found.
+"""Workload of benchmarks that train: models, rows, the expected weights, and jobs.
 
-A model is a number, of hidden units: a perceptron of 784 inputs and one output, which really computes, and whose few rows
-per step leave nearly all of an iteration to the network. Or a profile, or its name: an emulated network, whose layers
-wait (see lab.emulated). The weights after the last step are compared with those that one process finds.
+A model is a number of hidden units or a profile. A number stands for a perceptron of 784 inputs and one output. It has
+few rows per step, so communication takes nearly all of an iteration. A profile stands for an emulated network, whose
+layers wait (see lab.emulated). The weights after the last step are compared with those of one process.
 """
 
 from __future__ import annotations
@@ -26,25 +26,29 @@ from sparkdl_comm.sim.profile import Profile
 from sparkdl_comm.strategies.registry import strategy_class
 from sparkdl_comm.topology import Topology
 
-Model = int | str | Profile
+Model = int | Profile
 
 INPUTS = 784
 LEARNING_RATE = 0.05
-#: Of each rank in a step of the benchmark `jobs`. Emulated layers wait the same, however many.
+#: Rows of a rank in a step of the benchmark `jobs`. Emulated layers wait equally long for any number.
 ROWS = 4
-#: How far weights may be from the right ones, as a share of the furthest way that one has gone from the start.
+#: Largest difference to the expected weights, as a share of the largest change in training.
 TOLERANCE = 1e-3
 _SEED = 11
 
 
 @dataclass(frozen=True)
 class Job:
-    """`models`: to train, one after the other; `rows`: of a rank in a step; `steps`: iterations of a run.
+    """Job of an application of the benchmark `peers`.
 
-    `warmup` runs come before the `repeats` that are timed. `timeout`: seconds for all. Results go to the file `output`.
+    :param models: hidden units of the perceptrons to train, one after the other.
+    :param rows: rows of a rank in a step.
+    :param steps: iterations of a run. `warmup` runs precede `repeats` timed runs.
+    :param timeout: seconds for all.
+    :param output: file for the results.
     """
 
-    models: Sequence[Model]
+    models: Sequence[int]
     rows: int
     steps: int
     warmup: int
@@ -55,32 +59,37 @@ class Job:
 
     @property
     def iterations(self) -> int:
-        """Of all runs of a model together."""
+        """Iterations of all runs of a model."""
         return self.steps * (self.warmup + self.repeats)
 
     @property
     def total_bytes(self) -> int:
-        """Of the parameters of all models."""
+        """Bytes of the parameters of all models."""
         return sum(map(nbytes, self.models))
 
     @classmethod
     def here(cls) -> Job:
-        """From this program's only argument."""
+        """Return the job in this program's only argument."""
         return cls(**json.loads(sys.argv[1]))
 
     def to_json(self) -> str:
         return json.dumps(asdict(self))
 
     def write(self, results: Sequence[dict[str, Any]]) -> None:
-        """Write the output: one JSON line each, with `bytes`, `samples` (seconds per iteration), `verified`."""
+        """Write a JSON line for each result, with `bytes`, `samples` (seconds per iteration) and `verified`."""
         Path(self.output).write_text("".join(json.dumps({"case": "training", **result}) + "\n" for result in results))
 
 
 @dataclass(frozen=True)
 class RankJob:
-    """Job of the benchmark `jobs`. ``loop``, ``batching``, ``compression``, ``bucket``: as the settings of these names;
-    ``bucket`` None: the default.
-    ``profile``: a file. ``scale``: of its waits. ``steps``: iterations of a run; ``warmup`` runs precede ``repeats``."""
+    """Job of a rank of the benchmark `jobs`.
+
+    ``loop``, ``batching``, ``compression`` and ``bucket`` are the settings of these names.
+
+    :param bucket: bytes of a bucket. None: the default.
+    :param profile: file of the profile. ``scale`` multiplies its waits.
+    :param steps: iterations of a run. ``warmup`` runs precede ``repeats`` timed runs.
+    """
 
     strategy: str
     loop: str
@@ -96,19 +105,22 @@ class RankJob:
 
 
 def nbytes(model: Model) -> int:
-    """Of the float32 parameters."""
-    if not isinstance(model, int):
-        return 4 * (Profile.load(model) if isinstance(model, str) else model).parameters
+    """Return the bytes of a model's float32 parameters."""
+    if isinstance(model, Profile):
+        return 4 * model.parameters
     return 4 * (INPUTS * model + model + model + 1)
 
 
 def hidden_of(wanted: int) -> int:
-    """Units, so that the parameters have about as many bytes as wanted."""
+    """Return the hidden units with which the parameters have about the wanted bytes."""
     return max(1, round((wanted / 4 - 1) / (INPUTS + 2)))
 
 
 def network(model: Model, scale: float = 1.0) -> nn.Module:
-    """The model; its weights are the same each time, everywhere. `scale`: of the waits of an emulated network."""
+    """Return the module of a model, with the same weights in every process.
+
+    :param scale: multiplies the waits of an emulated network.
+    """
     return perceptron(model) if isinstance(model, int) else EmulatedNetwork(model, outputs=1, scale=scale)
 
 
@@ -121,18 +133,21 @@ def perceptron(hidden: int) -> nn.Sequential:
 
 
 def rows(count: int) -> tuple[np.ndarray, np.ndarray]:
-    """The batch of all ranks together, float32 [count, 784], and its targets [count]; the same in every step."""
+    """Return the batch of all ranks, float32 [count, 784], and its targets [count]. All steps have the same batch."""
     random = np.random.default_rng(_SEED)
     return random.random((count, INPUTS), np.float32), random.random(count, np.float32)
 
 
 def loss(output: torch.Tensor, target: torch.Tensor) -> torch.Tensor:
-    """The mean squared error of outputs [rows, 1], or [rows], and targets [rows]."""
+    """Return the mean squared error of outputs [rows, 1], or [rows], and targets [rows]."""
     return nn.functional.mse_loss(output.reshape(-1), target)
 
 
 def right(trained: nn.Module, model: Model, count: int, iterations: int) -> bool:
-    """Whether a model is what so many iterations of SGD make of it, in one process."""
+    """Return whether trained weights are those of as many iterations of SGD in one process.
+
+    :param count: rows of the batch of all ranks.
+    """
     start, alone = network(model, scale=0), network(model, scale=0)
     optimizer = torch.optim.SGD(alone.parameters(), lr=LEARNING_RATE)
     inputs, targets = map(torch.from_numpy, rows(count))
@@ -145,12 +160,16 @@ def right(trained: nn.Module, model: Model, count: int, iterations: int) -> bool
 
 
 def check(settings: Mapping[str, str], world: int) -> None:
-    """:raises ConfError: settings of spark.sparkdl.comm that no fit of so many ranks can have."""
+    """Check settings of spark.sparkdl.comm for a fit.
+
+    :param world: number of ranks.
+    :raises ConfError: no such fit can have these settings.
+    """
     conf = CommConf.from_mapping({PREFIX + name: value for name, value in settings.items()})
     strategy_class(conf).check(conf, world)
 
 
 def fits(way: str, topology: Topology) -> bool:
-    """Whether it can run there; those that are no algorithm of collectives can everywhere."""
+    """Return whether a way to train can run on a topology. Only collectives depend on it."""
     strategy = NamedStrategy.parse(way).strategy
     return strategy not in ALGORITHMS or not ALGORITHMS[strategy].why_ineligible(topology)

@@ -96,23 +96,6 @@ def test_training() -> None:
     assert all(found[algorithm]["versions"]["bigdl-dllib-spark3"] for algorithm in bigdl)
 
 
-@pytest.mark.slow
-@pytest.mark.timeout(900)
-def test_training_with_emulated_computing() -> None:
-    done = bench("--peers", "torch-ddp,bigdl", "--profile", "lenet5")
-    assert done.returncode == 0, done.stderr
-    [row] = json.loads(done.stdout)
-    assert (row["algorithm"], row["profile"], row["compute"], row["verified"]) == (
-        "torch-ddp",
-        "lenet5",
-        "emulated",
-        True,
-    )
-    assert row["bytes"] == 4 * 3_274_634
-    assert row["ratio"] > 0.95
-    assert "bigdl skipped: it has no emulated computing" in done.stderr
-
-
 def test_bigdl_is_looked_for_where_it_should_be(tmp_path: Path) -> None:
     done = bench("--peers", "bigdl", "--bigdl", str(tmp_path))
     assert (done.returncode, done.stdout) == (0, "")

@@ -1,8 +1,8 @@
-"""What the benchmark `bigdl` measures, in a Spark session: a BigDL model, trained by several systems on the same executors.
+"""Spark application of the benchmark `bigdl`: several systems train a BigDL model on the same executors.
 
-All rows of the data are one batch, so all have the same rows in each iteration, whatever their order. A run sets up, trains
-and ends; the time of an iteration is what a long run takes longer than a short one. So all that happens between iterations
-counts, and nothing of a run's begin and end, nor of the iterations in which ``ibatch`` measures, plans and tries its plan.
+All rows of the data are one batch, so each iteration has the same rows. The time of an iteration comes from the
+difference between a long run and a short one. It includes the work between iterations. It excludes set-up, the end, and
+the iterations in which ``ibatch`` measures, plans and tries its plan.
 """
 
 from __future__ import annotations
@@ -25,24 +25,28 @@ from sparkdl_comm.bigdl.engine import start_engine
 from sparkdl_comm.networks import digits_28x28
 from sparkdl_comm.sim.profile import Profile
 
-#: BigDL's own optimizer; all other systems are policies of ``spark.sparkdl.comm.ps.batching``, of ``IBatchOptimizer``.
+#: BigDL's own optimizer. The other systems are ``IBatchOptimizer`` with a policy of ``spark.sparkdl.comm.ps.batching``.
 BIGDL = "bigdl"
 LEARNING_RATE = 0.05
-#: How far weights may be from those of the first system, as a share of the furthest way that one of these has gone.
+#: Largest difference to the first system's weights, as a share of the largest change of these in training.
 TOLERANCE = 1e-3
 PROFILE_ITERATIONS = 5
-#: Iterations after which weights are compared. Rounding, which differs with the rows that each executor has, grows with them.
+#: Iterations before weights are compared. Differences by rounding grow with the iterations.
 COMPARED = 12
-#: Iterations of the short run. ``ibatch`` is settled then: after the profile, and trials of the plan, ``layerwise`` and, where
-#: blocks are small, of ``whole``; pulls change one iteration after that, pushes two.
+#: Iterations of the short run, after which ``ibatch`` is settled. It measures a profile and tries the plan, ``layerwise``
+#: and, where blocks are small, ``whole``. Pulls change one iteration later, pushes two.
 SHORT = 4 * PROFILE_ITERATIONS + 3
 
 
 @dataclass(frozen=True)
 class Job:
-    """``network``: of ``sparkdl_comm.bigdl.networks``, or of any name if there is a ``profile``, a file: then its layers only
-    wait. ``rows``: of each executor in an iteration. ``iterations``: by which a long run is longer; None: so many that they
-    take about ``seconds``."""
+    """Job of the application.
+
+    :param network: a name in ``sparkdl_comm.bigdl.networks``, or any name with a ``profile``.
+    :param profile: file of a profile, whose layers wait instead of computing.
+    :param rows: rows of each executor in an iteration.
+    :param iterations: iterations that a long run has more than a short one. None: as many as take about ``seconds``.
+    """
 
     network: str
     profile: str | None
@@ -56,7 +60,7 @@ class Job:
 
 @dataclass(frozen=True)
 class Training:
-    """``seconds``: of all of it. ``summary``: what the optimizer tells; of BigDL's own nothing."""
+    """A run: its seconds, its final weights, and the optimizer's summary, which is empty for BigDL's own."""
 
     iterations: int
     seconds: float
@@ -64,7 +68,7 @@ class Training:
     summary: dict[str, Any]
 
     def since(self, short: Training, field: str) -> dict[str, float]:
-        """The means per iteration that ``field`` of the summary has, over the iterations that ``short`` did not do."""
+        """Return the summary's means per iteration in ``field``, over the iterations that ``short`` did not do."""
 
         def total(of: Training, name: str) -> float:
             return float(of.summary[field][name]) * of.iterations
@@ -75,7 +79,7 @@ class Training:
 
 @dataclass(frozen=True)
 class Sample:
-    """Seconds of an iteration, and of its phases and parts."""
+    """Seconds of an iteration, of its phases and of its overlapping parts."""
 
     seconds: float
     phases: dict[str, float]
@@ -84,9 +88,13 @@ class Sample:
 
 
 def measured(spark: SparkSession, job: Job) -> list[dict[str, Any]]:
-    """For each system: ``samples``, seconds of an iteration; ``phases`` and ``overlap``, as ``IBatchOptimizer.summary`` has
-    them, medians of the samples; ``verified``, whether it has the weights of the first system in the end; ``apart``, how far
-    they are; ``parameters``; ``batches``, how many there were of layers; ``kept``, what cut them."""
+    """Return a row for each system.
+
+    - ``samples``: seconds of an iteration. ``phases``, ``overlap``: medians of the fields of
+      ``IBatchOptimizer.summary``.
+    - ``verified``: the final weights are those of the first system. ``apart``: their relative difference.
+    - ``batches``: number of batches of layers. ``kept``: the policy that cut them. ``parameters``: their number.
+    """
     sc = spark.sparkContext
     sc.setLogLevel("ERROR")
     start_engine(sc, job.executors, 1)
@@ -133,7 +141,7 @@ class _Runs:
         self._sc, self._job, self._system = sc, job, system
 
     def length(self, start: list[np.ndarray]) -> int:
-        """By how many iterations a long run is longer than a short one."""
+        """Return the iterations that a long run has more than a short one."""
         if self._job.iterations:
             return self._job.iterations
         rough = self.sample(start, SHORT).seconds
@@ -146,7 +154,7 @@ class _Runs:
         return Sample(seconds, long.since(short, "phases"), long.since(short, "overlap"), batching)
 
     def train(self, start: list[np.ndarray], iterations: int) -> Training:
-        """What so many iterations make of the weights ``start``."""
+        """Train from the weights ``start``."""
         optimizer = self._optimizer(start, iterations)
         begun = time.perf_counter()
         trained = optimizer.optimize()
@@ -169,7 +177,7 @@ class _Runs:
             Row.from_ndarray(pixel, np.array(label + 1.0))
             for pixel, label in zip(pixels[:count].numpy(), labels[:count].numpy(), strict=True)
         ]
-        # In one partition: BigDL deals its rows out, and so each executor gets equally many.
+        # BigDL deals out the rows of one partition, so each executor gets the same number.
         data = self._sc.parallelize(rows, 1)
         make = DistriOptimizer if self._system == BIGDL else IBatchOptimizer
         optimizer = make(

@@ -2,25 +2,26 @@
 
     python python/benchmarks bigdl --executors 2 --networks lenet,vgg --json FILE
 
-On the same executors: of local-cluster, one core each; with `--topology star:8`, on the hosts of an emulated network.
-`--executors 1,2,4,8` takes so many of them, one number after the other. Systems: `bigdl`, without its compression, and
-policies of `spark.sparkdl.comm.ps.batching`: `ibatch`, `layerwise`, `whole`. They train LeNet-5 (22,278 parameters) or a
-network like VGG (1.34 million) with SGD, or networks whose computing is emulated:
+All systems run on the same executors: one core each in local-cluster, or the hosts of an emulated network with
+`--topology star:8`. `--executors 1,2,4,8` measures each of these numbers. Systems are `bigdl`, without its compression,
+and the policies of `spark.sparkdl.comm.ps.batching`: `ibatch`, `layerwise`, `whole`. They train LeNet-5 (22,278
+parameters) or a network like VGG (1.34 million) with SGD, or networks with emulated computing:
 
     python python/benchmarks bigdl --topology star:8 --networks vgg19 --rate auto:1 --systems bigdl,ibatch --json
 
-Their layers only wait, by a device `--slowdown` times slower than that of the profiles, which does 1e12 operations a second;
-and of each layer a share is taken, parameters and times alike, so that forward takes `--forward` seconds. `auto:1`: at which a
-pull on all hosts takes as long as forward. Most blocks of such a share are so small that they come with their notice, which
-costs no start-up. With `--delay` all are asked for, and each start-up takes so many ms more (SlowStart.scala), as on a
-cluster where servers are looked up each time. DistriOptimizer has start-ups of its own, which it does not change.
+Emulated layers wait. Their device is `--slowdown` times slower than that of the profiles, 1e12 operations a second.
+Each layer has the same share of its parameters and times, so that forward takes `--forward` seconds. With `auto:1` a
+pull on all hosts takes as long as forward. Small blocks come with their notice, without a start-up. With `--delay` all
+blocks are requested, and each start-up takes that many ms more (SlowStart.scala). DistriOptimizer's start-ups do not
+change.
 
-The time of an iteration is wall time: what a long run takes longer than a short one, so what BigDL's driver does between its
-two Spark jobs per iteration counts. `overlap` says for how long ranks of IBatchOptimizer computed while something came to them
-(`overlapped`), and for how long they did one of the two alone. Theory, of emulated networks: ibatch/network.py.
+The time of an iteration is wall time, from the difference between a long run and a short one. It includes the work of
+BigDL's driver between its two Spark jobs per iteration. `overlap` has the seconds in which ranks of IBatchOptimizer
+compute while data arrive (`overlapped`), and those in which they do only one of the two. The theory of emulated
+networks is in ibatch/network.py.
 
-Verified: from the same weights, after the same iterations on the same rows, all systems have the same weights, up to rounding.
-BigDL is installed by `make bigdl`, and this package's adapter built by `make bigdl-jar`.
+Verified: after the same iterations on the same rows all systems have the same weights, up to rounding. `make bigdl`
+installs BigDL, and `make bigdl-jar` builds this package's adapter.
 """
 
 from __future__ import annotations
@@ -34,7 +35,7 @@ from collections.abc import Iterator, Sequence
 from pathlib import Path
 from typing import Any
 
-from benchmarks.applications import bench_jar, conf_of, local_cluster, python_path, set_rate, submit
+from benchmarks.applications import bench_jar, local_cluster, python_path, set_rate, submit
 from benchmarks.bigdl.job import BIGDL, Job, measured
 from benchmarks.case import Case, case_of, share_of
 from benchmarks.command import Note
@@ -85,13 +86,13 @@ def _row(found: dict[str, Any], case: Case, topology: str) -> Row:
 
 
 def rows(options: Namespace, note: Note) -> Iterator[Row]:
-    """Rows of all systems, for each network and number of executors.
+    """Yield rows of all systems, for each network and number of executors.
 
-    :raises ConfError: a rate that makes no sense. LabError: the application failed.
+    :raises ConfError: the rate is invalid. LabError: the application failed.
     """
     sys.path.insert(0, str(INSTALLED))
     try:
-        conf = installation.spark_conf() | conf_of(options.conf)
+        conf = installation.spark_conf()
     except PluginError as reason:
         raise LabUnavailableError(str(reason)) from reason
     with tempfile.TemporaryDirectory(prefix="sparkdl-bigdl-") as folder:
@@ -124,7 +125,7 @@ def _on_a_lab(options: Namespace, conf: dict[str, str], folder: Path) -> Iterato
                 some = _slow(conf, whole.delay)
                 some |= {"spark.cores.max": str(executors), "spark.executor.instances": str(executors)}
                 job = _job(case, folder, options)
-                timeout = options.timeout or 120 + 60 * executors  # two cores start them, and compile for all of them
+                timeout = options.timeout or 120 + 60 * executors  # they all start and compile on the same cores
                 for found in submit(spark, Path(__file__).with_name("job.py"), job, timeout, some):
                     yield _row(found, case, topology.text)
 
@@ -135,7 +136,7 @@ def _case(network: str, world: int, rate: str, options: Namespace) -> Case:
 
 
 def _slow(conf: dict[str, str], delay: float) -> dict[str, str]:
-    """Spark's conf with executors in which the start-up of a communication takes so many seconds more."""
+    """Return Spark's conf with ``delay`` seconds more per start-up of a communication."""
     path, java = "spark.executor.extraClassPath", "spark.executor.extraJavaOptions"
     if not delay:
         return conf
@@ -155,24 +156,23 @@ def _job(case: Case, folder: Path, options: Namespace) -> Job:
 
 
 def arguments(parser: ArgumentParser, words: Sequence[str]) -> Namespace:
-    parser.add_argument("--executors", type=whole_numbers(), help="numbers of executors; default: 2, or all hosts")
+    parser.add_argument("--executors", type=whole_numbers(), help="numbers of executors (default: 2, or all hosts)")
     parser.add_argument("--networks", type=names_of(_NETWORKS), default=",".join(_REAL))
     parser.add_argument("--systems", type=names_of(_SYSTEMS), default=f"{BIGDL},ibatch")
-    parser.add_argument("--rows", type=positive, default=16, help="of each executor in an iteration")
-    parser.add_argument("--iterations", type=positive, help="by which a long run is longer; default: by --seconds")
-    parser.add_argument("--seconds", type=float, default=8.0, help="about so many for the iterations of a long run")
-    parser.add_argument("--forward", type=float, default=0.25, help="seconds to which emulated networks are scaled")
-    parser.add_argument("--slowdown", type=float, default=60.0, help="of the device that computes in them")
-    parser.add_argument("--topology", type=topology_of, help="executors on an emulated network: star:N")
-    parser.add_argument("--rate", default="200", help="Mbit/s of each link there, or auto:R")
-    parser.add_argument("--delay", type=float, default=0.0, help="ms that a communication's start-up takes more there")
+    parser.add_argument("--rows", type=positive, default=16, help="rows of each executor in an iteration")
+    parser.add_argument("--iterations", type=positive, help="iterations of a long run (default: see --seconds)")
+    parser.add_argument("--seconds", type=float, default=8.0, help="approximate time of a long run's iterations")
+    parser.add_argument("--forward", type=float, default=0.25, help="seconds of forward in emulated networks")
+    parser.add_argument("--slowdown", type=float, default=60.0, help="slowdown of their device")
+    parser.add_argument("--topology", type=topology_of, help="run on an emulated network: star:N")
+    parser.add_argument("--rate", default="200", help="Mbit/s of each of its links, or auto:R")
+    parser.add_argument("--delay", type=float, default=0.0, help="ms added to each start-up there")
     parser.add_argument(
-        "--timeout", type=float, help="seconds for an application there; default: 120, 60 more per executor"
+        "--timeout", type=float, help="seconds for an application there (default: 120, and 60 per executor)"
     )
-    parser.add_argument("--conf", action="append", default=[], metavar="KEY=VALUE", help="of Spark, to try settings")
     options = parser.parse_args(words)
     if options.quick:
         options.iterations, options.repeats, options.forward = options.iterations or 60, 1, 0.02
     if options.delay and not options.topology:
-        parser.error("--delay: only with --topology")
+        parser.error("--delay works only with --topology. Add --topology, or drop --delay.")
     return options

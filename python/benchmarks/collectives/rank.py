@@ -1,11 +1,10 @@
-"""One rank of the benchmark `collectives`: times collectives of this package over the lab's links.
+"""Rank program of the benchmark `collectives`: times collectives of this package over the lab's links.
 
     python rank.py RENDEZVOUS_FOLDER ALGORITHM OPERATIONS WARMUP REPEATS CALLS SECONDS BLOCK BYTES...
 
-Where it runs is in the environment (see lab.place). In a repeat a rank makes CALLS calls, each on a vector of its
-own, after the one before it is complete there. Rank 0 prints a JSON line for each operation and size: how long the slowest
-rank took in each repeat, and the CPU seconds of all ranks, both for one call; and whether all ranks had the right results
-after every one.
+The environment says which rank this is (see lab.place). A repeat is CALLS calls one after another, each on its own
+vector. Rank 0 prints a JSON line for each operation and size. It has the seconds of the slowest rank in each repeat and
+the CPU seconds of all ranks, both per call, and whether every result was right on every rank.
 """
 
 from __future__ import annotations
@@ -22,7 +21,7 @@ from sparkdl_comm.collectives.group import CollectiveGroup
 from sparkdl_comm.conf import CommConf
 from sparkdl_comm.gang.gang import Gang
 
-#: Integers, and small: their float32 sums are exact, so that results can be compared for equality.
+#: Elements are small integers. Their float32 sums are exact, so results are compared for equality.
 PERIOD = 997
 
 
@@ -52,7 +51,7 @@ def measure(
     total = world * base + world * (world - 1) / 2
     samples, verified, cpu = [], True, 0.0
     for run in range(warmup + repeats):
-        # The call's number is in the data: what an earlier one left behind is wrong.
+        # The call's number is in the data, so stale results are wrong.
         vectors = {call: base + (rank + call) for call in range(run * calls, (run + 1) * calls)}
         group.prepare(operation, base.numel(), base.dtype)
         gang.all_gather(b"", seconds)

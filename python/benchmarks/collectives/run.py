@@ -1,21 +1,20 @@
-"""Collectives of this package on emulated networks, against what their links allow, and beside their peers.
+"""Collectives of this package on emulated networks, beside the bound of their links and beside peers.
 
     python python/benchmarks collectives --topology bcube:3,2 --rate 200 --sizes 4,16 --algorithms bml,ring --json
 
-One rank per host, over all rails of the topology. Theory of an all-reduce: each rank must send 2 (N-1)/N x bytes, over all
-its rails together; that of a linear pipeline or a tree is its own formula (Table 1 of the paper). A repeat is timed from a
-barrier to the end of the slowest rank, and its result is checked on every rank. `predicted` is the time that the plan's
-critical path takes by the model.
+There is one rank per host, and it uses all rails of the topology. Theory of an all-reduce: each rank sends 2 (N-1)/N x
+bytes over all its rails together. Theory of the other operations: all bytes pass the fastest rail. A repeat is timed
+from a barrier to the end of the slowest rank, and its result is checked on every rank. `predicted` is the cost model's
+time of the plan's critical path.
 
-With `--calls N` a repeat is N calls one after another, each on a vector of its own, which a rank begins when the last one is
-complete there; seconds are the mean. So ranks do not meet before each call, as in training, and the first one's late
-beginnings are shared by all.
+With `--calls N` a repeat is N calls one after another, each on its own vector, and seconds are the mean. A rank begins
+the next call without a barrier, as in training.
 
-Rails may differ: `--rate 100,200` gives each its own. Of several topologies and blocks each is measured with each.
+`--rate 100,200` gives each rail its own rate. Each topology is measured with each block.
 
-With `--peers` gloo and Open MPI run in the same call, on star:N of as many hosts: they use one NIC per host. `--loopback` runs
-on the loopback interface, without limits: theory is left out, and bus bandwidth, 2 (N-1)/N x bytes / seconds, and CPU seconds
-per GB of it are what tells; its peers are gloo-loopback and openmpi-shm.
+With `--peers` gloo and Open MPI run in the same call, on star:N with as many hosts: they use one NIC per host.
+`--loopback` runs on the loopback interface, which has no rate and so no theory. It reports bus bandwidth, 2 (N-1)/N x
+bytes / seconds, and CPU seconds per GB. Its peers are gloo-loopback and openmpi-shm.
 """
 
 from __future__ import annotations
@@ -47,7 +46,7 @@ RANK_PROGRAM = Path(__file__).with_name("rank.py")
 
 
 def own(options: Namespace, topology: Topology, folder: Path) -> Iterator[Row]:
-    """Rows of all algorithms, operations, blocks and sizes on a topology."""
+    """Yield rows of all algorithms, operations, blocks and sizes on a topology."""
     cluster = Lab.loopback(topology) if options.loopback else Lab(topology)
     with cluster:
         for algorithm, block in itertools.product(options.algorithms, options.block):
@@ -74,7 +73,7 @@ def _row(algorithm: str, result: dict[str, Any], block: int, topology: Topology,
         extra |= {"rates": options.rate} if len(options.rate) > 1 else {}
     return Row(
         suite="collectives",
-        case=operation.replace("_", ""),  # as the benchmark `peers` has it
+        case=operation.replace("_", ""),  # as in the benchmark `peers`
         algorithm=algorithm,
         topology="loopback" if options.loopback else topology.text,
         rate_mbit=None if options.loopback else statistics.fmean(options.rate),
@@ -89,14 +88,14 @@ def _row(algorithm: str, result: dict[str, Any], block: int, topology: Topology,
 
 
 def theory_seconds(operation: str, topology: Topology, nbytes: int) -> float:
-    """The least time that the links allow, whatever the algorithm."""
+    """Return a lower bound by the links' rates, for any algorithm."""
     if operation != "all_reduce":
         return broadcast_seconds(nbytes, max(topology.rates) / 1e6)  # over one rail
     return allreduce_seconds(len(topology.hosts), nbytes, sum(topology.rates) / 1e6)
 
 
 def peers(options: Namespace, topology: Topology, folder: Path, note: Note) -> Iterator[Row]:
-    """Rows of other systems, on a star of as many hosts: they know one NIC per host, the fastest. Notes what is skipped."""
+    """Yield rows of other systems, on a star of as many hosts with the fastest NIC of each. Note which are skipped."""
     rate = max(options.rate)
     star = Topology.parse(f"star:{len(topology.hosts)}").with_rates(round(rate * 1e6))
     with Arena(Namespace(**{**vars(options), "topology": star, "rate": rate}), folder) as arena:
@@ -122,32 +121,35 @@ def arguments(parser: ArgumentParser, words: Sequence[str]) -> Namespace:
         nargs="+",
         type=topology_of,
         default=[topology_of("bcube:3,2")],
-        help="see sparkdl_comm.topology; one after another",
+        help="topologies, see sparkdl_comm.topology",
     )
     parser.add_argument(
-        "--rate", type=link_rates, default="200", help="Mbit/s of each link, each way: of all, or of each rail's"
+        "--rate",
+        type=link_rates,
+        default="200",
+        help="Mbit/s of each link, each way: one for all rails, or one per rail",
     )
-    parser.add_argument("--sizes", dest="bytes", type=sizes, default="4,16", help="of the vector: 16 (MiB), 64KiB, ...")
-    parser.add_argument("--algorithms", help="default: all that fit the topologies")
     parser.add_argument(
-        "--operations", type=names_of(OPERATIONS), default="all_reduce", help=f"of {', '.join(OPERATIONS)}"
+        "--sizes", dest="bytes", type=sizes, default="4,16", help="sizes of the vector: 16 (MiB), 64KiB, ..."
+    )
+    parser.add_argument("--algorithms", help="algorithms (default: all that fit the topologies)")
+    parser.add_argument(
+        "--operations", type=names_of(OPERATIONS), default="all_reduce", help=f"operations: {', '.join(OPERATIONS)}"
     )
     parser.add_argument(
         "--block",
         type=whole_numbers(0),
         default="0",
-        help="bytes per block of pipelines, one after another; 0: what the model says is best",
+        help="bytes per block of pipelines; 0: the cost model's choice",
     )
-    parser.add_argument("--calls", type=positive, default=1, help="of the operation, one after another, in each repeat")
-    parser.add_argument(
-        "--peers", type=names_of(PEERS), default=[], help="gloo, openmpi, openmpi-shm: run too, on star:N"
-    )
-    parser.add_argument("--loopback", action="store_true", help="no links: what the machine does itself")
+    parser.add_argument("--calls", type=positive, default=1, help="calls per repeat, one after another")
+    parser.add_argument("--peers", type=names_of(PEERS), default=[], help=f"peers on star:N: {', '.join(PEERS)}")
+    parser.add_argument("--loopback", action="store_true", help="use the loopback interface, without links")
     parser.add_argument("--timeout", type=float, default=300.0, help="seconds for all runs of one algorithm")
     options = parser.parse_args(words)
     if options.quick:
         options.bytes, options.repeats = sizes("256KiB"), 1
-    if not options.loopback:  # there the ranks measure what a byte costs
+    if not options.loopback:  # on loopback the ranks measure the cost of a byte
         try:
             options.topology = [
                 each.with_rates(*(round(rate * 1e6) for rate in options.rate)) for each in options.topology

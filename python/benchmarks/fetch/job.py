@@ -1,4 +1,4 @@
-"""Spark application: fetches with one window and another, on the cluster that it is submitted to."""
+"""Spark application of the benchmark `fetch`: fetches blocks with several windows, on the cluster that runs it."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from pyspark.sql import SparkSession
 
 @dataclass(frozen=True)
 class Job:
-    """`sizes`: bytes of the blocks; `windows`: bytes of the fixed windows."""
+    """Job of the application: `sizes` and `windows` are the bytes of the blocks and of the fixed windows."""
 
     executors: int
     sizes: list[int]
@@ -21,7 +21,7 @@ class Job:
 
 
 def measured(spark: SparkSession, job: Job) -> list[dict[str, Any]]:
-    """What FetchBench.scala answers."""
+    """Return the rows that FetchBench.scala measures."""
     context = spark.sparkContext
     load_bench_jar(context)
     bench = context._jvm.sparkdl.comm.bench.FetchBench

@@ -1,21 +1,22 @@
-"""What it costs to bring a block from one executor to another: this package's fetch beside Spark's plain `fetchBlockSync`, and
-what memory alone takes.
+"""Time to bring a block from one executor to another: this package's fetch beside Spark's `fetchBlockSync` and memory.
 
     python python/benchmarks fetch --json
 
-One executor measures, the others serve; local-cluster, loopback, one run. `fetchBlockSync` leaves the block in a buffer of
-its own, `fetch` in memory of the caller's choice, as it arrives. `notice` is the way of blocks of at most 64 KiB: in a
-message (half of the time there and back). With more than one server, `at once` fetches a block from each in parallel, and
-`in turn` one after another; their bytes are those of all servers. `same host` copies a block from memory that another
-executor of the host shares, as ranks of one host do, `memcpy` one from the executor's own. `bf16` and `fp16`, `encode` and
-`decode`, are the conversions of `ps.wire`; bytes are those of the float32 numbers.
+One executor measures and the others serve, in local-cluster over loopback. These ways are measured in turn:
+
+- `fetchBlockSync` is Spark's, and leaves the block in a buffer.
+- `fetch` writes the block into memory of the caller's choice as it arrives.
+- `notice` is a message with the block in it, of at most 64 KiB. Its time is half of a round trip.
+- `at once` fetches a block from each server in parallel, `in turn` one after another. Bytes are those of all servers.
+- `same host` copies a block from another executor's shared memory, `memcpy` one from the executor's own memory.
+- `bf16` and `fp16`, `encode` and `decode`, are the conversions of `ps.wire`. Bytes are those of the float32 numbers.
 
     python python/benchmarks fetch --windows 64KiB,256KiB,1MiB --topology star:4 --rate 10,50,200,1000 --json
 
-Blocks from all servers at once, which take about a second, with the window that follows the link (`own`) and with each of
-these fixed ones; without `--topology` over loopback, of `--sizes`.
+Blocks come from all servers at once, with the window that follows the link (`own`) and with each of these fixed
+windows. On links they take about a second. Without `--topology` they have `--sizes`, over loopback.
 
-Verified: after every run, the bytes that came are those that were published; what was encoded is decoded to almost the same.
+Verified: the bytes that arrive in every run, and decoded numbers up to rounding.
 """
 
 from __future__ import annotations
@@ -25,7 +26,7 @@ from collections.abc import Iterator, Sequence
 from pathlib import Path
 from typing import Any
 
-from benchmarks.applications import conf_of, local_cluster, set_rate, submit
+from benchmarks.applications import local_cluster, set_rate, submit
 from benchmarks.command import Note
 from benchmarks.fetch.job import Job, measured
 from lab import Lab
@@ -35,7 +36,7 @@ from pyspark.sql import SparkSession
 
 from sparkdl_comm import spark_conf
 
-#: The JVM's arrays are no larger.
+#: Largest array of the JVM.
 MAX_BYTES = 2**31 - 1
 
 
@@ -44,8 +45,7 @@ def rows(options: Namespace, note: Note) -> Iterator[Row]:
         yield from _on_links(options)
         return
     for servers in options.servers:
-        conf = spark_conf(progress=False) | conf_of(options.conf)
-        spark = local_cluster("bench_fetch", servers + 1, 1536, conf)
+        spark = local_cluster("bench_fetch", servers + 1, 1536, spark_conf(progress=False))
         yield from on_this_machine(spark, servers + 1, options.bytes, options.repeats, options.windows)
         spark.stop()
 
@@ -66,7 +66,7 @@ def _rows(found: list[dict[str, Any]], executors: int, topology: str, rate_mbit:
             rate_mbit=rate_mbit,
             world=executors,
             bytes=one["bytes"] * one["servers"],
-            # there and back again
+            # A notice is timed there and back.
             samples=[seconds / 2 if one["way"] == "notice" else seconds for seconds in one["seconds"]],
             theory_seconds=rate_mbit and one["bytes"] * one["servers"] * 8 / (rate_mbit * 1e6),
             verified=one["verified"],
@@ -77,7 +77,7 @@ def _rows(found: list[dict[str, Any]], executors: int, topology: str, rate_mbit:
 
 
 def _on_links(options: Namespace) -> Iterator[Row]:
-    """A row for each rate and window.
+    """Yield a row for each rate and window.
 
     :raises LabError: an application failed.
     """
@@ -93,24 +93,23 @@ def _on_links(options: Namespace) -> Iterator[Row]:
 
 def arguments(parser: ArgumentParser, words: Sequence[str]) -> Namespace:
     parser.set_defaults(repeats=30)
-    parser.add_argument("--servers", type=whole_numbers(), default="1,3", help="numbers of executors that serve")
+    parser.add_argument("--servers", type=whole_numbers(), default="1,3", help="numbers of serving executors")
     parser.add_argument(
         "--sizes",
         dest="bytes",
         type=sizes,
         default="1KiB,64KiB,1MiB,16MiB,64MiB",
-        help="of a block: 16 (MiB), 64KiB, ...",
+        help="sizes of a block: 16 (MiB), 64KiB, ...",
     )
-    parser.add_argument("--windows", type=sizes, default=[], help="fixed ones, beside the one that follows the link")
+    parser.add_argument("--windows", type=sizes, default=[], help="fixed windows, beside the one that follows the link")
     parser.add_argument("--topology", type=topology_of, help="measure windows on an emulated network: star:N")
-    parser.add_argument("--rate", type=link_rates, default="200", help="Mbit/s of each link there")
+    parser.add_argument("--rate", type=link_rates, default="200", help="Mbit/s of each of its links")
     parser.add_argument("--timeout", type=float, default=600.0, help="seconds for all runs at a rate")
-    parser.add_argument("--conf", action="append", default=[], metavar="KEY=VALUE", help="of Spark, to try settings")
     options = parser.parse_args(words)
     if options.quick:
         options.servers, options.bytes, options.repeats = [2], sizes("1KiB,1MiB"), 3
     if max(options.bytes) > MAX_BYTES:
-        parser.error(f"--sizes: a block of {max(options.bytes)} bytes is larger than {MAX_BYTES}")
+        parser.error(f"--sizes: a block has {max(options.bytes)} bytes. At most {MAX_BYTES} are possible.")
     if options.topology and not options.windows:
-        parser.error("--topology: only windows are measured there; give some as --windows")
+        parser.error("--topology measures only windows. Add --windows.")
     return options

@@ -14,7 +14,6 @@ computed between the last pull and the first push.
 
 from __future__ import annotations
 
-import contextlib
 import statistics
 import tempfile
 from argparse import Namespace
@@ -29,7 +28,6 @@ from benchmarks.command import Note
 from benchmarks.ibatch.job import DDP, REAL, WAYS, Job
 from lab import Lab
 from lab.bench import Row, versions
-from lab.rates import RateSchedule
 from lab.spark import SparkCluster
 
 import sparkdl_comm
@@ -55,10 +53,6 @@ def cases(options: Namespace) -> list[Case]:
         for rate in options.rate.split(",")
         for delay in options.delay.split(",")
     ]
-    if options.schedule and len({case.rate for case in found}) > 1:
-        raise ConfError(
-            f"--schedule {options.schedule}: its rates are shares of one rate, and these cases have several"
-        )
     if DDP in options.batching and any(case.profile is None for case in found):
         raise ConfError(f"--batching {DDP}: only networks whose computing is emulated")
     return found
@@ -86,15 +80,9 @@ def rows(options: Namespace, note: Note) -> Iterator[Row]:
             epochs, warmup = options.repeats, options.warmup
             scale = case.about.get("scale", 1.0)
             job = Job(network, scale, options.batching, case.world, options.rows, options.steps, epochs, warmup)
-            with _changing(lab, options.schedule):
-                nics = [lab.layout.node(0).interface(rail) for rail in range(topology.rails)]
-                found = _submit(spark, job, case, options.timeout, nics)
+            nics = [lab.layout.node(0).interface(rail) for rail in range(topology.rails)]
+            found = _submit(spark, job, case, options.timeout, nics)
             yield from _rows(case, found, topology)
-
-
-def _changing(lab: Lab, schedule: str | None) -> contextlib.AbstractContextManager[None]:
-    """Links whose rates change in the middle of steps."""
-    return lab.schedule(RateSchedule.named(schedule, period=1.0)) if schedule else contextlib.nullcontext()
 
 
 def _case(name: str, rate: str, delay: float, world: int, options: Namespace) -> Case:

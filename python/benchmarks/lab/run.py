@@ -1,12 +1,12 @@
-"""Whether emulated networks are what they should be: how long they take to make, and how fast their links are.
+"""Emulated networks: the time to set them up, and the rates of their links.
 
     python python/benchmarks lab --json
 
-Case `set-up`: seconds until a lab's hosts, switches and links are there. Verified: nothing of it is left afterwards.
+Case `set-up`: seconds until a lab's hosts, switches and links exist. Verified: nothing is left afterwards.
 
-Case `links`: every link busy in both directions at once (see lab.check). The samples are those of the links:
-how long each needs for the bytes that one of nominal rate moves in `--seconds`, which is the theory value. Verified: none
-is off by more than 8 %; `slowest` and `fastest` are their rates as shares of the nominal one.
+Case `links`: every link is busy in both directions at once (see lab.check). Each link has a sample: the seconds that it
+needs for the bytes that a link of nominal rate moves in `--seconds`, the theory value. `slowest` and `fastest` are
+rates as shares of the nominal rate. Verified: no link is off by more than 8 %.
 """
 
 from __future__ import annotations
@@ -29,7 +29,7 @@ RATES = "100,200,500"
 
 
 def set_up(topology: Topology) -> tuple[float, bool]:
-    """Seconds to make a lab, and whether all of it was there, and gone afterwards."""
+    """Return the seconds to make a lab, and whether it was complete and then removed."""
     lab = Lab(topology)
     begun = time.perf_counter()
     with lab:
@@ -37,13 +37,13 @@ def set_up(topology: Topology) -> tuple[float, bool]:
         access, namespaces = lab.access, set(lab.layout.namespaces)
         complete = namespaces <= set(access.run("ip", "netns", "list").split())
     left = {known.name for known in state.every()}
-    if access.holder is None:  # else its user namespace took them with it
+    if access.holder is None:  # otherwise they ended with the lab's user namespace
         left |= set(access.run("ip", "netns", "list").split())
     return taken, complete and not left & {lab.name, *namespaces}
 
 
 def _rows(topology: Topology, seconds: float, warmup: int, repeats: int) -> Iterator[Row]:
-    """The two cases of one topology. Its rails have the same rate."""
+    """Yield the rows of both cases of a topology, whose rails have the same rate."""
     rate, installed = topology.rates[0], versions("sparkdl_comm")
     made = measure({"set-up": lambda: set_up(topology)}, warmup=warmup, repeats=repeats)["set-up"]
     yield Row(
@@ -86,8 +86,8 @@ def rows(options: Namespace, note: Note) -> Iterator[Row]:
 
 def arguments(parser: ArgumentParser, words: Sequence[str]) -> Namespace:
     parser.add_argument("--topologies", nargs="+", type=topology_of, default=[*map(topology_of, TOPOLOGIES)])
-    parser.add_argument("--rates", type=link_rates, default=RATES, help="of each link, each way, Mbit/s")
-    parser.add_argument("--seconds", type=float, default=2.0, help="that links are measured for")
+    parser.add_argument("--rates", type=link_rates, default=RATES, help="Mbit/s of each link, each way")
+    parser.add_argument("--seconds", type=float, default=2.0, help="seconds to measure links")
     options = parser.parse_args(words)
     if options.quick:
         options.topologies, options.rates, options.seconds, options.repeats = [topology_of("star:3")], [100.0], 0.5, 1

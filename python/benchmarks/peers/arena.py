@@ -1,4 +1,4 @@
-"""Where peers are measured: one emulated network for all of a run's peers, and Spark standalone on it."""
+"""Emulated network for all peers of a run, with Spark standalone on it."""
 
 from __future__ import annotations
 
@@ -17,19 +17,19 @@ from lab.spark import SparkCluster
 
 from sparkdl_comm.errors import LabError
 
-#: The programs that run on the hosts.
+#: Folder of the programs that run on the hosts.
 PROGRAMS = Path(__file__).parent
 
 
 class NotInstalledError(Exception):
-    """A peer is not installed; the message says what to install."""
+    """A peer is not installed. The message says what to install."""
 
 
 class Arena:
-    """`lab` and `spark` are made when a peer first asks for them, and are gone after the `with` block.
+    """Context with a lab and a Spark cluster, which are made at first use and removed at its end.
 
-    :param options: of the benchmark `peers`.
-    :param folder: for the programs' files.
+    :param options: options of the benchmark `peers`.
+    :param folder: folder for the programs' files.
     """
 
     def __init__(self, options: Namespace, folder: Path) -> None:
@@ -52,10 +52,10 @@ class Arena:
 
     @contextlib.contextmanager
     def crossing(self, necessary: int) -> Iterator[None]:
-        """Checks that what the body runs goes over the links, not past them.
+        """Check by the links' counters that the body's traffic crosses the links.
 
-        :param necessary: bytes that every host but the root must receive, whatever the algorithm.
-        :raises LabError: one received less.
+        :param necessary: bytes that every host but the root must receive, by any algorithm.
+        :raises LabError: a host received less.
         """
         before = self.lab.counters()
         yield
@@ -66,19 +66,21 @@ class Arena:
                 raise LabError(f"host {host.index} received {received:,} bytes over its link, and needs {necessary:,}")
 
     def rows(self, algorithm: str, output: str, installed: Mapping[str, str], *, linked: bool = True) -> Iterator[Row]:
-        """A row for each JSON line that a program wrote. `linked`: the ranks used the topology's links."""
+        """Yield a row for each JSON line of a program's output.
+
+        :param installed: versions of the measured packages.
+        :param linked: the ranks used the topology's links.
+        """
         topology, rate = self.options.topology, self.options.rate
         for line in filter(None, output.splitlines()):
             result: dict[str, Any] = json.loads(line)
-            nbytes, trained = result["bytes"], result["case"] == "training"
+            nbytes = result["bytes"]
             extra: dict[str, Any] = {}
             if "cpu_seconds" in result:
                 extra = {"cpu_seconds": result["cpu_seconds"], "calls": self.options.calls}
             if extra and result["case"] == "allreduce" and not linked:
                 seconds = statistics.median(result["samples"])
                 extra |= per_gigabyte(topology.world, nbytes, seconds, result["cpu_seconds"])
-            if trained and self.options.profile:
-                extra["profile"] = self.options.profile
             if result["case"] in ("broadcast", "reduce"):
                 theory = broadcast_seconds(nbytes, rate)
             else:
@@ -94,7 +96,6 @@ class Arena:
                 samples=result["samples"],
                 theory_seconds=theory if linked else None,
                 verified=result["verified"],
-                compute="emulated" if trained and self.options.profile else "real",
                 versions=installed,
                 extra=extra,
             )

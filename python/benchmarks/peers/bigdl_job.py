@@ -1,7 +1,7 @@
-"""A Spark application of the benchmark `peers`: BigDL's DistriOptimizer, with float32 on the wire.
+"""Spark application of the benchmark `peers`: BigDL's DistriOptimizer, with float32 on the wire.
 
-The engine, mklblas or mkldnn, is the Java property bigdl.engineType of driver and executors. An iteration's time is what
-BigDL itself reports as its throughput: of its two Spark jobs, without what the driver does between iterations.
+The Java property bigdl.engineType of driver and executors is the engine, mklblas or mkldnn. An iteration's time comes
+from the throughput that BigDL reports. It has BigDL's two Spark jobs, and not the driver's work between iterations.
 """
 
 from __future__ import annotations
@@ -22,7 +22,7 @@ _MATRIX = 4
 
 
 def graph(hidden: int) -> Model:
-    """The perceptron as a graph, which both engines can run."""
+    """Return the perceptron as a graph, which both engines can run."""
     layers = [layer for layer in perceptron(hidden) if isinstance(layer, torch.nn.Linear)]
     weights = [[layer.weight.detach().numpy(), layer.bias.detach().numpy()] for layer in layers]
     first, second = Linear(INPUTS, hidden), Linear(hidden, 1)
@@ -30,7 +30,7 @@ def graph(hidden: int) -> Model:
     second.set_weights(weights[1])
     begin = Input()
     model = Model([begin], [second(ReLU()(first(begin)))])
-    # For mkldnn, which expects images otherwise.
+    # Without these formats mkldnn expects images.
     model.set_input_formats([_MATRIX])
     model.set_output_formats([_MATRIX])
     return model
@@ -41,7 +41,7 @@ def trained(sc: SparkContext, job: Job, hidden: int) -> dict[str, object]:
     inputs, targets = rows(count)
     samples = [Sample.from_ndarray(features, target) for features, target in zip(inputs, targets[:, None], strict=True)]
     model = graph(hidden)
-    # In one partition: BigDL deals its rows out, and so each host gets equally many.
+    # BigDL deals out the rows of one partition, so each host gets the same number.
     data = sc.parallelize(samples, 1)
     optimizer = DistriOptimizer(
         model, data, MSECriterion(), MaxIteration(job.iterations), count, SGD(learningrate=LEARNING_RATE)
@@ -65,7 +65,7 @@ def main() -> None:
     sc = SparkContext(appName="BigDL", conf=create_spark_conf())
     sc.setLogLevel("WARN")
     init_engine()
-    job.write([trained(sc, job, hidden) for hidden in job.models if isinstance(hidden, int)])
+    job.write([trained(sc, job, hidden) for hidden in job.models])
     sc.stop()
 
 

@@ -1,4 +1,4 @@
-"""Peers that do one collective operation: gloo and Open MPI."""
+"""Peers for single collective operations: gloo and Open MPI."""
 
 from __future__ import annotations
 
@@ -59,7 +59,7 @@ def openmpi(arena: Arena) -> Iterator[Row]:
     agent = arena.folder / "agent"
     agent.write_text(launch_agent({address: node.namespace for address, node in nodes.items()}))
     agent.chmod(0o700)
-    # Open MPI's own messages go over the control network, the data over the lab's links.
+    # Open MPI's control messages use the control network, and data the lab's links.
     control, rail = lab.layout.node(0).interface(CONTROL), lab.layout.node(0).interface(0)
     network = ["--host", ",".join(f"{address}:{lab.topology.ranks_per_host}" for address in nodes)]
     network += ["--mca", "plm_rsh_agent", str(agent), "--mca", "oob_tcp_if_include", control]
@@ -84,7 +84,7 @@ PEERS = {"gloo": gloo, "gloo-loopback": gloo_loopback, "openmpi": openmpi, "open
 
 
 def necessary(arena: Arena, operations: Sequence[str]) -> int:
-    """Bytes that a host must receive: all, in each run of each operation but a reduce, of which some only send."""
+    """Return the bytes that each host must receive. In a reduce some hosts only send, so it counts as nothing."""
     options = arena.options
     receiving = sum(operation != "reduce" for operation in operations)
     return receiving * (options.warmup + options.repeats) * options.calls * sum(options.bytes)
@@ -94,7 +94,10 @@ def necessary(arena: Arena, operations: Sequence[str]) -> int:
 
 
 def openmpi_program(folder: Path) -> tuple[str, dict[str, str]]:
-    """The compiled rank program, and the versions to report. NotInstalledError if Open MPI is not there."""
+    """Compile the rank program. Return its path and the versions to report.
+
+    :raises NotInstalledError: Open MPI is not installed, or does not compile.
+    """
     if not (shutil.which("mpirun") and shutil.which("mpicc")):
         raise NotInstalledError("no mpirun and mpicc: install Open MPI (Debian: openmpi-bin, libopenmpi-dev)")
     said = subprocess.run(["mpirun", "--version"], capture_output=True, text=True, timeout=60, check=False).stdout
@@ -110,9 +113,9 @@ def openmpi_program(folder: Path) -> tuple[str, dict[str, str]]:
 
 
 def launch_agent(namespaces: Mapping[str, str]) -> str:
-    """A shell script for mpirun: `agent ADDRESS COMMAND…` runs the command in the namespace of that host.
+    """Return a shell script for mpirun: `agent ADDRESS COMMAND…` runs the command in the namespace of that host.
 
-    There the machine's name is the address: Open MPI names the directories and shared memory of a host after it.
+    There the host name is the address, because Open MPI names a host's directories and shared memory after it.
     """
     cases = [f"{address}) namespace={shlex.quote(name)} ;;" for address, name in namespaces.items()]
     refuse = '*) echo "no host has the address $1" >&2; exit 1 ;;'
@@ -123,13 +126,16 @@ def launch_agent(namespaces: Mapping[str, str]) -> str:
 def mpirun(
     arena: Arena, cluster: Cluster, arguments: Sequence[str], program: str, operations: Sequence[str] = ()
 ) -> str:
-    """Runs the program on all hosts, launched from host 0; what it printed. `operations`: if not those of the options."""
+    """Run the program on all hosts, launched from host 0. Return its output.
+
+    :param operations: operations to run. Empty: those of the options.
+    """
     options = arena.options
-    # Ranks yield their core while they wait: there are more of them than cores, which Open MPI does not see.
+    # Ranks yield their core while they wait. There are more ranks than cores, and Open MPI does not see that.
     argv = ["mpirun", "-n", str(cluster.topology.world), "--oversubscribe", "--mca", "mpi_yield_when_idle", "1"]
     argv += [*arguments, program, ",".join(operations or options.operations)]
     argv += map(str, (options.warmup, options.repeats, options.calls, *options.bytes))
-    # Inside a lab all run as root, be it only in a user namespace; Open MPI wants to be told that this is meant.
+    # All processes of a lab run as root, at least in a user namespace. Open MPI refuses that without these variables.
     environment = {**os.environ, "OMPI_ALLOW_RUN_AS_ROOT": "1", "OMPI_ALLOW_RUN_AS_ROOT_CONFIRM": "1"}
     [result] = cluster.run_each([(0, argv, environment)], timeout=options.timeout)
     return result.stdout

@@ -1,4 +1,4 @@
-"""Training by torch's DistributedDataParallel, of the benchmark `peers` (under Spark) and the benchmark `jobs` (without)."""
+"""Training by torch's DistributedDataParallel, under Spark (benchmark `peers`) and without it (benchmark `jobs`)."""
 
 from __future__ import annotations
 
@@ -21,12 +21,12 @@ def trained(
     repeats: int,
     bucket_mb: float | None = None,
 ) -> tuple[list[float], bool]:
-    """Trains in a process group that is initialised, with DDP's own settings: buckets are reduced while backward goes on.
+    """Train in the current process group, with DDP's own settings. Buckets are reduced during backward.
 
-    :param model: what `module` is made of.
-    :param bucket_mb: MiB of a bucket; None: DDP's own sizes, the first one smaller than the others.
-    :return: seconds per iteration in each of `repeats` runs of `steps`, the slowest rank's; and whether all ranks' weights
-        are at last those that one process finds.
+    :param model: the model of `module`.
+    :param bucket_mb: MiB of a bucket. None: DDP's own sizes. Its first bucket is smaller.
+    :return: seconds per iteration of the slowest rank in each of `repeats` runs of `steps`, and whether the final
+        weights of all ranks are those of one process.
     """
     rank, count = dist.get_rank(), rows_of_rank * dist.get_world_size()
     mine = slice(rank * rows_of_rank, (rank + 1) * rows_of_rank)

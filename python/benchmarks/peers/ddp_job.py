@@ -1,6 +1,6 @@
-"""A Spark application of the benchmark `peers`: DistributedDataParallel under TorchDistributor, over gloo.
+"""Spark application of the benchmark `peers`: DistributedDataParallel under TorchDistributor, over gloo.
 
-GLOO_SOCKET_IFNAME names the network interface, in the executors' environment.
+GLOO_SOCKET_IFNAME in the executors' environment names the network interface.
 """
 
 from __future__ import annotations
@@ -8,13 +8,13 @@ from __future__ import annotations
 from datetime import timedelta
 from typing import Any
 
-from benchmarks.workload import Job, nbytes, network
+from benchmarks.workload import Job, nbytes, perceptron
 from pyspark.ml.torch.distributor import TorchDistributor
 from pyspark.sql import SparkSession
 
 
 def train(job: Job) -> list[dict[str, Any]]:
-    """One rank. What rank 0 returns arrives at the driver."""
+    """Train on one rank. The driver gets the results of rank 0."""
     import torch
     import torch.distributed as dist
     from benchmarks.peers.ddp import trained
@@ -22,10 +22,10 @@ def train(job: Job) -> list[dict[str, Any]]:
     torch.set_num_threads(1)
     dist.init_process_group("gloo", timeout=timedelta(seconds=job.timeout))
     results = []
-    for name in job.models:
+    for hidden in job.models:
         counts = {"steps": job.steps, "warmup": job.warmup, "repeats": job.repeats}
-        samples, verified = trained(network(name), name, job.rows, **counts)
-        results.append({"bytes": nbytes(name), "samples": samples, "verified": verified})
+        samples, verified = trained(perceptron(hidden), hidden, job.rows, **counts)
+        results.append({"bytes": nbytes(hidden), "samples": samples, "verified": verified})
     dist.destroy_process_group()
     return results
 

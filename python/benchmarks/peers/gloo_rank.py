@@ -1,11 +1,11 @@
-"""One rank of the benchmark `peers`: times torch.distributed's gloo backend.
+"""Rank program of the benchmark `peers`: times torch.distributed's gloo backend.
 
     python gloo_rank.py RENDEZVOUS_FILE OPERATIONS WARMUP REPEATS CALLS SECONDS BYTES...
 
-OPERATIONS are some of all_reduce, broadcast, reduce, with commas between. RANK and WORLD_SIZE are in the environment, and
-GLOO_SOCKET_IFNAME names the network interface. Rank 0 prints a JSON line for each operation and size: how long the slowest
-rank took in each repeat, of CALLS calls one after another, and the CPU seconds of all ranks, both for one call; and whether
-all ranks had the right results after every one. `SECONDS` is the deadline of each operation.
+OPERATIONS is a comma-separated list of all_reduce, broadcast and reduce. SECONDS is the deadline of each operation. The
+environment has RANK, WORLD_SIZE, and GLOO_SOCKET_IFNAME, the name of the network interface. A repeat is CALLS calls one
+after another. Rank 0 prints a JSON line for each operation and size. It has the seconds of the slowest rank in each
+repeat and the CPU seconds of all ranks, both per call, and whether every result was right on every rank.
 """
 
 from __future__ import annotations
@@ -19,7 +19,7 @@ import torch
 import torch.distributed as dist
 from benchmarks.rendezvous import gloo_group
 
-#: Integers, and small: their float32 sums are exact, so that results can be compared for equality.
+#: Elements are small integers. Their float32 sums are exact, so results are compared for equality.
 PERIOD = 997
 
 
@@ -36,7 +36,7 @@ def main() -> None:
 def measure(name: str, nbytes: int, warmup: int, repeats: int, calls: int) -> None:
     rank, world = dist.get_rank(), dist.get_world_size()
     base = (torch.arange(nbytes // 4) % PERIOD).float()
-    # The call's number is in the data: what an earlier one left behind is wrong.
+    # The call's number is in the data, so stale results are wrong.
     done = [once(name, base, range(run * calls, (run + 1) * calls), rank, world) for run in range(warmup + repeats)][
         warmup:
     ]
@@ -58,7 +58,7 @@ def measure(name: str, nbytes: int, warmup: int, repeats: int, calls: int) -> No
 
 
 def once(name: str, base: torch.Tensor, calls: range, rank: int, world: int) -> tuple[float, float, bool]:
-    """A run: seconds, CPU seconds, and whether this rank has the right results. Rank 0 is the root."""
+    """Run calls once. Return seconds, CPU seconds, and whether this rank's results are right. Rank 0 is the root."""
     if name == "broadcast":
         buffers = {call: base + call if rank == 0 else torch.zeros_like(base) for call in calls}
         taken = timed(lambda buffer: dist.broadcast(buffer, 0), buffers.values())
@@ -72,8 +72,7 @@ def once(name: str, base: torch.Tensor, calls: range, rank: int, world: int) -> 
 
 
 def timed(operation: Callable[[torch.Tensor], object], buffers: Collection[torch.Tensor]) -> tuple[float, float]:
-    """Seconds of an operation, and of this process's CPU time: the mean of calls on the buffers, one after another, the first
-    of which all ranks begin at about the same time."""
+    """Return an operation's mean seconds and CPU seconds on the buffers. The first call follows a barrier."""
     dist.barrier()
     begun, used = time.perf_counter(), time.process_time()
     for buffer in buffers:

@@ -2,8 +2,8 @@
  *
  *     openmpi_rank OPERATIONS WARMUP REPEATS CALLS BYTES...
  *
- * OPERATIONS are some of all_reduce, broadcast, reduce, with commas between. Prints what gloo_rank.py prints, and checks results
- * as it does: rank 0 writes a JSON line for each operation and size.
+ * OPERATIONS is a comma-separated list of all_reduce, broadcast and reduce. Rank 0 prints a JSON line for each operation and
+ * size, with the fields and the checks of gloo_rank.py.
  */
 #include <mpi.h>
 #include <stdio.h>
@@ -11,7 +11,7 @@
 #include <string.h>
 #include <time.h>
 
-/* Integers, and small: their float sums are exact, so that results can be compared for equality. */
+/* Elements are small integers. Their float sums are exact, so results are compared for equality. */
 #define PERIOD 997
 
 static int rank, world;
@@ -26,8 +26,8 @@ static void check_allocated(const void *memory) {
     }
 }
 
-/* Runs an operation `calls` times, on buffers one after another, sets *right and adds this process's CPU time to *used; returns
- * its seconds, both for one call. The call's number is in the data: what an earlier one left is wrong. */
+/* Run an operation `calls` times, on one buffer after another. Set *right, add CPU seconds to *used, and return seconds, both
+ * per call. The call's number is in the data, so stale results are wrong. */
 static double once(enum operation what, float *buffers, int count, int calls, int run, int *right, double *used) {
     for (int call = 0; call < calls; call++)
         for (int i = 0; i < count; i++) {

@@ -1,30 +1,29 @@
-"""Peers on an emulated network, against what its links allow: gloo, Open MPI, torch DDP, BigDL; and this package.
+"""Peers on an emulated network, beside the bound of its links: gloo, Open MPI, torch DDP, BigDL, and this package.
 
     python python/benchmarks peers --topology star:9 --rate 200 --json
 
-One rank per host, or as many as `hosts:MxS` says. All peers run on the same emulated network, one after the other. That
-their data crossed its links is checked with the links' own counters. A link lets a burst of some 80 KiB pass at once, so
-buffers that are not much larger can be faster than theory.
+There is one rank per host, or S with `hosts:MxS`. All peers run on the same emulated network, one after the other. The
+links' counters prove that their data crossed the links. A link lets a burst of 80 KiB pass at once, so small buffers
+can be faster than theory.
 
-The cases `allreduce`, `broadcast` and `reduce` are one operation on a buffer. Theory: 2 (N-1)/N x bytes / rate for an
-all-reduce between N hosts, bytes / rate for the others. A repeat is timed from a barrier to the end of the slowest rank, and
-its result is checked on every rank.
+The cases `allreduce`, `broadcast` and `reduce` are one operation on a buffer. Theory is 2 (N-1)/N x bytes / rate for an
+all-reduce between N hosts, and bytes / rate for the others. A repeat is timed from a barrier to the end of the slowest
+rank, and its result is checked on every rank.
 
-The case `training` is an iteration of synchronous SGD, in a Spark application on a Spark standalone cluster on that network:
-forward and backward pass of a perceptron with so many bytes of float32 parameters, for a few rows per rank, really computed
-(with `--profile`: of a real network's layers, which wait as long as they would compute); what the peer does to share
-gradients and parameters; and the update. The time is that of a run of `--steps` iterations, divided by them. Theory is that
-of an all-reduce of the parameters' bytes: computing counts as nothing. The weights after the last step are compared with
-those that one process finds.
+The case `training` is an iteration of synchronous SGD, in an application on a Spark standalone cluster on that network.
+A perceptron of the given bytes of float32 parameters has a few rows per rank. An iteration is the forward and backward
+pass, the peer's exchange of gradients and parameters, and the update. Its time is a run's, divided by `--steps`. Theory
+is an all-reduce of the parameters' bytes, without computing. The weights after the last step are compared with those of
+one process.
 
-Peers, each skipped with one line if it is not installed, or if networks cannot be emulated here:
+A peer is skipped with one line if it is not installed, or if networks cannot be emulated here:
 
-gloo         torch.distributed: the operations
-openmpi      as it chooses itself, and with its ring for the all-reduce, over TCP
-openmpi-shm  Open MPI in shared memory, without a network: what this machine does itself
-torch-ddp    training: DistributedDataParallel over gloo, under pyspark's TorchDistributor
-bigdl        training: BigDL's DistriOptimizer, float32 on the wire, with its engines MKL and mkldnn; `make bigdl` installs it
-sparkdl      training: this package's TorchEstimator, strategies ps and gloo
+- `gloo`: operations of torch.distributed.
+- `openmpi`: operations over TCP, by Open MPI's own choice of algorithm, and by its ring for the all-reduce.
+- `openmpi-shm`: the same in shared memory, without a network.
+- `torch-ddp`: training by DistributedDataParallel over gloo, under pyspark's TorchDistributor.
+- `bigdl`: training by BigDL's DistriOptimizer, with float32 on the wire, by MKL and mkldnn. `make bigdl` installs it.
+- `sparkdl`: training by this package's TorchEstimator, with the strategies ps and gloo.
 """
 
 from __future__ import annotations
@@ -42,16 +41,15 @@ from lab.arguments import link_rate, names_of, positive, sizes, topology_of
 from lab.bench import Row
 
 from sparkdl_comm.errors import LabError, LabUnavailableError, SparkdlCommError
-from sparkdl_comm.sim.profile import shipped
 
 BIGDL = Path(__file__).parents[3] / "build" / "bigdl"
 
-#: In this order: those that need Spark come last, so that its daemons do not run beside the others.
+#: Peers in the order of their runs. Spark's daemons must not run beside the first ones.
 PEERS: dict[str, Callable[[Arena], Iterator[Row]]] = {**collectives.PEERS, **training.PEERS}
 
 
 def rows(options: Namespace, note: Note) -> Iterator[Row]:
-    """Rows of all peers; what is skipped or failed is noted, and the others go on.
+    """Yield rows of all peers. Note which are skipped or failed, and go on.
 
     :raises LabUnavailableError: all were skipped. LabError: some failed.
     """
@@ -83,30 +81,29 @@ def arguments(parser: ArgumentParser, words: Sequence[str]) -> Namespace:
         dest="bytes",
         type=sizes,
         default="1,16",
-        help="of the buffer, or about that of the parameters: 16 (MiB), 64KiB",
+        help="bytes of the buffer, and about those of the parameters: 16 (MiB), 64KiB",
     )
     parser.add_argument("--peers", type=names_of(PEERS), default=",".join(PEERS))
     parser.add_argument("--timeout", type=float, default=600.0, help="seconds for all runs of a program")
-    parser.add_argument("--calls", type=positive, default=1, help="of a collective, one after another, in each repeat")
+    parser.add_argument("--calls", type=positive, default=1, help="calls of a collective per repeat, one after another")
     parser.add_argument(
         "--operations",
         type=names_of(collectives.OPERATIONS),
         default="all_reduce,broadcast",
-        help=f"of {', '.join(collectives.OPERATIONS)}",
+        help=f"operations: {', '.join(collectives.OPERATIONS)}",
     )
     group = parser.add_argument_group("training")
     group.add_argument("--steps", type=positive, default=10, help="iterations of a run")
-    group.add_argument("--profile", choices=shipped(), help="train this network, with emulated computing, instead")
-    group.add_argument("--rows", type=positive, default=4, help="of a rank in a step")
-    group.add_argument("--memory", default="1g", help="of each executor")
-    group.add_argument("--bigdl", type=Path, default=BIGDL, help="where BigDL is")
+    group.add_argument("--rows", type=positive, default=4, help="rows of a rank in a step")
+    group.add_argument("--memory", default="1g", help="memory of each executor")
+    group.add_argument("--bigdl", type=Path, default=BIGDL, help="folder of BigDL")
     options = parser.parse_args(words)
     if options.quick:
         options.bytes, options.repeats, options.steps = sizes("256KiB"), 1, 3
     options.topology = options.topology.with_rates(round(options.rate * 1e6))
-    options.models = [options.profile] if options.profile else [hidden_of(size) for size in options.bytes]
+    options.models = [hidden_of(size) for size in options.bytes]
     if options.topology.rails > 1 or len(options.topology.hosts) < 2:
-        parser.error(f"{options.topology.text}: the peers know one NIC per host, and need two hosts")
+        parser.error(f"--topology {options.topology.text}: peers need one NIC per host and at least two hosts")
     if max(options.bytes) >= 2**31:
-        parser.error(f"--sizes: {max(options.bytes)} bytes must be less than 2048 MiB")
+        parser.error(f"--sizes: {max(options.bytes)} bytes. They must be less than 2048 MiB.")
     return options

@@ -1,6 +1,6 @@
-"""A Spark application of the benchmark `peers`: this package's own TorchEstimator, by the strategy of the session's conf.
+"""Spark application of the benchmark `peers`: this package's TorchEstimator, with the strategy of the session's conf.
 
-A run is a fit of `steps` iterations, each over all rows; its time per iteration is what the fit reports.
+A run is a fit of `steps` iterations, each over all rows. Its time per iteration is the fit's report.
 """
 
 from __future__ import annotations
@@ -9,21 +9,21 @@ import functools
 
 import pandas as pd
 import torch
-from benchmarks.workload import LEARNING_RATE, Job, Model, loss, nbytes, network, right, rows
+from benchmarks.workload import LEARNING_RATE, Job, loss, nbytes, perceptron, right, rows
 from pyspark.sql import SparkSession
 
 from sparkdl_comm import TorchEstimator
 from sparkdl_comm.errors import InputError
 
 
-def trained(spark: SparkSession, job: Job, name: Model) -> dict[str, object]:
+def trained(spark: SparkSession, job: Job, hidden: int) -> dict[str, object]:
     count = job.rows * job.ranks
     inputs, targets = rows(count)
     data = spark.createDataFrame(
         pd.DataFrame({"features": list(inputs), "label": targets}), "features array<float>, label float"
     )
     estimator = TorchEstimator(
-        model=functools.partial(network, name),
+        model=functools.partial(perceptron, hidden),
         loss=loss,
         optimizer=functools.partial(torch.optim.SGD, lr=LEARNING_RATE),
         batchSize=count,
@@ -34,17 +34,17 @@ def trained(spark: SparkSession, job: Job, name: Model) -> dict[str, object]:
     for run in range(job.warmup + job.repeats):
         model = estimator.fit(data)
         if model.summary is None or model.summary["iterations"] != job.steps:
-            raise InputError(f"a fit should have had {job.steps} iterations: {model.summary}")
+            raise InputError(f"a fit must have {job.steps} iterations, and its summary is {model.summary}")
         if run >= job.warmup:
             samples.append(model.summary["seconds_per_iteration"])
-            verified &= right(model.module, name, count, job.steps)
-    return {"bytes": nbytes(name), "samples": samples, "verified": verified}
+            verified &= right(model.module, hidden, count, job.steps)
+    return {"bytes": nbytes(hidden), "samples": samples, "verified": verified}
 
 
 def main() -> None:
     job = Job.here()
     spark = SparkSession.builder.appName("sparkdl_comm").getOrCreate()
-    job.write([trained(spark, job, name) for name in job.models])
+    job.write([trained(spark, job, hidden) for hidden in job.models])
     spark.stop()
 
 

@@ -1,6 +1,6 @@
-"""Peers that train, as Spark applications: torch DistributedDataParallel, BigDL, and this package itself.
+"""Peers that train, as Spark applications: torch DistributedDataParallel, BigDL, and this package.
 
-All train the same model on the same rows, see workload.py; each is an application of its own on the same Spark cluster.
+All train the same model on the same rows (see workload.py). Each is an application on the same Spark cluster.
 """
 
 from __future__ import annotations
@@ -17,7 +17,7 @@ from lab.bench import Row, versions
 
 import sparkdl_comm
 
-#: What a strategy or an engine is called in the table -> how its system calls it.
+#: Names of strategies and engines: in the table, and in their system.
 STRATEGIES = {"sparkdl-ps": "ps", "sparkdl-gloo": "gloo"}
 ENGINES = {"bigdl-mkl": "mklblas", "bigdl-mkldnn": "mkldnn"}
 
@@ -30,15 +30,13 @@ def torch_ddp(arena: Arena) -> Iterator[Row]:
 
 def bigdl(arena: Arena) -> Iterator[Row]:
     need_pyspark()
-    if arena.options.profile:
-        raise NotInstalledError("it has no emulated computing, which --profile asks for")
     folder = arena.options.bigdl.resolve()
     jars = sorted(map(str, folder.glob("bigdl/share/*/lib/*.jar")))
     there = {found.name: found.version for found in metadata.distributions(path=[str(folder)])}
     found = {name: version for name, version in there.items() if name.startswith("bigdl")}
     if not {"bigdl-dllib-spark3", "bigdl-core"} <= found.keys() or not jars:
         raise NotInstalledError(f"no BigDL in {folder}: `make bigdl` installs it")
-    # On the class path, not shipped: every host is this machine.
+    # The jars are on the class path and not shipped, as every host is this machine.
     conf = {f"spark.{end}.extraClassPath": ":".join(jars) for end in ("driver", "executor")}
     path = applications.python_path(folder)
     conf["spark.executorEnv.PYTHONPATH"] = path
@@ -70,10 +68,10 @@ def train(
     installed: Mapping[str, str],
     environment: Mapping[str, str] | None = None,
 ) -> Iterator[Row]:
-    """Submits a program of this folder with the job that all peers have.
+    """Submit a program of this folder with the common job. Yield its rows.
 
-    :param environment: of the driver, added to the cluster's.
-    :raises LabError: the application failed: with what its driver wrote last.
+    :param environment: variables of the driver, added to the cluster's.
+    :raises LabError: the application failed. The text has the end of the driver's output.
     """
     options, topology = arena.options, arena.options.topology
     output = arena.folder / f"{algorithm}.json"
@@ -87,7 +85,7 @@ def train(
         timeout=options.timeout,
         output=str(output),
     )
-    # Every host needs the gradients of the others, or the parameters made of them: all bytes, in each iteration.
+    # In each iteration every host needs all bytes: gradients of the others, or updated parameters.
     with arena.crossing(job.iterations * job.total_bytes):
         applications.run(arena.spark, PROGRAMS / program, [job.to_json()], options.timeout, conf, environment)
     yield from arena.rows(algorithm, Path(output).read_text(), installed)

@@ -1,15 +1,16 @@
-"""Rows per second of `TorchModel.transform` beside a hand-written pandas_udf with the same model, in one run.
+"""Rows per second of `TorchModel.transform` beside hand-written pandas_udfs with the same model, in one run.
 
     python python/benchmarks transform --json
 
-Both score the same cached DataFrame and add the same columns; the result is consumed whole by Spark's noop sink. The
-hand-written functions are what one finds in tutorials: an iterator of Series, the model from a broadcast, one forward pass
-per Arrow batch (`pandas_udf`), and the same in passes of as many rows as transform takes (`pandas_udf chunks`). They add
-`prediction`, as `transform` does here; its ratio is to the faster of the two. `transform all` adds `rawPrediction` and
-`probability` too, ML Vectors; its ratio is to `pandas_udf all`, in chunks, which returns a struct of arrays that
-array_to_vector makes Vectors of.
+All ways score the same cached DataFrame, and Spark's noop sink consumes the result.
 
-Verified: in every timed run, a checksum over all rows' ids and predictions is that of a forward pass in this process.
+- `transform` adds `prediction`.
+- `pandas_udf` adds it too, as tutorials do: the model comes from a broadcast, and each Arrow batch is one forward pass.
+- `pandas_udf chunks` makes passes of as many rows as `transform` does.
+- `transform all` adds `rawPrediction` and `probability` too, as ML Vectors.
+- `pandas_udf all` adds the same in chunks: a struct of arrays, which array_to_vector converts.
+
+Verified: in every timed run, the checksum of all ids and predictions is that of a forward pass in this process.
 """
 
 from __future__ import annotations
@@ -37,12 +38,9 @@ from sklearn.datasets import load_breast_cancer
 from sparkdl_comm import TorchModel
 from sparkdl_comm.networks import SmallLeNet, digits_28x28, parameter_count
 
-#: What each way of ours is compared with: the fastest of these.
-HAND_WRITTEN = {"transform": ("pandas_udf", "pandas_udf chunks"), "transform all": ("pandas_udf all",)}
-
 
 def repeated(spark: SparkSession, features: np.ndarray, rows: int, executors: int) -> DataFrame:
-    """The rows of `features` again and again: `id`, and `features` as array<float>."""
+    """Return ``rows`` rows that repeat `features`: `id`, and `features` as array<float>."""
     table = pd.DataFrame({"row": range(len(features)), "features": list(features)})
     known = F.broadcast(spark.createDataFrame(table, "row long, features array<float>"))
     ids = spark.range(0, rows, numPartitions=2 * executors).withColumn("row", F.col("id") % len(features))
@@ -50,14 +48,14 @@ def repeated(spark: SparkSession, features: np.ndarray, rows: int, executors: in
 
 
 def lenet(spark: SparkSession, rows: int, executors: int) -> tuple[torch.nn.Module, np.ndarray, DataFrame]:
-    """Handwritten digits, as arrays of 784 pixels."""
+    """Return a network and handwritten digits, as arrays of 784 pixels."""
     torch.manual_seed(1)
     pixels = digits_28x28()[0].numpy()
     return SmallLeNet(), pixels, repeated(spark, pixels, rows, executors)
 
 
 def tabular(spark: SparkSession, rows: int, executors: int) -> tuple[torch.nn.Module, np.ndarray, DataFrame]:
-    """The 30 measurements of the breast cancer data, assembled to a Vector."""
+    """Return a network and the 30 measurements of the breast cancer data, assembled to a Vector."""
     torch.manual_seed(1)
     values = load_breast_cancer().data
     values = ((values - values.mean(0)) / values.std(0)).astype(np.float32)
@@ -75,7 +73,7 @@ def tabular(spark: SparkSession, rows: int, executors: int) -> tuple[torch.nn.Mo
     )
 
 
-#: What is scored, and how many rows of it, as a multiple of `--rows`.
+#: Networks with their data, and the number of rows as a multiple of `--rows`.
 CASES = {"lenet": (lenet, 1), "tabular": (tabular, 10)}
 
 
@@ -116,13 +114,13 @@ def hand_written_all(spark: SparkSession, module: torch.nn.Module, chunk: int) -
 
 
 def with_all(data: DataFrame, scored: Column) -> DataFrame:
-    """The columns of a struct, as Spark ML has them."""
+    """Return the data with the columns of the struct ``scored``, as Spark ML has them."""
     vectors = [array_to_vector(f"scored.{name}").alias(name) for name in ("rawPrediction", "probability")]
     return data.withColumn("scored", scored).select(*data.columns, *vectors, "scored.prediction")
 
 
 def scoring(module: torch.nn.Module, data: DataFrame, chunk: int) -> dict[str, Callable[[], DataFrame]]:
-    """What makes the scored DataFrame, by name."""
+    """Return functions that make the scored DataFrame, by name."""
     model = TorchModel(module, classification=True, activation="softmax").setPredictBatchSize(chunk)
     alone = model.copy().setRawPredictionCol("").setProbabilityCol("")
     vectors = data.schema["features"].dataType.typeName() != "array"
@@ -140,7 +138,7 @@ def scoring(module: torch.nn.Module, data: DataFrame, chunk: int) -> dict[str, C
 
 
 def score(make: Callable[[], DataFrame]) -> tuple[float, int, int]:
-    """Seconds, and the count and the checksum of what was scored."""
+    """Return the seconds of scoring, and the count and the checksum of the scored rows."""
     seen = Observation()
     checksum = F.sum(F.xxhash64("id", "prediction") % F.lit(1 << 31))
     scored = make().observe(seen, F.count("*").alias("rows"), checksum.alias("checksum"))
@@ -166,8 +164,6 @@ def bench(spark: SparkSession, case: str, options: Namespace) -> list[Row]:
         warmup=options.warmup,
         repeats=options.repeats,
     )
-    medians = {name: statistics.median(seconds for seconds, _, _ in done) for name, done in runs.items()}
-    by_hand = {name: min(medians[hand] for hand in hands) for name, hands in HAND_WRITTEN.items()}
     data.unpersist()
     return [
         Row(
@@ -183,9 +179,8 @@ def bench(spark: SparkSession, case: str, options: Namespace) -> list[Row]:
             versions=versions("pyspark", "torch", "pandas", "pyarrow"),
             extra={
                 "rows": count,
-                "rows_per_second": count / medians[name],
+                "rows_per_second": count / statistics.median(seconds for seconds, _, _ in done),
                 "parameters": parameter_count(module),
-                **({"ratio_to_hand_written": by_hand[name] / medians[name]} if name in by_hand else {}),
             },
         )
         for name, done in runs.items()
@@ -202,7 +197,7 @@ def rows(options: Namespace, note: Note) -> Iterator[Row]:
 
 def arguments(parser: ArgumentParser, words: Sequence[str]) -> Namespace:
     parser.add_argument("--executors", type=int, default=2)
-    parser.add_argument("--rows", type=int, default=20_000, help="images to score; ten times as many tabular rows")
+    parser.add_argument("--rows", type=int, default=20_000, help="images to score, and a tenth of the tabular rows")
     parser.add_argument("--chunk", type=int, default=256, help="rows per forward pass of transform")
     parser.add_argument("--cases", type=names_of(CASES), default=",".join(CASES))
     options = parser.parse_args(words)

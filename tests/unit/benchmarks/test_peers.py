@@ -12,6 +12,7 @@ from benchmarks.peers.arena import Arena, NotInstalledError
 from benchmarks.workload import LEARNING_RATE, Model, hidden_of, loss, nbytes, network, perceptron, right, rows
 from lab.bench import Row
 
+from sparkdl_comm.sim.profile import Profile
 from sparkdl_comm.topology import Topology
 
 HIDDEN, COUNT, ITERATIONS = 20, 12, 15
@@ -71,9 +72,10 @@ def test_wrong_weights_are_told(model: object) -> None:
 
 
 def test_emulated_networks_are_compared_too() -> None:
-    assert right(trained(*batch(), name="lenet5"), "lenet5", COUNT, ITERATIONS)
-    assert not right(trained(*(part[1:] for part in batch()), name="lenet5"), "lenet5", COUNT, ITERATIONS)
-    assert nbytes("lenet5") == 4 * sum(parameter.numel() for parameter in network("lenet5").parameters())
+    lenet5 = Profile.load("lenet5")
+    assert right(trained(*batch(), name=lenet5), lenet5, COUNT, ITERATIONS)
+    assert not right(trained(*(part[1:] for part in batch()), name=lenet5), lenet5, COUNT, ITERATIONS)
+    assert nbytes(lenet5) == 4 * sum(parameter.numel() for parameter in network(lenet5).parameters())
 
 
 @pytest.mark.parametrize("wanted", [2**18, 2**20, 2**24])

@@ -103,7 +103,7 @@ def test_a_table_is_of_one_commit_and_one_machine(tmp_path: Path, changes: dict[
     with pytest.raises(
         InputError, match=f"one {next(iter(changes))}, but lp-2: .*lp-9: {next(iter(changes.values()))}"
     ):
-        tables.made("collectives", page, [COMMAND], tmp_path)
+        tables.render("collectives", page, [COMMAND], tmp_path)
 
 
 @pytest.mark.parametrize(
