@@ -25,7 +25,7 @@ rails, and reports what its links carry (``monitor.py``). The node's role decide
 (``process.py``).
 
 At rank 0, ``service.py`` listens to all daemons. The servers' model and every all-reduce have a session each
-(``session.py``): the core decides, and ``dispatch.py`` turns decisions into orders. ``bandwidth.py`` estimates the
+(``session.py``): the core decides, and the session turns decisions into messages. ``bandwidth.py`` estimates the
 links' rates from all reports.
 
 Losing a rank or process does not end the gang. Three losses do: rank 0, a server without replica, and the root of an

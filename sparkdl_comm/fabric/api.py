@@ -136,8 +136,9 @@ class Fabric:
         self.close()
 
     def _serve(self, role: str, params: FabricParams, model: NDArray[np.float32], shard: int) -> Server:
-        server = Server(model, params.momentum, params.delay_bound, params.version)
-        return self._join(params, server, role, elements=len(model), crc=zlib.crc32(model.data), shard=shard)
+        return self._join(
+            params, Server(model, params), role, elements=len(model), crc=zlib.crc32(model.data), shard=shard
+        )
 
     def _join(
         self,
@@ -154,7 +155,7 @@ class Fabric:
         if gang.rank == 0:
             from sparkdl_comm.fabric.service import SchedulerService  # the other ranks need no scheduler
 
-            self.service = SchedulerService(gang, params.to_rules(), self._conf, self._tolerates_loss)
+            self.service = SchedulerService(gang, params, self._conf, self._tolerates_loss)
         gang.all_gather(b"", self._conf.timeout)  # rank 0 accepts registrations from now on
         for _ in range(aggregators):
             self.processes.append(NodeProcess(endpoints, params, self._conf.ports, "aggregator"))

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import dataclasses
 import logging
+import math
 import queue
 import socket
 import threading
@@ -18,10 +19,10 @@ from functools import cached_property
 from itertools import accumulate
 from typing import Any, get_args
 
-from sparkdl_comm.errors import ConfError, DeadlineError, InputError, ProtocolError, SparkdlCommError
+from sparkdl_comm.errors import ConfError, InputError, ProtocolError, SparkdlCommError
 from sparkdl_comm.fabric.core.messages import Node, Role, Roles
 from sparkdl_comm.fabric.protocol import Flow, Leave, Message, RailAddresses, Register
-from sparkdl_comm.gang.frames import Clock, hang_up, recv_frame, send_frame
+from sparkdl_comm.gang.frames import hang_up, recv_frame, send_frame
 
 _MESSAGE_TYPES: dict[str, type[Any]] = {kind.__name__: kind for kind in get_args(Message)}
 #: Python types that JSON gives for each annotated field type.
@@ -35,8 +36,6 @@ _JSON_TYPES: dict[str, type | tuple[type, ...]] = {
 }
 #: Largest message in bytes.
 MAX_FRAME_BYTES = 4 << 20
-#: Timeout in seconds of one wait for a daemon's message. The wait is then repeated.
-_IDLE_SECONDS = 3600.0
 _log = logging.getLogger(__name__)
 #: Role of rank 0 if it does nothing but schedule.
 SCHEDULER = "scheduler"
@@ -78,9 +77,8 @@ class ControlLink:
     :param timeout_seconds: seconds that sending one message may take.
     """
 
-    def __init__(self, sock: socket.socket, timeout_seconds: float, clock: Clock = time.monotonic) -> None:
-        self.sock = sock
-        self._timeout_seconds, self._clock = timeout_seconds, clock
+    def __init__(self, sock: socket.socket, timeout_seconds: float) -> None:
+        self.sock, self._timeout_seconds = sock, timeout_seconds
         self._send_lock = threading.Lock()
 
     def send(self, message: Message) -> None:
@@ -90,16 +88,16 @@ class ControlLink:
         :raises DeadlineError: the peer does not read the message in time.
         """
         with self._send_lock:
-            send_frame(self.sock, encode(message), MAX_FRAME_BYTES, self._clock() + self._timeout_seconds, self._clock)
+            send_frame(self.sock, encode(message), MAX_FRAME_BYTES, time.monotonic() + self._timeout_seconds)
 
-    def receive(self, timeout_seconds: float) -> Message:
+    def receive(self, timeout_seconds: float = math.inf) -> Message:
         """Return the next message, waiting up to ``timeout_seconds``.
 
         :raises ConnectionError: the peer has closed the connection.
         :raises DeadlineError: no message arrives in time.
         :raises ProtocolError: the received frame is not a fabric message.
         """
-        return decode(recv_frame(self.sock, MAX_FRAME_BYTES, self._clock() + timeout_seconds, self._clock))
+        return decode(recv_frame(self.sock, MAX_FRAME_BYTES, time.monotonic() + timeout_seconds))
 
     def hang_up(self) -> None:
         """Shut the connection down. The receiving thread gets a ConnectionError and has to close the socket."""
@@ -126,8 +124,8 @@ class Peer:
 class ControlInbox:
     """Queue of the daemons' messages. ``timeout``: seconds that a daemon may take to send one message."""
 
-    def __init__(self, timeout: float, clock: Clock = time.monotonic) -> None:
-        self._timeout, self._clock = timeout, clock
+    def __init__(self, timeout: float) -> None:
+        self._timeout = timeout
         self._messages: queue.SimpleQueue[tuple[Peer, Message | None]] = queue.SimpleQueue()
 
     def next_message(self, seconds: float) -> tuple[Peer, Message | None] | None:
@@ -142,7 +140,7 @@ class ControlInbox:
 
     def serve(self, sock: socket.socket, rank: int) -> None:
         """Receive from a daemon of ``rank`` until it leaves. Takes ownership of the authenticated connection."""
-        link = ControlLink(sock, self._timeout, self._clock)
+        link = ControlLink(sock, self._timeout)
         try:
             register = link.receive(self._timeout)
             if not isinstance(register, Register) or register.rank != rank:
@@ -158,9 +156,7 @@ class ControlInbox:
     def _listen(self, peer: Peer) -> None:
         while True:
             try:
-                message = peer.link.receive(_IDLE_SECONDS)
-            except DeadlineError:
-                continue
+                message = peer.link.receive()
             except (OSError, SparkdlCommError) as exc:
                 _log.info("control connection of rank %d, %s, ended: %s", peer.register.rank, peer.register.role, exc)
                 self._messages.put((peer, None))

@@ -30,8 +30,6 @@ from sparkdl_comm.gang.handshake import Address
 
 #: ``serve(kind, handler)``: call ``handler(sock, rank)``, in a new thread, for each peer that connects for ``kind``.
 ServiceRegistrar = Callable[[str, Callable[[socket.socket, int], None]], None]
-#: Timeout in seconds of one wait for a message of the scheduler. The wait is then repeated.
-_LISTEN_SECONDS = 3600.0
 #: Seconds to wait for the scheduler to end the job after this node has reported its failure.
 _FAILURE_SECONDS = 5.0
 _log = logging.getLogger(__name__)
@@ -151,10 +149,7 @@ class Daemon:
         error: SparkdlCommError | None = None
         try:
             while True:
-                try:
-                    message = self._link.receive(_LISTEN_SECONDS)
-                except DeadlineError:
-                    continue
+                message = self._link.receive()
                 if isinstance(message, protocol.End):
                     error = GangError(message.why) if message.why else None
                     break

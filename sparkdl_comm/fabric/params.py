@@ -1,5 +1,4 @@
-"""Settings that stay the same during a job: parameters that all ranks must share, and rules of the core scheduler
-made of them.
+"""Settings of a job, equal on all ranks.
 
 The step size adapts to delays. Suvrit Sra, Adams Wei Yu, Mu Li and Alexander Smola, "AdaDelay: Delay Adaptive
 Distributed Stochastic Optimization", AISTATS 2016. Used as in Raajay Viswanathan and Aditya Akella,
@@ -11,15 +10,13 @@ from __future__ import annotations
 
 import math
 import re
-from collections.abc import Callable
 from dataclasses import asdict, dataclass
-from functools import partial
-from typing import Any, Literal
+from typing import Any
 
 from sparkdl_comm.conf.groups import FabricConf
 from sparkdl_comm.errors import ConfError, InputError
 
-_FORM = re.compile(r"(bsp)|(ssp|async):(\d+)")
+_SYNC = re.compile(r"bsp|(ssp|async):(\d+)")
 
 
 def step_size(scale: float, version: int, delay: int) -> float:
@@ -34,91 +31,15 @@ def step_size(scale: float, version: int, delay: int) -> float:
 
 
 @dataclass(frozen=True)
-class Synchrony:
-    """Limit on the workers' drift.
-
-    - ``bsp``: an iteration begins when all updates of the one before are applied.
-    - ``ssp``: no worker begins an iteration more than ``bound`` ahead of the slowest worker's.
-    - ``async``: no worker waits. An update is applied only if the model has advanced by at most ``bound`` updates
-      since the version it was computed from, itself included.
-    """
-
-    kind: Literal["bsp", "ssp", "async"]
-    bound: int = 0
-
-    @classmethod
-    def parse(cls, text: str, key: str = "sync") -> Synchrony:
-        """Return the setting in ``text``: ``bsp``, ``ssp:K`` (K at least 0) or ``async:TAU`` (TAU at least 1).
-
-        :param key: name of the setting in errors.
-        :raises ConfError: ``text`` has none of these forms.
-        """
-        found = _FORM.fullmatch(text)
-        if not found or (found[2] == "async" and int(found[3]) < 1):
-            raise ConfError(f"{key}={text!r}: must be bsp, ssp:K with K at least 0, or async:TAU with TAU at least 1")
-        if found[1]:
-            return cls("bsp")
-        return cls("ssp" if found[2] == "ssp" else "async", int(found[3]))
-
-
-@dataclass(frozen=True)
-class Rules:
-    """Settings of a job's scheduler.
-
-    - ``step_size(version, delay)``: factor of an update. ``version``: updates in the model, this one included.
-      ``delay``: how many of these are missing from the version the update was computed from.
-    - ``momentum``: the servers' momentum, at least 0 and below 1.
-    - ``divergence``: largest allowed L2 norm of the difference between the servers' and the replicas' parameters.
-      Unused without replicas.
-    - ``lead_seconds``: seconds. Updates and requests wait while more than half of a server's link is taken for longer
-      than this. Waiting lets later ones join their groups, and avoids decisions long before a transfer can begin.
-    - ``version``: version of the servers' first model, in updates.
-
-    :raises ConfError: momentum, divergence or lead_seconds is out of range.
-    """
-
-    synchrony: Synchrony
-    step_size: Callable[[int, int], float]
-    momentum: float = 0.0
-    divergence: float = math.inf
-    lead_seconds: float = 0.1
-    version: int = 0
-
-    def __post_init__(self) -> None:
-        if not 0 <= self.momentum < 1:
-            raise ConfError(f"momentum={self.momentum}: must be from 0 to below 1")
-        if not self.divergence > 0:
-            raise ConfError(f"divergence={self.divergence}: must be above 0")
-        if not self.lead_seconds >= 0:
-            raise ConfError(f"lead_seconds={self.lead_seconds}: must be at least 0")
-
-    def deadline(self, base: int, version: int) -> int | None:
-        """Return the last position, counted from 1, at which an update may be applied to a model of ``version``. None
-        means any.
-
-        ``base``: version from which the update was computed.
-        """
-        return base + self.synchrony.bound - version if self.synchrony.kind == "async" else None
-
-    def can_begin(self, pushed: int, slowest: int) -> bool:
-        """Return whether a worker may get the model for its next iteration.
-
-        :param pushed: updates that the worker has pushed.
-        :param slowest: updates of the slowest worker that have been applied or dropped.
-        """
-        if self.synchrony.kind == "async":
-            return True
-        return slowest >= pushed - self.synchrony.bound
-
-
-@dataclass(frozen=True)
 class FabricParams:
     """Training parameters, equal on all ranks.
 
     :param sync: ``async:TAU`` for the delay bound TAU: an update may be applied only while the model has had at most
-        TAU updates, itself included, since the version that the update was computed from. ``ssp:K``: no worker is more
-        than K iterations ahead of another. ``bsp``: all workers in lockstep.
+        TAU updates, itself included, since the version that the update was computed from. ``ssp:K``: no worker begins
+        an iteration more than K ahead of the slowest worker's. ``bsp``: an iteration begins when all updates of the
+        one before are applied.
     :param divergence_bound: upper bound of the L2 norm of the difference between the models of server and replica.
+        Unused without replicas.
     :param momentum: momentum of the servers, from 0 to below 1.
     :param step_scale: C of the step size C / sqrt(version + delay) by which each update is multiplied; None applies
         updates unscaled.
@@ -134,7 +55,10 @@ class FabricParams:
     version: int = 0
 
     def __post_init__(self) -> None:
-        Synchrony.parse(self.sync)
+        if not _SYNC.fullmatch(self.sync) or (self.delay_bound is not None and self.delay_bound < 1):
+            raise ConfError(
+                f"sync={self.sync!r}: must be bsp, ssp:K with K at least 0, or async:TAU with TAU at least 1"
+            )
         if not self.divergence_bound > 0:
             raise InputError(f"divergence_bound={self.divergence_bound}: must be more than 0")
         if not 0 <= self.momentum < 1:
@@ -152,17 +76,31 @@ class FabricParams:
     @property
     def delay_bound(self) -> int | None:
         """Delay bound TAU; None if ``sync`` is not ``async``."""
-        synchrony = Synchrony.parse(self.sync)
-        return synchrony.bound if synchrony.kind == "async" else None
+        return int(self.sync[len("async:") :]) if self.sync.startswith("async:") else None
 
-    def to_rules(self) -> Rules:
-        """Return the rules of the core scheduler."""
-        scaled = partial(step_size, self.step_scale) if self.step_scale is not None else _unscaled
-        return Rules(Synchrony.parse(self.sync), scaled, self.momentum, self.divergence_bound, version=self.version)
+    def deadline(self, base: int, version: int) -> int | None:
+        """Return the last position, counted from 1, at which an update may be applied to a model of ``version``. None
+        means any.
+
+        ``base``: version from which the update was computed.
+        """
+        return None if self.delay_bound is None else base + self.delay_bound - version
+
+    def can_begin(self, pushed: int, slowest: int) -> bool:
+        """Return whether a worker may get the model for its next iteration.
+
+        :param pushed: updates that the worker has pushed.
+        :param slowest: updates of the slowest worker that have been applied or dropped.
+        """
+        if self.delay_bound is not None:
+            return True
+        ahead = 0 if self.sync == "bsp" else int(self.sync[len("ssp:") :])
+        return slowest >= pushed - ahead
+
+    def scale(self, version: int, base: int) -> float:
+        """Return the factor of an update computed from version ``base``, after which the model has ``version``
+        updates."""
+        return 1.0 if self.step_scale is None else step_size(self.step_scale, version, version - base)
 
     def to_json(self) -> dict[str, Any]:
         return asdict(self)
-
-
-def _unscaled(version: int, delay: int) -> float:
-    return 1.0

@@ -10,6 +10,7 @@ with its rank.
 from __future__ import annotations
 
 import logging
+import math
 import os
 import selectors
 import socket
@@ -26,7 +27,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from sparkdl_comm.errors import DeadlineError, GangError, SparkdlCommError
+from sparkdl_comm.errors import GangError, SparkdlCommError
 from sparkdl_comm.fabric.daemon import Daemon, Endpoints
 from sparkdl_comm.fabric.params import FabricParams
 from sparkdl_comm.fabric.protocol import Register
@@ -40,8 +41,6 @@ _MAX_FRAME_BYTES = 1 << 16
 #: Seconds for the process to start and to receive its identity.
 _START_SECONDS = 60.0
 _PIECE_BYTES = 8 << 20
-#: Timeout in seconds of one wait for a request of the rank. The wait is then repeated.
-_IDLE_SECONDS = 3600.0
 
 _log = logging.getLogger(__name__)
 
@@ -162,19 +161,12 @@ def _answer_state_requests(sock: socket.socket, server: Server | None, patience:
     """Answer the rank's requests for the state. Exit the process when the rank closes its end or dies."""
     try:
         while True:
-            try:
-                recv_frame(sock, _MAX_FRAME_BYTES, time.monotonic() + _IDLE_SECONDS)
-            except DeadlineError:
-                continue
+            recv_frame(sock, _MAX_FRAME_BYTES, math.inf)
             state = np.empty(0, np.float32) if server is None else server.copy_state()
             for piece in _split(state.view(np.uint8).data):
                 send_all(sock, piece, time.monotonic() + patience)
     finally:
         os._exit(0)
-
-
-def _empty_state() -> NDArray[np.float32]:
-    return np.empty(0, np.float32)
 
 
 def main(fd: int) -> None:
@@ -197,7 +189,7 @@ def main(fd: int) -> None:
             recv_into(sock, piece, time.monotonic() + _START_SECONDS)
         model = state[: len(state) // 2].copy() if params.momentum else state
         shard_fields = {"elements": len(model), "crc": zlib.crc32(model.data)}
-        server = Server(model, params.momentum, params.delay_bound, params.version)
+        server = Server(model, params)
         server.load_state(state)
         server.begin()
     node_role = server or Aggregator()

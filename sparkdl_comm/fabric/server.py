@@ -12,6 +12,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from sparkdl_comm.errors import GangError, InputError
+from sparkdl_comm.fabric.params import FabricParams
 from sparkdl_comm.fabric.protocol import Cancel, Ended, Expect, Fence, Kind, Message, Reorder, Send, Skip
 from sparkdl_comm.fabric.roles import NodeRole, Payload
 from sparkdl_comm.fabric.transport import Arrival
@@ -30,19 +31,16 @@ class Server(NodeRole):
     ``w[t+1] = w[t] + u[t] + momentum * (w[t] - w[t-1])``.
 
     :param model: float32 ``[n]``, owned by the role from then on.
-    :param delay_bound: largest allowed delay: how many updates, an update itself included, may be applied since the
-        version that the update was computed from. None: no bound.
-    :param version: number of updates that the model contains.
     """
 
-    def __init__(self, model: NDArray[np.float32], momentum: float, delay_bound: int | None, version: int = 0) -> None:
+    def __init__(self, model: NDArray[np.float32], params: FabricParams) -> None:
         if model.dtype != np.float32 or model.ndim != 1 or not model.flags.c_contiguous:
             raise InputError(f"a server's model must be flat and float32, not {model.dtype} of shape {model.shape}")
         super().__init__()
-        self._model, self._momentum, self._delay_bound = model, np.float32(momentum), delay_bound
-        self._last_step = np.zeros_like(model) if momentum else None
+        self._model, self._momentum, self._delay_bound = model, np.float32(params.momentum), params.delay_bound
+        self._last_step = np.zeros_like(model) if params.momentum else None
         #: Number of updates that the model contains.
-        self.version = version
+        self.version = params.version
         self._update_callback: UpdateCallback = self._take_step
         self._request_callback: RequestCallback = np.asarray
         self._is_serving = False

@@ -12,6 +12,8 @@ import random
 import socket
 import threading
 import time
+from collections.abc import Iterable
+from dataclasses import dataclass
 
 from sparkdl_comm.conf import CommConf
 from sparkdl_comm.errors import (
@@ -24,35 +26,87 @@ from sparkdl_comm.errors import (
     SparkdlCommError,
 )
 from sparkdl_comm.fabric import protocol
+from sparkdl_comm.fabric.bandwidth import BandwidthEstimator
 from sparkdl_comm.fabric.control import ControlInbox, Directory, Peer
-from sparkdl_comm.fabric.core.messages import Node
-from sparkdl_comm.fabric.dispatch import Dispatcher
-from sparkdl_comm.fabric.params import Rules, Synchrony
-from sparkdl_comm.fabric.session import Fences, LinkStats, SchedulingSession
+from sparkdl_comm.fabric.core.messages import Node, TransferProgressed
+from sparkdl_comm.fabric.params import FabricParams
+from sparkdl_comm.fabric.session import SchedulingSession
 from sparkdl_comm.gang.failure import Failure
-from sparkdl_comm.gang.frames import TIMEOUT_KEY, Clock
+from sparkdl_comm.gang.frames import TIMEOUT_KEY
 from sparkdl_comm.gang.gang import Gang
 from sparkdl_comm.units import parse_rate
 
 #: Messages after which the core may have something to decide at once.
 _DECISION_TRIGGERS = (protocol.Ready, protocol.Wanted, protocol.Reduce, protocol.Ended)
+#: Seconds after its end during which a transfer can still appear in its sender's report.
+_REPORTED_SECONDS = 1.0
 
 _log = logging.getLogger(__name__)
+
+
+@dataclass
+class _Fence:
+    """Lost node, and the nodes that still have to confirm what they received from it. ``deadline``: clock time in
+    seconds."""
+
+    lost: Node
+    awaited: set[Node]
+    deadline: float
+
+
+class Fences:
+    """Pending fences. A fence begins when a node is lost, and passes when all its possible receivers have answered."""
+
+    def __init__(self) -> None:
+        self._fences: dict[int, _Fence] = {}
+        self._next_number = 0
+
+    def begin(self, lost: Node, awaited: Iterable[Node], deadline: float) -> int:
+        """Begin a fence for a lost node, and return its number, which the answers carry.
+
+        Earlier fences no longer wait for the lost node.
+
+        :param awaited: the nodes that must answer.
+        :param deadline: clock time in seconds by which they must answer.
+        """
+        for fence in self._fences.values():
+            fence.awaited.discard(lost)
+        number, self._next_number = self._next_number, self._next_number + 1
+        self._fences[number] = _Fence(lost, set(awaited), deadline)
+        return number
+
+    def record_answer(self, number: int, node: Node) -> None:
+        """Record a node's answer to a fence."""
+        if number in self._fences:
+            self._fences[number].awaited.discard(node)
+
+    def find_overdue(self, now: float) -> tuple[Node, Node] | None:
+        """Return a lost node and one node that should have answered about it before ``now``; None if no answer is
+        overdue."""
+        for fence in self._fences.values():
+            if fence.awaited and now > fence.deadline:
+                return fence.lost, min(fence.awaited, key=str)
+        return None
+
+    def pop_passed(self) -> list[Node]:
+        """Remove the fences that all receivers have answered, and return their lost nodes."""
+        passed = [number for number, fence in self._fences.items() if not fence.awaited]
+        return [self._fences.pop(number).lost for number in passed]
 
 
 class SchedulerService:
     """Scheduler of the gang's fabric. It begins when all ranks and their node processes have registered."""
 
-    def __init__(
-        self, gang: Gang, rules: Rules, conf: CommConf, tolerates_loss: bool, clock: Clock = time.monotonic
-    ) -> None:
+    def __init__(self, gang: Gang, params: FabricParams, conf: CommConf, tolerates_loss: bool) -> None:
         """``tolerates_loss``: if True, a lost rank does not fail the gang."""
-        self._gang, self._rules, self._conf, self._clock = gang, rules, conf, clock
-        self._inbox, self._fences = ControlInbox(conf.timeout, clock), Fences()
+        self._gang, self._params, self._conf = gang, params, conf
+        self._inbox, self._fences = ControlInbox(conf.timeout), Fences()
         self._peers: list[Peer] = []
         self._by_node: dict[Node, Peer] = {}
         self._sessions: dict[int, SchedulingSession] = {}
-        self._link_stats: LinkStats
+        self._bandwidths: BandwidthEstimator
+        #: Recently ended transfers, by the daemons' numbers: the host of each target, and when it ended.
+        self._recent_ends: dict[int, tuple[int, float]] = {}
         #: Seconds to wait for :class:`Fenced`. A daemon may itself wait for the timeout before it answers.
         self._answer_seconds = 2 * conf.timeout
         #: Model version that each replica last reported.
@@ -78,9 +132,9 @@ class SchedulerService:
         self._is_stopped = True
 
     @property
-    def dispatcher(self) -> Dispatcher:
-        """Dispatcher of the servers' model."""
-        return self._sessions[0].dispatcher
+    def session(self) -> SchedulingSession:
+        """Session of the servers' model."""
+        return self._sessions[0]
 
     def sockets(self) -> list[socket.socket]:
         return [peer.link.sock for peer in self._peers]
@@ -89,15 +143,15 @@ class SchedulerService:
 
     def _run(self) -> None:
         try:
-            tick = self._clock()
+            tick = time.monotonic()
             while not self._is_stopped:
-                seconds_left = tick - self._clock()
+                seconds_left = tick - time.monotonic()
                 if seconds_left <= 0:
                     if self._has_begun:
                         self._decide()
                     # Count from now, so that messages are received however long the decision took.
                     seconds_left = self._conf.fabric.batch_interval
-                    tick = self._clock() + seconds_left
+                    tick = time.monotonic() + seconds_left
                 received = self._inbox.next_message(0.0 if self._needs_decision else seconds_left)
                 if received is not None:
                     self._receive(*received)
@@ -142,20 +196,23 @@ class SchedulerService:
             peer.node = node_of.get(id(peer.register))
             if peer.node is not None:
                 self._by_node[peer.node] = peer
-        self._replica_versions = {node: self._rules.version for node in directory.nodes if node.role == "replica"}
-        self._link_stats = LinkStats(directory, parse_rate(self._conf.fabric.link_rate) / 8)
+        self._replica_versions = {node: self._params.version for node in directory.nodes if node.role == "replica"}
+        self._bandwidths = BandwidthEstimator(len(directory.hosts), parse_rate(self._conf.fabric.link_rate) / 8)
         if directory.elements:
-            self._sessions[0] = SchedulingSession(0, directory, self._rules, self._send_to)
-            self._sessions[0].report_bandwidths(self._link_stats.bandwidths(self._clock()), self._clock())
+            self._sessions[0] = SchedulingSession(0, directory, self._params, self._send_to)
+            self._sessions[0].report_bandwidths(self._bandwidths.get_stable_estimates(), time.monotonic())
         servers = [directory.nodes[Node("server", shard)].rank for shard in range(len(directory.elements))]
         for peer in self._peers:
             peer.send(protocol.Welcome(servers, list(directory.elements)))
         self._has_begun = True
 
     def _decide(self) -> None:
-        now = self._clock()
+        now = time.monotonic()
         self._check_fences(now)
-        bandwidths = self._link_stats.bandwidths(now)
+        self._recent_ends = {
+            number: end for number, end in self._recent_ends.items() if now - end[1] <= _REPORTED_SECONDS
+        }
+        bandwidths = self._bandwidths.get_stable_estimates()
         for number, session in list(self._sessions.items()):
             session.report_bandwidths(bandwidths, now)
             session.decide(now)
@@ -165,12 +222,12 @@ class SchedulerService:
 
     def _decide_if_due(self) -> None:
         self._needs_decision = False
-        now = self._clock()
+        now = time.monotonic()
         if any(session.is_due(now) for session in self._sessions.values()):
             self._decide()
 
     def _handle(self, node: Node, peer: Peer, message: protocol.Message | None) -> None:
-        now = self._clock()
+        now = time.monotonic()
         self._needs_decision |= isinstance(message, _DECISION_TRIGGERS)
         if isinstance(message, protocol.Ready):
             self._sessions[0].add_update(node, message.update, message.version, message.norm, now)
@@ -184,10 +241,10 @@ class SchedulerService:
             if node.role == "replica":
                 self._replica_versions[node] = message.version
             if session is not None and session.find_target(transfer) == node:
-                self._link_stats.record_end(message.transfer, node, now)
+                self._recent_ends[message.transfer] = self._directory.host(node), now
                 session.end_transfer(transfer, message.version, now)
         elif isinstance(message, protocol.Rates):
-            self._link_stats.add_report(node, message, self._sessions, now)
+            self._handle_rates(node, message, now)
         elif isinstance(message, protocol.Broken):
             self._handle_broken(message, now)
         elif isinstance(message, protocol.Fenced):
@@ -213,11 +270,9 @@ class SchedulerService:
         if session is None:
             root = random.Random(message.number).choice(self._workers())
             directory = self._directory.for_reduction(root, message.elements)
-            rules = Rules(Synchrony("bsp"), lambda version, delay: 1.0)
-            session = self._sessions[message.number] = SchedulingSession(
-                message.number, directory, rules, self._send_to, root
-            )
-            session.report_bandwidths(self._link_stats.bandwidths(now), now)
+            session = SchedulingSession(message.number, directory, FabricParams("bsp"), self._send_to, root)
+            self._sessions[message.number] = session
+            session.report_bandwidths(self._bandwidths.get_stable_estimates(), now)
             for lost in self._directory.nodes.keys() - self._by_node.keys():
                 session.lose_node(lost, (), False, now)
         if session.directory.elements != (message.elements,):
@@ -228,6 +283,20 @@ class SchedulerService:
             )
         session.add_update(node, 0, 0, message.norm, now)
         session.request_model(node, now)
+
+    def _handle_rates(self, node: Node, rates: protocol.Rates, now: float) -> None:
+        """Evaluate the report of a node's daemon, and pass the progress of transfers to their sessions."""
+        targets: dict[int, int] = {}
+        for flow in rates.flows:
+            number, transfer = protocol.unpack_transfer_number(flow.transfer)
+            session = self._sessions.get(number)
+            target = None if session is None else session.find_target(transfer)
+            if session is not None and target is not None:
+                targets[flow.transfer] = self._directory.host(target)
+                session.observe(TransferProgressed(transfer, flow.total), now)
+            elif flow.transfer in self._recent_ends:
+                targets[flow.transfer], _ = self._recent_ends[flow.transfer]
+        self._bandwidths.observe(self._directory.host(node), rates, targets, now)
 
     def _handle_broken(self, message: protocol.Broken, now: float) -> None:
         """Handle a transfer that could not be sent: its target counts as lost."""

@@ -8,6 +8,7 @@ checks a header before it allocates memory.
 from __future__ import annotations
 
 import logging
+import math
 import socket
 import struct
 import threading
@@ -21,7 +22,7 @@ from numpy.typing import NDArray
 
 from sparkdl_comm.errors import DeadlineError, GangError, ProtocolError, SparkdlCommError
 from sparkdl_comm.fabric.protocol import Expect, Kind
-from sparkdl_comm.gang.frames import TIMEOUT_KEY, Clock, hang_up, recv_exact, recv_into
+from sparkdl_comm.gang.frames import TIMEOUT_KEY, hang_up, recv_exact, recv_into
 
 #: Kind, updates in the sum, id, base version, norm, offset, length, next hop. Two checksums follow: of these fields,
 #: then of the bytes.
@@ -31,8 +32,6 @@ HEADER_BYTES = _FIELDS.size + _CRCS.size
 #: Next hop of a message that ends at its receiver.
 NO_NEXT_HOP = -1
 _PIECE_BYTES = 1 << 20
-#: Timeout in seconds of one wait for a header. The wait is then repeated.
-_IDLE_SECONDS = 3600.0
 #: Seconds within which the scheduler reports a lost sender, after its connection broke in the middle of a message.
 _SETTLED_SECONDS = 5.0
 _log = logging.getLogger(__name__)
@@ -135,9 +134,8 @@ class Receiver:
         on_arrival: Callable[[Arrival], None],
         on_refusal: Callable[[GangError], None],
         patience: float,
-        clock: Clock = time.monotonic,
     ) -> None:
-        self._on_arrival, self._on_refusal, self._patience, self._clock = on_arrival, on_refusal, patience, clock
+        self._on_arrival, self._on_refusal, self._patience = on_arrival, on_refusal, patience
         self._changed = threading.Condition()
         self._incoming: dict[int, _Incoming] = {}
         #: Cancelled transfers. Their messages may still arrive, and a connection's bytes must be read.
@@ -182,11 +180,7 @@ class Receiver:
         try:
             while not self._is_closed:
                 header = None
-                try:
-                    header_bytes = recv_exact(sock, HEADER_BYTES, self._clock() + _IDLE_SECONDS, self._clock)
-                except DeadlineError:
-                    continue
-                header, crc = Header.unpack(header_bytes)
+                header, crc = Header.unpack(recv_exact(sock, HEADER_BYTES, math.inf))
                 self._receive(sock, header, crc)
         except ProtocolError as exc:
             subject = "" if header is None else f"{header.description}: "
@@ -216,7 +210,7 @@ class Receiver:
         incoming = self._await_expected(header)
         view = incoming.view(header)
         for start in range(0, len(view), _PIECE_BYTES):
-            recv_into(sock, view[start : start + _PIECE_BYTES], self._clock() + self._patience, self._clock)
+            recv_into(sock, view[start : start + _PIECE_BYTES], time.monotonic() + self._patience)
         if zlib.crc32(view) != crc:
             raise ProtocolError("the checksum of its bytes does not match")
         with self._changed:

@@ -11,6 +11,7 @@ from numpy.typing import NDArray
 from sparkdl_comm.collectives.work import Work
 from sparkdl_comm.errors import DeadlineError, GangError, InputError, SparkdlCommError
 from sparkdl_comm.fabric import protocol
+from sparkdl_comm.fabric.params import FabricParams
 from sparkdl_comm.fabric.roles import NodeRole, Payload
 from sparkdl_comm.fabric.server import Server
 from sparkdl_comm.fabric.transport import Arrival
@@ -228,7 +229,7 @@ class Worker(NodeRole):
     def _summing_server(self, course: int, elements: int) -> Server:
         """Return the summing server of an all-reduce that has this worker as its root."""
         if course not in self._summing_servers:
-            server = self._summing_servers[course] = Server(np.zeros(elements, np.float32), 0.0, None)
+            server = self._summing_servers[course] = Server(np.zeros(elements, np.float32), FabricParams("bsp"))
             server.report = self.report
             server.begin()
         return self._summing_servers[course]

@@ -191,13 +191,13 @@ class FabricWorker(AsynchronousStrategy):
     def details(self) -> dict[str, Any]:
         if self._fabric is None or self._fabric.service is None:
             return {}
-        dispatcher = self._fabric.service.dispatcher
-        counts = np.bincount(np.maximum(dispatcher.delays, 0)) if dispatcher.delays else np.zeros(0, int)
+        session = self._fabric.service.session
+        counts = np.bincount(np.maximum(session.delays, 0)) if session.delays else np.zeros(0, int)
         return {
-            "updates": len(dispatcher.delays),
+            "updates": len(session.delays),
             "delays": {int(delay): int(counts[delay]) for delay in np.flatnonzero(counts)},
-            "dropped": dict(dispatcher.dropped),
-            "lost_updates": dispatcher.lost_updates,
+            "dropped": dict(session.dropped),
+            "lost_updates": session.lost_updates,
         }
 
     def finish(self) -> None:

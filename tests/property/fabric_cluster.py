@@ -29,7 +29,7 @@ from sparkdl_comm.fabric.core.messages import (
     Update,
 )
 from sparkdl_comm.fabric.core.scheduler import Scheduler
-from sparkdl_comm.fabric.params import Rules
+from sparkdl_comm.fabric.params import FabricParams
 
 SERVER = Node("server", 0)
 
@@ -41,16 +41,17 @@ class Cluster:
     another turn, and could have been applied, was so before the server heard of that."""
 
     roles: Roles
-    rules: Rules
+    params: FabricParams
     rates: list[tuple[float, float]]
     now: float = 0.0
     too_late: Callable[[], bool] = lambda: False
+    lead_seconds: float = 0.1
     decisions: list[Decision] = field(default_factory=list)
     applied: dict[Node, list[tuple[float, Push]]] = field(default_factory=dict)
     counted: dict[Node, int] = field(default_factory=dict)
 
     def __post_init__(self) -> None:
-        self.scheduler = Scheduler(self.roles, self.rules)
+        self.scheduler = Scheduler(self.roles, self.params, self.lead_seconds)
         self._underway: dict[int, tuple[Transfer, Schedule, float]] = {}
         self._ended: dict[int, float] = {}
         self._arrived: dict[Node, dict[int, Push]] = {}

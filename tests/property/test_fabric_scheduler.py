@@ -25,7 +25,7 @@ from sparkdl_comm.fabric.core.messages import (
 from sparkdl_comm.fabric.core.network import ResidualNetwork
 from sparkdl_comm.fabric.core.scheduler import Scheduler
 from sparkdl_comm.fabric.core.updates import Divergence
-from sparkdl_comm.fabric.params import Rules, Synchrony, step_size
+from sparkdl_comm.fabric.params import FabricParams
 from tests.draws import examples
 
 from .fabric_checks import RATES, check_flows
@@ -39,14 +39,6 @@ REPLICATED = Roles(
 SHARDED = Roles(
     workers=tuple(range(WORKERS)), servers=(5, 4), aggregators=(0, 1), replicas=(6, 7), replica_aggregators=(3, 7)
 )
-
-
-def constant(_version: int, _delay: int) -> float:
-    return 1.0
-
-
-def decaying(version: int, delay: int) -> float:
-    return step_size(2.0, version, delay)
 
 
 @st.composite
@@ -64,12 +56,9 @@ def test_no_update_is_older_than_the_bound(data: st.DataObject, bound: int) -> N
     prompt = data.draw(st.booleans())
     cluster = Cluster(
         PLAIN,
-        Rules(
-            Synchrony("async", bound),
-            constant,
-            lead_seconds=data.draw(st.sampled_from([0.1, 1e9])),
-        ),
-        data.draw(rates()),
+        FabricParams(f"async:{bound}"),
+        lead_seconds=data.draw(st.sampled_from([0.1, 1e9])),
+        rates=data.draw(rates()),
         too_late=lambda: not prompt and data.draw(st.booleans()),
     )
     bases: dict[int, int] = {}
@@ -102,9 +91,7 @@ def test_no_update_is_older_than_the_bound(data: st.DataObject, bound: int) -> N
 def test_no_link_carries_more_than_it_can(data: st.DataObject) -> None:
     """Of all batches together, also while earlier transfers are under way."""
     roles = data.draw(st.sampled_from([PLAIN, REPLICATED]))
-    cluster = Cluster(
-        roles, Rules(Synchrony("async", 50), constant, divergence=50.0, lead_seconds=1e9), data.draw(rates())
-    )
+    cluster = Cluster(roles, FabricParams("async:50", 50.0), data.draw(rates()), lead_seconds=1e9)
     sizes = (20,) * len(roles.servers)
     for batch in range(data.draw(st.integers(1, 4))):
         for worker in data.draw(st.lists(st.integers(0, WORKERS - 1), unique=True)):
@@ -128,8 +115,8 @@ def test_server_and_replica_never_differ_by_more_than_they_may(
     data: st.DataObject, momentum: float, limit: float
 ) -> None:
     """With real vectors: the norm of what they differ by <= the bound of norms <= the limit, after every step of either."""
-    rules = Rules(Synchrony("async", 100), decaying, momentum, limit)
-    cluster = Cluster(REPLICATED, rules, data.draw(rates()))
+    params = FabricParams("async:100", limit, momentum, step_scale=2.0)
+    cluster = Cluster(REPLICATED, params, data.draw(rates()))
     draw = np.random.default_rng(data.draw(st.integers(0, 2**32)))
     vectors: list[np.ndarray] = []
     for _ in range(data.draw(st.integers(1, 6))):
@@ -179,7 +166,7 @@ def _steps(cluster: Cluster, server: Node, replica: Node) -> list[tuple[Node, Pu
 @examples(20)
 @given(data=st.data())
 def test_no_worker_is_further_ahead_than_it_may(text: str, ahead: int, data: st.DataObject) -> None:
-    cluster = Cluster(PLAIN, Rules(Synchrony.parse(text), constant), data.draw(rates()))
+    cluster = Cluster(PLAIN, FabricParams(text), data.draw(rates()))
     pushed = [0] * WORKERS
     computing = set(range(WORKERS))
     for _ in range(25):
@@ -207,7 +194,7 @@ def test_no_worker_is_further_ahead_than_it_may(text: str, ahead: int, data: st.
 def test_training_goes_on_when_nodes_are_lost(data: st.DataObject) -> None:
     """No turn stays open, no update is applied twice, and the replica ends with the server's updates or a copy."""
     roles = data.draw(st.sampled_from([PLAIN, REPLICATED]))
-    cluster = Cluster(roles, Rules(Synchrony("async", 20), constant), data.draw(rates()))
+    cluster = Cluster(roles, FabricParams("async:20"), data.draw(rates()))
     lost: set[Node] = set()
     update_worker: list[int] = []
     sizes = (10,) * len(roles.servers)
@@ -242,7 +229,7 @@ def test_training_goes_on_when_nodes_are_lost(data: st.DataObject) -> None:
 
 
 def test_the_replica_takes_over() -> None:
-    cluster = Cluster(REPLICATED, Rules(Synchrony("async", 20), constant, divergence=3.0), [(10.0, 10.0)] * HOSTS)
+    cluster = Cluster(REPLICATED, FabricParams("async:20", 3.0), [(10.0, 10.0)] * HOSTS)
     for number in range(10):
         cluster.ready(Update(number, number % WORKERS, (10,), cluster.version(), 1.0))
         if number % WORKERS == WORKERS - 1:
@@ -302,7 +289,7 @@ def test_the_replica_takes_over_whatever_was_lost_before(
 ) -> None:
     """Also while a copy is on its way to it: no update is in its model twice or too late; the scheduler knows its version."""
     bound = 12
-    cluster = Cluster(roles, Rules(Synchrony("async", bound), constant, divergence=divergence), rates)
+    cluster = Cluster(roles, FabricParams(f"async:{bound}", divergence), rates)
     sizes = (10,) * len(roles.servers)
     serving: Role = "server"
 
@@ -345,7 +332,7 @@ def test_the_replica_takes_over_whatever_was_lost_before(
 @given(st.data(), st.sampled_from([3.0, float("inf")]))
 def test_nobody_waits_after_the_replica_has_taken_over(data: st.DataObject, divergence: float) -> None:
     """Whatever had ended before, and in whatever order: each update is released or dropped, once, and everybody goes on."""
-    scheduler = Scheduler(REPLICATED, Rules(Synchrony("ssp", 0), constant, divergence=divergence, lead_seconds=1e9))
+    scheduler = Scheduler(REPLICATED, FabricParams("ssp:0", divergence), lead_seconds=1e9)
     underway: dict[int, Transfer] = {}
     decided: list[Decision] = []
 

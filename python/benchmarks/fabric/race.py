@@ -14,7 +14,7 @@ from benchmarks.fabric.topics import Topics
 
 from sparkdl_comm.conf import CommConf
 from sparkdl_comm.errors import ConfError
-from sparkdl_comm.fabric.params import Synchrony
+from sparkdl_comm.fabric.params import FabricParams
 from sparkdl_comm.units import format_rate
 
 #: Rate of a host's link, bit/s. It stands for the paper's 10 Gbit/s.
@@ -43,7 +43,7 @@ class System:
         if kind != "fabric":
             return cls(name, kind)
         sync = "bsp" if found[1] == "bsp" else f"async:{found[1] or 30}"
-        Synchrony.parse(sync, "fabric-TAU")
+        FabricParams(sync)
         return cls(name, kind, sync)
 
     @property
@@ -53,7 +53,7 @@ class System:
 
     @property
     def delay_bound(self) -> int | None:
-        return Synchrony.parse(self.sync).bound or None if self.sync else None
+        return FabricParams(self.sync).delay_bound if self.sync else None
 
 
 @dataclass(frozen=True)

@@ -103,18 +103,18 @@ def _plan_batch(state: SchedulerState, network: ResidualNetwork, now: float) -> 
 
 def _plan_updates_behind(state: SchedulerState, network: ResidualNetwork, servers: Side, now: float) -> _BatchPlan:
     """Plan everything that is pending or punted, behind what keeps the servers busy."""
-    by_id, rules = state.updates.by_id, state.rules
+    by_id, params = state.updates.by_id, state.params
     ids = [*state.updates.punted, *state.updates.pending]
     first = len(state.updates.punted)
     jobs = []
     for number in ids:
         update = by_id[number].update
-        deadline = rules.deadline(update.base, state.version)
+        deadline = params.deadline(update.base, state.version)
         jobs.append(Job(state.roles.workers[update.worker], update.sizes, deadline))
     ordered = order(jobs[first:], network, servers.servers, now)
     placed = [first + index for index in ordered.kept]
     scales = {
-        ids[index]: rules.step_size(version, version - by_id[ids[index]].update.base)
+        ids[index]: params.scale(version, by_id[ids[index]].update.base)
         for version, index in enumerate(placed, state.version + 1)
     }
     residual = network.copy()
@@ -130,7 +130,7 @@ def _plan_updates_behind(state: SchedulerState, network: ResidualNetwork, server
         servers,
         state.get_side("replica"),
         state.divergence,
-        rules.divergence,
+        params.divergence_bound,
         now,
         state.catch_up_states,
         len(state.server_turns),
@@ -202,7 +202,7 @@ def _can_move(state: SchedulerState, group: _PendingTurn, new: Sequence[Group]) 
         entry = state.updates.by_id.get(number)
         if entry is None:  # its worker was lost
             return False
-        deadline = state.rules.deadline(entry.update.base, applied + place)
+        deadline = state.params.deadline(entry.update.base, applied + place)
         if deadline is not None and deadline < 1:
             return False
     return True

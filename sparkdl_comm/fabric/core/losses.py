@@ -53,7 +53,7 @@ def plan_copies(state: SchedulerState, network: ResidualNetwork, now: float) -> 
         target = Node(state.serving_role, shard)
         after = tuple(transfer.id for transfer in state.transfers.list_all() if transfer.target == target)
         ready = max(now, state.busy_until[state.serving_role])
-        parts = 2 if state.rules.momentum else 1
+        parts = 2 if state.params.momentum else 1
         schedule = network.fill(server, replica, parts * state.sizes[shard], ready)
         network.reserve(server, replica, schedule)
         copy = StateCopy(
@@ -79,7 +79,7 @@ def plan_copies(state: SchedulerState, network: ResidualNetwork, now: float) -> 
 def record_copy(state: SchedulerState, copy: StateCopy) -> list[Decision]:
     """Record that a replica has received its server's state."""
     if not state.is_copying:
-        state.divergence = Divergence(state.rules.momentum)
+        state.divergence = Divergence(state.params.momentum)
     return list(state.updates.record_arrival(copy.id, state.updates.by_id))
 
 
@@ -146,7 +146,7 @@ def _lose_servers(state: SchedulerState, server: Node, versions: Sequence[int]) 
     following = _find_pushes_after_copies(state)
     decisions = _cancel_all(state, "replica") if following else []
     decisions += _cancel_all(state, "server")
-    state.divergence = Divergence(state.rules.momentum)
+    state.divergence = Divergence(state.params.momentum)
     state.catch_up_turns = {}
     decisions += state.updates.take_over()
     for push in following:

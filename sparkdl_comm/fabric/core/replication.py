@@ -40,10 +40,6 @@ from sparkdl_comm.fabric.core.updates import Divergence
 _SEND_SHARE = 0.5
 #: Most punted updates per worker before they are sent.
 _MOST_KEPT = 8
-#: Share of the divergence bound at which punted updates are sent.
-_SEND_SHARE = 0.5
-#: Most punted updates per worker before they are sent.
-_MOST_KEPT = 8
 
 
 @dataclass(frozen=True)
@@ -312,13 +308,13 @@ def _count_allowed(state: SchedulerState, steps: Sequence[Sequence[int]]) -> int
     divergence = state.divergence.copy()
     for number, updates in enumerate(steps):
         divergence.replicate(updates)
-        if any(divergence.bound(behind) > state.rules.divergence for behind in range(under_way + 1)):
+        if any(divergence.bound(behind) > state.params.divergence_bound for behind in range(under_way + 1)):
             return number
     return len(steps)
 
 
 def _is_time(state: SchedulerState) -> bool:
-    limit, updates = state.rules.divergence, state.updates
+    limit, updates = state.params.divergence_bound, state.updates
     if limit == math.inf:
         return False
     most = _MOST_KEPT * (len(state.roles.workers) - len(updates.lost_workers))

@@ -26,13 +26,17 @@ from sparkdl_comm.fabric.core.messages import (
 from sparkdl_comm.fabric.core.network import ResidualNetwork, get_reserved_until
 from sparkdl_comm.fabric.core.replication import catch_up, record_catch_up
 from sparkdl_comm.fabric.core.state import SchedulerState
-from sparkdl_comm.fabric.params import Rules
+from sparkdl_comm.fabric.params import FabricParams
+
+#: Seconds for which more than half of a server's link may be taken before updates and requests wait. Waiting lets later
+#: ones join their groups, and avoids decisions long before a transfer can begin.
+_LEAD_SECONDS = 0.1
 
 
 class Scheduler:
     """Scheduler of one job: events in, decisions out::
 
-        scheduler = Scheduler(roles, rules)
+        scheduler = Scheduler(roles, params)
         scheduler.observe(BandwidthReported(...), now)    # of every host, before the first decide
         scheduler.observe(Update(...), now)               # at any time; carry out the returned decisions at once
         decisions = scheduler.decide(now)                 # every batch interval, 100 ms in the paper, and if is_due
@@ -40,8 +44,8 @@ class Scheduler:
     Times are seconds and never go back. It is not thread-safe.
     """
 
-    def __init__(self, roles: Roles, rules: Rules) -> None:
-        self._state = SchedulerState(roles, rules)
+    def __init__(self, roles: Roles, params: FabricParams, lead_seconds: float = _LEAD_SECONDS) -> None:
+        self._state, self._lead_seconds = SchedulerState(roles, params), lead_seconds
         self._batches = count()
         self._now = -math.inf
 
@@ -102,15 +106,14 @@ class Scheduler:
         network = state.transfers.compute_residual(rates, now)
         if state.has_diverged and state.replicas:
             decisions += plan_copies(state, network, now)
-        lead_seconds = state.rules.lead_seconds
-        if self._can_serve(network, now, lead_seconds):
+        if self._can_serve(network, now, self._lead_seconds):
             made, network = send_updates(state, network, now)
             decisions += made
         elif not state.replicas:
             decisions += overtake(state)
         if state.replicas:
             decisions += catch_up(state, network, now)
-        if self._can_answer(network, now + lead_seconds):
+        if self._can_answer(network, now + self._lead_seconds):
             decisions += send_models(state, network, self._next_batch_number(), now)
         return decisions
 
@@ -152,7 +155,7 @@ class Scheduler:
         With ``bsp`` it is the iteration's number. A worker that asks late then gets the same version as the others,
         which may have gone on.
         """
-        return self._state.updates.count_slowest() if self._state.rules.synchrony.kind == "bsp" else next(self._batches)
+        return self._state.updates.count_slowest() if self._state.params.sync == "bsp" else next(self._batches)
 
     def _advance(self, now: float) -> None:
         if now < self._now:

@@ -12,7 +12,7 @@ from sparkdl_comm.fabric.core.aggregate import Group, Side
 from sparkdl_comm.fabric.core.messages import ModelRequested, Node, Push, Role, Roles, StateCopy, Transfer
 from sparkdl_comm.fabric.core.network import PendingTransfers, to_pieces
 from sparkdl_comm.fabric.core.updates import Divergence, UpdateLedger
-from sparkdl_comm.fabric.params import Rules
+from sparkdl_comm.fabric.params import FabricParams
 
 
 @dataclass
@@ -29,19 +29,19 @@ class SchedulerState:
     ``serving_role``: role of the nodes that act as servers, ``"replica"`` after the replicas have taken over.
     """
 
-    def __init__(self, roles: Roles, rules: Rules) -> None:
-        self.roles, self.rules = roles, rules
+    def __init__(self, roles: Roles, params: FabricParams) -> None:
+        self.roles, self.params = roles, params
         self.lost_nodes: set[Node] = set()
         self.serving_role: Role = "server"
         self.updates = UpdateLedger(len(roles.workers), has_replicas=bool(roles.replicas))
         self.transfers = PendingTransfers()
         self.requests: list[ModelRequested] = []
         #: The servers' version, in updates, once all decisions are applied.
-        self.version = rules.version
+        self.version = params.version
         #: Next turn of servers and replicas, and the time until which decided transfers keep them busy, seconds.
         self.turns: dict[Role, int] = {"server": 0, "replica": 0}
         self.busy_until: dict[Role, float] = {"server": -math.inf, "replica": -math.inf}
-        self.divergence = Divergence(rules.momentum)
+        self.divergence = Divergence(params.momentum)
         #: Punted updates under way to the replicas, by turn. ``divergence`` does not count them as replicated yet.
         self.catch_up_turns: dict[int, CatchUpTurn] = {}
         self.ids = count()
@@ -87,7 +87,7 @@ class SchedulerState:
     @property
     def can_serve(self) -> bool:
         """True if the servers may get more updates. Under a divergence bound they wait until copies have arrived."""
-        return self.rules.divergence == math.inf or not self.is_copying
+        return self.params.divergence_bound == math.inf or not self.is_copying
 
     def record_bandwidth(self, host: int, up: float, down: float) -> None:
         """Record the bandwidth of a host's links, bytes per second.
@@ -106,7 +106,7 @@ class SchedulerState:
     def answerable_workers(self) -> list[int]:
         """Workers that have asked for the model and may have it."""
         pushed, slowest = self.updates.pushed, self.updates.count_slowest()
-        return [r.worker for r in self.requests if self.rules.can_begin(pushed[r.worker], slowest)]
+        return [r.worker for r in self.requests if self.params.can_begin(pushed[r.worker], slowest)]
 
     def rates(self) -> list[tuple[float, float]]:
         """Return each host's rates out and in, bytes per second.

@@ -47,7 +47,7 @@ REFUSED = [
     ("fabric", "--simulate --settings C7-N1", "--settings: C7-N1"),
     ("fabric", "--simulate --systems ddp", "--systems: ddp: the simulator has fabric-TAU"),
     ("fabric", "--simulate --systems gloo", "gloo: there are"),
-    ("fabric", "--simulate --systems fabric-0", "fabric-TAU='async:0'"),
+    ("fabric", "--simulate --systems fabric-0", "async:0"),
     ("jobs", "--systems bml@ring:3", "unknown kind 'ring'"),
     ("jobs", "--systems ddp@bcube:2,2", "one NIC per host"),
     ("jobs", "--rows 0", "--rows: must be whole numbers, at least 1"),

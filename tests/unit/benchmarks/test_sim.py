@@ -11,7 +11,6 @@ from benchmarks.fabric.simulation.run import AsyncRun, Job, RingRun
 from benchmarks.fabric.simulation.task import Task
 
 from sparkdl_comm.fabric.core.messages import Piece
-from sparkdl_comm.fabric.params import Synchrony
 from sparkdl_comm.sim.engine import Engine
 from sparkdl_comm.sim.links import Links
 
@@ -127,7 +126,7 @@ def test_one_asynchronous_worker_goes_back_and_forth():
 @pytest.mark.parametrize("text", ["async:8", "bsp", "ssp:1"])
 def test_the_fabric_learns_and_a_seed_decides_everything(setting, text):
     def run(seed: int):
-        return FabricRun(_job(*setting), seed, Synchrony.parse(text)).run()
+        return FabricRun(_job(*setting), seed, text).run()
 
     outcome = run(1)
     assert outcome.seconds < 100
@@ -145,15 +144,15 @@ def test_the_fabric_learns_and_a_seed_decides_everything(setting, text):
 def test_a_replica_gets_what_the_server_gets_summed():
     job = _job("C1", "N1")
     beside = replace(job, conditions=replace(job.conditions, steady=2))
-    outcome = FabricRun(beside, 1, Synchrony("async", 50), Control(divergence=1.0)).run()
+    outcome = FabricRun(beside, 1, "async:50", Control(divergence=1.0)).run()
     assert outcome.accuracy >= 0.9
     assert 0 < outcome.replicated < outcome.updates * MEGABYTES
     assert outcome.norms > 0
-    assert FabricRun(job, 1, Synchrony("async", 50)).run().replicated == 0
+    assert FabricRun(job, 1, "async:50").run().replicated == 0
 
 
 def test_the_fabric_is_synchronous_if_it_is_told_to_be():
-    outcome = FabricRun(_job("C2", "N2"), 1, Synchrony("bsp")).run()
+    outcome = FabricRun(_job("C2", "N2"), 1, "bsp").run()
     assert outcome.updates % 6 == 0
     assert [sorted(outcome.delays[start : start + 6]) for start in range(0, outcome.updates, 6)] == [
         list(range(1, 7))

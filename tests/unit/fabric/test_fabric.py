@@ -111,10 +111,10 @@ def test_no_delay_above_the_bound(bound):
     assert sum(outcome.why == "deadline" for outcome in results[2]) >= 3
     assert results[SERVER].largest_delay <= bound
     assert results[SERVER].version == applied(outcomes)
-    dispatch = fabrics[0].service.dispatcher
-    assert len(dispatch.delays) == applied(outcomes)
-    assert max(dispatch.delays) == results[SERVER].largest_delay
-    assert dispatch.dropped == {"deadline": len(outcomes) - applied(outcomes)}
+    session = fabrics[0].service.session
+    assert len(session.delays) == applied(outcomes)
+    assert max(session.delays) == results[SERVER].largest_delay
+    assert session.dropped == {"deadline": len(outcomes) - applied(outcomes)}
 
 
 @pytest.mark.parametrize("bad", [np.nan, np.inf, -np.inf])

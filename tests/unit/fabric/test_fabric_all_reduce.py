@@ -65,7 +65,7 @@ def test_all_reduce_when_the_replica_has_taken_over():
     def work(made):
         sums = [made.all_reduce(np.full(10, 2.0, np.float32))]
         lost.set()
-        assert wait_for(lambda: services[0].dispatcher.serving_role == "replica")
+        assert wait_for(lambda: services[0].session.serving_role == "replica")
         return [*sums, made.all_reduce(np.full(10, 3.0, np.float32))]
 
     parts = [schedule, leave, replica(SERVER, PARAMS, 100), worker(PARAMS, work), worker(PARAMS, work)]

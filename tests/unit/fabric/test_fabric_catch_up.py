@@ -19,7 +19,7 @@ from sparkdl_comm.fabric.core.order import Job
 from sparkdl_comm.fabric.core.replication import ReplicationPlan, ReplicationTask
 from sparkdl_comm.fabric.core.scheduler import Scheduler
 from sparkdl_comm.fabric.core.updates import Divergence
-from sparkdl_comm.fabric.params import Rules, Synchrony
+from sparkdl_comm.fabric.params import FabricParams
 
 SERVER, REPLICA = Node("server", 0), Node("replica", 0)
 
@@ -30,7 +30,7 @@ class Pair:
 
     def __init__(self, limit: float) -> None:
         roles = Roles(workers=(0, 1), servers=(2,), replicas=(3,), replica_aggregators=(0, 1))
-        self.scheduler = Scheduler(roles, Rules(Synchrony("async", 30), lambda *_: 1.0, divergence=limit))
+        self.scheduler = Scheduler(roles, FabricParams("async:30", limit))
         self.pushes: list[Push] = []
         self.dropped: list[DroppedUpdate] = []
         for host in range(4):

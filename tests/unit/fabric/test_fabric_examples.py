@@ -8,7 +8,7 @@ from sparkdl_comm.fabric.core.network import ResidualNetwork, fill, get_end, sub
 from sparkdl_comm.fabric.core.order import Job, order
 from sparkdl_comm.fabric.core.replication import ReplicationPlan, ReplicationTask
 from sparkdl_comm.fabric.core.updates import Divergence
-from sparkdl_comm.fabric.params import Rules, Synchrony
+from sparkdl_comm.fabric.params import FabricParams
 
 GAMMA = 0.9
 
@@ -20,7 +20,7 @@ def star(*rates: float) -> ResidualNetwork:
 
 def test_fig_1_an_old_update_is_sent_among_the_first_that_keep_its_delay_bound() -> None:
     workers, early, bound, version = 5, 2, 30, 100
-    rules = Rules(Synchrony.parse(f"async:{bound}"), lambda *_: 1.0)
+    params = FabricParams(f"async:{bound}")
     oldest = version - bound + early
     bases = [version] * (workers - 1) + [oldest]
     # The old update is the largest: those that are shorter all end before it does if nobody says otherwise.
@@ -31,7 +31,7 @@ def test_fig_1_an_old_update_is_sent_among_the_first_that_keep_its_delay_bound()
     assert version + workers - oldest == bound + (workers - early), "Fig. 1a: the delay bound is violated by N' - u"
 
     jobs = [
-        Job(host, (size,), rules.deadline(base, version))
+        Job(host, (size,), params.deadline(base, version))
         for host, (size, base) in enumerate(zip(sizes, bases, strict=True))
     ]
     found = order(jobs, network, [server], 0.0)

@@ -51,7 +51,7 @@ def killed_server(gang, pipe):
     with Fabric(gang, conf(fabric_replica_aggregators=1)) as fabric:
         if gang.rank == 0:
             fabric.register_as_scheduler(REPLICATED).await_end(60.0)
-            pipe.send((fabric.service.dispatcher.lost_updates, gang.failure()))
+            pipe.send((fabric.service.session.lost_updates, gang.failure()))
         elif gang.rank == SERVER:
             made = fabric.register_as_server(REPLICATED, np.zeros(ELEMENTS, np.float32))
 
@@ -296,11 +296,11 @@ def test_a_node_that_cannot_do_what_it_is_told_is_named(monkeypatch):
 
 
 def hear_of_failures_late(monkeypatch):
-    """So late that all others' connections to the failed node could have broken before."""
+    """Delay the scheduler's knowledge until all others' connections to the failed node could have broken."""
     receive = ControlLink.receive
 
-    def late(link, seconds):
-        message = receive(link, seconds)
+    def late(link, *timeout):
+        message = receive(link, *timeout)
         if isinstance(message, Failed):
             time.sleep(1.0)
         return message

@@ -9,7 +9,7 @@ from dataclasses import dataclass, field, replace
 
 import pytest
 from benchmarks.fabric.conditions import FULL_RATE, Conditions
-from benchmarks.fabric.simulation.fabric_run import Control, FabricRun
+from benchmarks.fabric.simulation.fabric_run import FabricRun
 from benchmarks.fabric.simulation.run import Job
 from benchmarks.fabric.simulation.task import Task
 
@@ -24,7 +24,6 @@ from sparkdl_comm.fabric.core.messages import (
     TransferProgressed,
 )
 from sparkdl_comm.fabric.monitor import INTERVAL_SECONDS
-from sparkdl_comm.fabric.params import Synchrony
 from sparkdl_comm.fabric.protocol import Flow, Rates
 
 WORKERS = 6
@@ -144,8 +143,7 @@ def probing(schedule: Schedule) -> Schedule:
 def test_links_are_known_well_enough(network: str, slower: float) -> None:
     conditions = ScaledConditions("C1", network, WORKERS, 1, 3)
     job = Job(Task.points(3), conditions, WORKERS, round(1e8 * SCALE), 1.0, 0.5, limit=30.0)
-    synchrony, control = Synchrony.parse("async:30"), Control()
-    told, monitored = FabricRun(job, 3, synchrony, control), MonitoredRun(job, 3, synchrony, control)
+    told, monitored = FabricRun(job, 3, "async:30"), MonitoredRun(job, 3, "async:30")
     assert told.run().updates <= slower * monitored.run().updates
     deciles = statistics.quantiles(monitored.ratios, n=10)
     assert all(0.8 <= ratio <= 1.25 for ratio in deciles[3:7])

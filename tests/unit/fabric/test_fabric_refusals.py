@@ -97,7 +97,13 @@ def test_params_that_are_none(changes, error, words):
         FabricParams(**changes)
 
 
-def test_params_are_rules_of_the_scheduler():
-    rules = FabricParams("ssp:2", momentum=0.5, step_scale=3.0, version=4).to_rules()
-    assert (rules.synchrony.kind, rules.synchrony.bound, rules.momentum, rules.version) == ("ssp", 2, 0.5, 4)
-    assert rules.step_size(7, 2) == 1.0
+def test_params_limit_the_drift_of_workers():
+    bounded, stale, lockstep = map(FabricParams, ("async:3", "ssp:2", "bsp"))
+    assert [params.delay_bound for params in (bounded, stale, lockstep)] == [3, None, None]
+    assert [params.deadline(4, 5) for params in (bounded, stale, lockstep)] == [2, None, None]
+    assert bounded.can_begin(9, 0)
+    assert [(stale.can_begin(5, settled), lockstep.can_begin(5, settled)) for settled in (2, 3, 5)] == [
+        (False, False), (True, False), (True, True),
+    ]  # fmt: skip
+    assert FabricParams(step_scale=3.0).scale(7, 5) == 1.0
+    assert FabricParams().scale(7, 5) == 1.0

@@ -26,19 +26,15 @@ from sparkdl_comm.fabric.core.messages import (
     Update,
 )
 from sparkdl_comm.fabric.core.scheduler import Scheduler
-from sparkdl_comm.fabric.params import Rules, Synchrony, step_size
+from sparkdl_comm.fabric.params import FabricParams, step_size
 
 SERVER = Node("server", 0)
 
 
-def constant(_version: int, _delay: int) -> float:
-    return 1.0
-
-
-def scheduler(rates: list[float], bound: int = 10, **rules) -> Scheduler:
+def scheduler(rates: list[float], bound: int = 10, **settings) -> Scheduler:
     """Workers on hosts of these rates, bytes/s both ways; the server is on the last."""
     roles = Roles(workers=tuple(range(len(rates) - 1)), servers=(len(rates) - 1,))
-    made = Scheduler(roles, Rules(Synchrony("async", bound), constant, **rules))
+    made = Scheduler(roles, FabricParams(f"async:{bound}"), **settings)
     for host, rate in enumerate(rates):
         made.observe(BandwidthReported(host, rate, rate), 0.0)
     return made
@@ -77,7 +73,7 @@ def test_events_about_what_there_is_not_are_refused(event, said):
 
 
 def test_a_host_that_no_monitor_has_reported_is_named():
-    made = Scheduler(Roles(workers=(0,), servers=(1,)), Rules(Synchrony("bsp"), constant))
+    made = Scheduler(Roles(workers=(0,), servers=(1,)), FabricParams("bsp"))
     made.observe(BandwidthReported(0, 1.0, 1.0), 0.0)
     with pytest.raises(InputError, match="host 1"):
         made.decide(0.0)
@@ -94,15 +90,8 @@ def test_an_id_is_used_once_and_the_clock_goes_on():
 
 def test_settings_that_make_no_sense_are_refused():
     for text in ("async:0", "async", "ssp:-1", "bsp:1", "often"):
-        with pytest.raises(ConfError, match=f"fabric.sync='{text}'"):
-            Synchrony.parse(text, "fabric.sync")
-    assert Synchrony.parse("ssp:2") == Synchrony("ssp", 2)
-    with pytest.raises(ConfError, match="momentum=1"):
-        Rules(Synchrony("bsp"), constant, momentum=1.0)
-    with pytest.raises(ConfError, match="divergence=0"):
-        Rules(Synchrony("bsp"), constant, divergence=0.0)
-    with pytest.raises(ConfError, match="lead_seconds=-1"):
-        Rules(Synchrony("bsp"), constant, lead_seconds=-1.0)
+        with pytest.raises(ConfError, match=f"sync='{text}'"):
+            FabricParams(text)
     with pytest.raises(ConfError, match="0 and 1"):
         Roles(workers=(), servers=(0,))
     with pytest.raises(ConfError, match="1 replicas of 2 servers"):
@@ -117,12 +106,15 @@ def test_the_step_is_smaller_the_older_the_update():
 
 def test_updates_are_multiplied_by_the_step_size_of_their_place():
     roles = Roles(workers=(0, 1), servers=(2,))
-    made = Scheduler(roles, Rules(Synchrony("async", 10), lambda version, delay: 100 * version + delay))
+    made = Scheduler(roles, FabricParams("async:10", step_scale=2.0))
     for host, rate in enumerate([10.0, 5.0, 10.0]):
         made.observe(BandwidthReported(host, rate, rate), 0.0)
     ready(made, 0, 0.0, base=-3)
     ready(made, 1, 0.0)
-    assert [push.scales for push in of(Push, made.decide(0.0))] == [(104,), (202,)]
+    assert [push.scales for push in of(Push, made.decide(0.0))] == [
+        (2.0 / math.sqrt(1 + 4),),
+        (2.0 / math.sqrt(2 + 2),),
+    ]
 
 
 def test_a_lost_server_without_a_replica_is_the_end():
@@ -252,9 +244,7 @@ def test_a_batch_is_due_when_a_link_of_the_server_is_idle():
 
 def test_a_batch_is_due_as_soon_as_half_of_it_can_be_summed_meanwhile():
     """An update takes a link 10 s, and one of them is beside its aggregator."""
-    made = Scheduler(
-        Roles(workers=(0, 1, 2, 3), servers=(4,), aggregators=(0, 1, 2, 3)), Rules(Synchrony("async", 10), constant)
-    )
+    made = Scheduler(Roles(workers=(0, 1, 2, 3), servers=(4,), aggregators=(0, 1, 2, 3)), FabricParams("async:10"))
     for host in range(5):
         made.observe(BandwidthReported(host, 10.0, 10.0), 0.0)
     ready(made, 0, 0.0)
@@ -271,7 +261,7 @@ def test_a_batch_is_due_as_soon_as_half_of_it_can_be_summed_meanwhile():
 
 
 def test_a_request_that_may_not_be_answered_makes_no_batch_due():
-    made = Scheduler(Roles(workers=(0, 1), servers=(2,)), Rules(Synchrony("bsp"), constant))
+    made = Scheduler(Roles(workers=(0, 1), servers=(2,)), FabricParams("bsp"))
     for host in range(3):
         made.observe(BandwidthReported(host, 10.0, 10.0), 0.0)
     ready(made, 0, 0.0)
@@ -282,7 +272,7 @@ def test_a_request_that_may_not_be_answered_makes_no_batch_due():
 
 def test_after_a_loss_the_replica_gets_a_copy_of_the_server():
     roles = Roles(workers=(0, 1), servers=(2,), replicas=(3,))
-    made = Scheduler(roles, Rules(Synchrony("async", 10), constant, momentum=0.9))
+    made = Scheduler(roles, FabricParams("async:10", momentum=0.9))
     for host in range(4):
         made.observe(BandwidthReported(host, 10.0, 10.0), 0.0)
     ready(made, 0, 0.0)
@@ -299,7 +289,7 @@ def test_after_a_loss_the_replica_gets_a_copy_of_the_server():
 @pytest.mark.parametrize("ended", [0, 1, None])
 def test_the_version_counts_a_lost_update_that_one_server_has(ended):
     """At the others too: else all later updates would look older there, or here, than they are."""
-    made = Scheduler(Roles(workers=(0, 1), servers=(2, 3)), Rules(Synchrony("async", 10), constant))
+    made = Scheduler(Roles(workers=(0, 1), servers=(2, 3)), FabricParams("async:10"))
     for host in range(4):
         made.observe(BandwidthReported(host, 10.0, 10.0), 0.0)
     made.observe(Update(0, 0, (100, 100), 0, 1.0), 0.0)
@@ -314,7 +304,7 @@ def test_the_version_counts_a_lost_update_that_one_server_has(ended):
 
 def test_what_is_on_its_way_to_one_replica_and_at_another_is_counted_once_when_they_take_over():
     roles = Roles(workers=(0, 1), servers=(2, 3), replicas=(4, 5))
-    made = Scheduler(roles, Rules(Synchrony("async", 10), constant))
+    made = Scheduler(roles, FabricParams("async:10"))
     for host in range(6):
         made.observe(BandwidthReported(host, 10.0, 10.0), 0.0)
     replicated: list[Push] = []
@@ -332,7 +322,7 @@ def test_what_is_on_its_way_to_one_replica_and_at_another_is_counted_once_when_t
 def test_what_the_replica_has_is_settled_when_it_takes_over():
     """Update 0 has come to the replica, and nobody knows that it has come to the server; update 1 was not sent there yet."""
     roles = Roles(workers=(0, 1), servers=(2,), replicas=(3,))
-    made = Scheduler(roles, Rules(Synchrony("ssp", 0), constant))
+    made = Scheduler(roles, FabricParams("ssp:0"))
     for host in range(4):
         made.observe(BandwidthReported(host, 10.0, 10.0), 0.0)
     ready(made, 0, 0.0)
@@ -353,7 +343,7 @@ def replicated(bound: int) -> Scheduler:
     """Two workers, a server and a replica; updates 0 and 1 are at the server alone, worker 0 is lost, and a copy is decided on
     at 20 s."""
     roles = Roles(workers=(0, 1), servers=(2,), replicas=(3,))
-    made = Scheduler(roles, Rules(Synchrony("async", bound), constant, divergence=2.0))
+    made = Scheduler(roles, FabricParams(f"async:{bound}", 2.0))
     for host in range(4):
         made.observe(BandwidthReported(host, 10.0, 10.0), 0.0)
     for number in range(2):
@@ -389,7 +379,7 @@ def test_what_the_copy_brings_is_released_when_it_has_come():
 
 def test_models_of_a_lost_server_are_not_passed_on():
     roles = Roles(workers=(0, 1, 2), servers=(3,), aggregators=(0,), replicas=(4,))
-    made = Scheduler(roles, Rules(Synchrony("async", 10), constant))
+    made = Scheduler(roles, FabricParams("async:10"))
     for host, rate in enumerate([100.0, 100.0, 100.0, 1.0, 1.0]):
         made.observe(BandwidthReported(host, rate, rate), 0.0)
     for worker in range(3):

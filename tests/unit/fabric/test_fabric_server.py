@@ -10,6 +10,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from sparkdl_comm.errors import GangError, InputError
+from sparkdl_comm.fabric.params import FabricParams
 from sparkdl_comm.fabric.protocol import (
     Cancel,
     Ended,
@@ -35,9 +36,9 @@ from tests.unit.gang_helpers import SECONDS
 class LoggedServer:
     """One with momentum, whose update number ``n`` is n + 1 in each element."""
 
-    def __init__(self, bound: int | None = None) -> None:
+    def __init__(self, sync: str = "bsp") -> None:
         self.told: list[Message] = []
-        self.part = Server(np.zeros(3, np.float32), 0.5, bound)
+        self.part = Server(np.zeros(3, np.float32), FabricParams(sync, momentum=0.5))
         self.part.report = self.told.append
         self.part.begin()
 
@@ -262,7 +263,7 @@ def test_two_copies_of_one_state() -> None:
 
 
 def test_a_delay_above_the_bound_is_refused() -> None:
-    server = LoggedServer(bound=2)
+    server = LoggedServer("async:2")
     for number in range(3):
         server.expect(number, number)
     server.arrive(0)
@@ -273,7 +274,7 @@ def test_a_delay_above_the_bound_is_refused() -> None:
 
 def test_models_are_snapshots() -> None:
     """All transfers of a batch bring one version; those who ask before it serves wait."""
-    part = Server(np.zeros(3, np.float32), 0.0, None)
+    part = Server(np.zeros(3, np.float32), FabricParams("bsp"))
     part.report = lambda message: None
     found: list = []
     waiting = threading.Thread(
@@ -294,7 +295,7 @@ def test_models_are_snapshots() -> None:
 
 
 def test_a_model_of_a_batch_that_is_older_than_those_kept() -> None:
-    part = Server(np.ones(3, np.float32), 0.0, None)
+    part = Server(np.ones(3, np.float32), FabricParams("bsp"))
     part.begin()
     for batch in (1, 2, 3, 4, 0):
         made = part.await_payload(Send(batch, 3, [], [], content=Kind.MODEL, batch=batch))
@@ -305,7 +306,7 @@ def test_a_model_of_a_batch_that_is_older_than_those_kept() -> None:
 @pytest.mark.parametrize("serves", [False, True])
 def test_what_is_waited_for_ends_with_the_job(serves: bool) -> None:
     """A model of a server that does not serve yet; the state before a turn that does not come; a part of a sum."""
-    server = Server(np.zeros(3, np.float32), 0.0, None)
+    server = Server(np.zeros(3, np.float32), FabricParams("bsp"))
     aggregator = Aggregator()
     orders = [(aggregator, Send(3, 3, [], [], of=[2]))]
     if serves:
@@ -326,8 +327,8 @@ def test_what_is_waited_for_ends_with_the_job(serves: bool) -> None:
 
 def test_what_a_server_cannot_have() -> None:
     with pytest.raises(InputError, match="must be flat and float32, not float64"):
-        Server(np.zeros(3), 0.0, None)
-    part = Server(np.zeros(3, np.float32), 0.0, None)
+        Server(np.zeros(3), FabricParams("bsp"))
+    part = Server(np.zeros(3, np.float32), FabricParams("bsp"))
     part.register_request_callback(lambda model: model[:2])
     part.begin()
     with pytest.raises(InputError, match=r"request_callback returned shape \[2\], but the model has shape \[3\]"):

@@ -24,7 +24,7 @@ from lab.bench import Row, measure, versions
 
 from sparkdl_comm.fabric.core.messages import BandwidthReported, Decision, DroppedUpdate, Push, Roles, Update
 from sparkdl_comm.fabric.core.scheduler import Scheduler
-from sparkdl_comm.fabric.params import Rules, Synchrony
+from sparkdl_comm.fabric.params import FabricParams
 
 BYTES = 100_000_000
 #: Seconds of the paper's scheduler, by updates: section 7.4. The first is for fewer than 10.
@@ -98,7 +98,7 @@ def drawn(updates: int, case: str, draw: np.random.Generator) -> Batch:
 
 def decided(batch: Batch) -> Decided:
     """Let the scheduler decide on a batch."""
-    scheduler = Scheduler(batch.roles, Rules(Synchrony("async", 1), lambda *_: 1.0))
+    scheduler = Scheduler(batch.roles, FabricParams("async:1"))
     for host, pair in enumerate(batch.rates):
         scheduler.observe(BandwidthReported(host, *pair), 0.0)
     for update, deadline in enumerate(batch.deadlines):

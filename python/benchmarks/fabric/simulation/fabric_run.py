@@ -35,7 +35,7 @@ from sparkdl_comm.fabric.core.messages import (
     Update,
 )
 from sparkdl_comm.fabric.core.scheduler import Scheduler
-from sparkdl_comm.fabric.params import Rules, Synchrony
+from sparkdl_comm.fabric.params import FabricParams
 
 #: Seconds between batches of decisions.
 INTERVAL_SECONDS = 0.1
@@ -69,7 +69,7 @@ class FabricRun(Run):
     aggregator. If there is a replica, a third of the aggregators work for it.
     """
 
-    def __init__(self, job: Job, seed: int, synchrony: Synchrony, control: Control = Control()) -> None:
+    def __init__(self, job: Job, seed: int, sync: str, control: Control = Control()) -> None:
         super().__init__(job, seed)
         hosts, bound = job.conditions.hosts, control.divergence
         spared = 0 if bound is None else hosts // 3
@@ -81,8 +81,8 @@ class FabricRun(Run):
             replicas=() if bound is None else (hosts + 1,),
             replica_aggregators=tuple(range(hosts - spared, hosts)),
         )
-        rules = Rules(synchrony, self.scaled, job.momentum, math.inf if bound is None else bound)
-        self._scheduler = Scheduler(self._roles, rules)
+        params = FabricParams(sync, math.inf if bound is None else bound, job.momentum, job.scale)
+        self._scheduler = Scheduler(self._roles, params)
         self._updates: list[tuple[int, Floats, int]] = []
         self._transfers: dict[int, Transfer] = {}
         self._waits: dict[int, set[int]] = {}

@@ -36,7 +36,6 @@ from lab.bench import Row, versions
 from lab.results import read
 
 from sparkdl_comm.errors import ConfError
-from sparkdl_comm.fabric.params import Synchrony
 
 #: The paper's speed-up over its ring, in Table 2.
 PAPER = {
@@ -107,9 +106,8 @@ def systems(name: str, controls: Sequence[Control]) -> list[Simulated]:
         raise ConfError("ddp: the simulator has fabric-TAU, fabric-bsp, ring, ring-PASSES and async")
     if system.kind == "async":
         return [Simulated(name, None, AsyncRun)]
-    synchrony = Synchrony.parse(system.sync)
     return [
-        Simulated(name, system.delay_bound, partial(FabricRun, synchrony=synchrony, control=control), control)
+        Simulated(name, system.delay_bound, partial(FabricRun, sync=system.sync, control=control), control)
         for control in controls
     ]
 

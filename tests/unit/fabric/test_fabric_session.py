@@ -1,4 +1,4 @@
-"""What daemons are told of the core's decisions."""
+"""Messages to the daemons for decisions of the core, and sessions of all-reduces."""
 
 from __future__ import annotations
 
@@ -8,6 +8,7 @@ from sparkdl_comm.fabric.bandwidth import PROBE_FACTOR
 from sparkdl_comm.fabric.control import Directory
 from sparkdl_comm.fabric.core.messages import (
     Cancellation,
+    Decision,
     DroppedUpdate,
     NewSchedule,
     NewTurn,
@@ -17,10 +18,8 @@ from sparkdl_comm.fabric.core.messages import (
     ReleasedUpdate,
     SkippedTurn,
     SmallerSum,
-    Update,
 )
-from sparkdl_comm.fabric.dispatch import Dispatcher, relative_slices
-from sparkdl_comm.fabric.params import Rules, Synchrony
+from sparkdl_comm.fabric.params import FabricParams
 from sparkdl_comm.fabric.protocol import (
     Cancel,
     Expect,
@@ -35,24 +34,53 @@ from sparkdl_comm.fabric.protocol import (
     Skip,
     unpack_transfer_number,
 )
-from sparkdl_comm.fabric.session import Fences, SchedulingSession
+from sparkdl_comm.fabric.service import Fences
+from sparkdl_comm.fabric.session import SchedulingSession, relative_slices
 
 SERVER, REPLICA, ADDING = Node("server", 0), Node("replica", 0), Node("aggregator", 0)
 WORKERS = [Node("worker", index) for index in range(3)]
 
 
-def dispatch(course: int = 0) -> Dispatcher:
-    """Three workers with an update each, from versions 4, 6 and 5."""
-    registered = [
-        Register(
-            role, rank, f"host {rank}", [("127.0.0.1", 1000 + rank)], {}, elements=10 * (role in ("server", "replica"))
-        )
-        for rank, role in enumerate(("server", "replica", "worker", "worker", "worker", "aggregator"))
-    ]
-    made = Dispatcher(Directory.of(registered, 0), False, course)
-    for worker, base in zip(WORKERS, (4, 6, 5), strict=True):
-        made.add_update(Update(worker.index, worker.index, (40,), base, 2.0), 70 + worker.index)
-    return made
+class Dispatch:
+    """A session of three workers with an update each, from versions 4, 6 and 5. It gets decisions as if from the core.
+
+    Methods return the messages that they cause, with the node that gets each.
+    """
+
+    def __init__(self, course: int = 0) -> None:
+        registered = [
+            Register(
+                role,
+                rank,
+                f"host {rank}",
+                [("127.0.0.1", 1000 + rank)],
+                {},
+                elements=10 * (role in ("server", "replica")),
+            )
+            for rank, role in enumerate(("server", "replica", "worker", "worker", "worker", "aggregator"))
+        ]
+        self.sent: list[tuple[Node, Message]] = []
+        self.session = SchedulingSession(course, Directory.of(registered, 0), FabricParams("async:30"), self._send)
+        for worker, base in zip(WORKERS, (4, 6, 5), strict=True):
+            self.session.add_update(worker, 70 + worker.index, base, 2.0, 0.0)
+
+    def _send(self, node: Node, message: Message) -> None:
+        self.sent.append((node, message))
+
+    def _take(self) -> list[tuple[Node, Message]]:
+        sent, self.sent = self.sent, []
+        return sent
+
+    def dispatch(self, decisions: list[Decision], now: float) -> list[tuple[Node, Message]]:
+        self.session.carry_out(decisions, now)
+        return self._take()
+
+    def end_transfer(self, transfer: int, version: int, now: float) -> list[tuple[Node, Message]]:
+        self.session.end_transfer(transfer, version, now)
+        return self._take()
+
+    def lose_server(self, now: float) -> None:
+        self.session.lose_node(SERVER, (1,), True, now)
 
 
 def push(number: int, source: Node, target: Node, updates: tuple[int, ...], after=(), start: float = 1.0) -> Push:
@@ -71,7 +99,7 @@ SUM = [
 
 
 def test_an_update_that_goes_straight() -> None:
-    made = dispatch()
+    made = Dispatch()
     [(target, expect), (source, send)] = made.dispatch([push(9, WORKERS[2], SERVER, (2,))], 1.0)
     assert (target, source) == (SERVER, WORKERS[2])
     assert expect == Expect(9, 10, turn=3, count=1, staleness=5)
@@ -87,28 +115,28 @@ def test_an_update_that_goes_straight() -> None:
         norm=1.0,
     )
     assert made.end_transfer(9, 8, 2.0) == [(WORKERS[2], Outcome(72, 8))]
-    assert made.delays == [3]
+    assert made.session.delays == [3]
     assert made.dispatch([ReleasedUpdate(2, 2)], 2.0) == [(WORKERS[2], Release(72))]
 
 
 def test_a_sum() -> None:
     """The aggregator is told at once what it will send of what; the delay of each counts by its place."""
-    made = dispatch()
+    made = Dispatch()
     orders = made.dispatch(SUM, 0.0)
     assert [node for node, _ in orders] == [ADDING, ADDING, SERVER, WORKERS[0], WORKERS[1], ADDING]
     assert [order.uses for _, order in orders[:2]] == [1, 1]
     send = orders[-1][1]
     assert (send.of, send.count, send.staleness, send.norm) == ([0, 1], 2, 4, 2.0)
     assert [order.next_hop for _, order in orders[3:5]] == [0, 0]
-    assert made.find_unfinished(WORKERS[0]) == {ADDING: [0]}
+    assert made.session.find_unfinished(WORKERS[0]) == {ADDING: [0]}
     assert made.end_transfer(0, -1, 1.0) == made.end_transfer(1, -1, 1.0) == []
     assert made.end_transfer(2, 9, 2.0) == [(WORKERS[0], Outcome(70, 9)), (WORKERS[1], Outcome(71, 9))]
-    assert made.delays == [8 - 4, 9 - 6]
+    assert made.session.delays == [8 - 4, 9 - 6]
 
 
 def test_a_transfer_that_waits_for_what_happens_elsewhere() -> None:
     """It is ordered then, made of what has come meanwhile, and begins then."""
-    made = dispatch()
+    made = Dispatch()
     copy = push(5, WORKERS[2], REPLICA, (2,))
     last = push(2, ADDING, SERVER, (0, 1), after=(0, 1, 5))
     orders = made.dispatch([*SUM[:2], copy, last], 0.0)
@@ -123,7 +151,7 @@ def test_a_transfer_that_waits_for_what_happens_elsewhere() -> None:
 
 
 def test_a_lost_worker_is_left_out() -> None:
-    made = dispatch()
+    made = Dispatch()
     made.dispatch(SUM, 0.0)
     orders = made.dispatch([Cancellation(0), SmallerSum(2, (1,))], 1.0)
     assert orders == [(ADDING, Regroup(2, 1, 6)), (ADDING, Cancel(0)), (WORKERS[0], Cancel(0))]
@@ -132,7 +160,7 @@ def test_a_lost_worker_is_left_out() -> None:
 
 
 def test_regrouped_while_it_waits() -> None:
-    made = dispatch()
+    made = Dispatch()
     made.dispatch([*SUM[:2], push(5, WORKERS[2], REPLICA, (2,)), push(2, ADDING, SERVER, (0, 1), after=(0, 1, 5))], 0.0)
     made.dispatch([SmallerSum(2, (1,)), Cancellation(0)], 1.0)
     [(_, send)] = made.end_transfer(5, 1, 2.0)
@@ -141,7 +169,7 @@ def test_regrouped_while_it_waits() -> None:
 
 
 def test_a_transfer_that_is_not_ordered_yet_is_ordered_by_its_last_schedule() -> None:
-    made = dispatch()
+    made = Dispatch()
     made.dispatch([*SUM[:2], push(5, WORKERS[2], REPLICA, (2,)), push(2, ADDING, SERVER, (0, 1), after=(0, 1, 5))], 0.0)
     assert made.dispatch([NewSchedule(2, (Piece(4.0, 6.0, 20.0),))], 1.0) == []
     [(_, send)] = made.end_transfer(5, 1, 2.0)
@@ -150,7 +178,7 @@ def test_a_transfer_that_is_not_ordered_yet_is_ordered_by_its_last_schedule() ->
 
 
 def test_the_rest() -> None:
-    made = dispatch()
+    made = Dispatch()
     made.dispatch(SUM, 0.0)
     pieces = (Piece(2.0, 3.0, 10.0),)
     assert made.dispatch([NewSchedule(1, pieces)], 1.5) == [(WORKERS[1], Repace(1, [(0.5, 1.5, PROBE_FACTOR * 10.0)]))]
@@ -158,19 +186,19 @@ def test_the_rest() -> None:
     assert made.dispatch([NewTurn(2, 8), SkippedTurn(SERVER, 3)], 2.0) == [(SERVER, Reorder(2, 8)), (SERVER, Skip(3))]
     told = made.dispatch([DroppedUpdate(2, 2, "deadline")], 2.0)
     assert told == [(WORKERS[2], Outcome(72, -1, "deadline")), (WORKERS[2], Release(72))]
-    assert made.dropped == {"deadline": 1}
+    assert made.session.dropped == {"deadline": 1}
 
 
 def test_take_over() -> None:
     """An update that the replica has is applied, whatever the server had; what comes next counts at the replica."""
-    made = dispatch()
+    made = Dispatch()
     made.dispatch([push(0, WORKERS[0], SERVER, (0,)), push(1, WORKERS[0], REPLICA, (0,))], 0.0)
     made.dispatch([push(2, WORKERS[1], SERVER, (1,))], 0.0)
     made.end_transfer(1, 1, 1.0)
     made.end_transfer(2, 6, 1.0)
-    made.take_over()
-    assert made.lost_updates == 5
-    assert made.serving_role == "replica"
+    made.lose_server(1.0)
+    assert made.session.lost_updates == 5
+    assert made.session.serving_role == "replica"
     cancel = Cancel(0)
     assert made.dispatch([Cancellation(0), ReleasedUpdate(0, 0)], 2.0) == [
         (SERVER, cancel), (WORKERS[0], cancel), (WORKERS[0], Outcome(70, 1)), (WORKERS[0], Release(70)),
@@ -181,9 +209,9 @@ def test_take_over() -> None:
 
 
 def test_what_is_on_its_way_to_the_replica_when_it_takes_over() -> None:
-    made = dispatch()
+    made = Dispatch()
     made.dispatch([push(0, WORKERS[0], SERVER, (0,)), push(1, WORKERS[0], REPLICA, (0,))], 0.0)
-    made.take_over()
+    made.lose_server(1.0)
     made.dispatch([Cancellation(0)], 1.0)
     assert made.end_transfer(1, 1, 2.0) == []
     assert made.dispatch([ReleasedUpdate(0, 0)], 2.0) == [(WORKERS[0], Outcome(70, 1)), (WORKERS[0], Release(70))]
@@ -191,7 +219,7 @@ def test_what_is_on_its_way_to_the_replica_when_it_takes_over() -> None:
 
 @pytest.mark.parametrize("course", [0, 1, 12345])
 def test_numbers_of_transfers(course: int) -> None:
-    made = dispatch(course)
+    made = Dispatch(course)
     [(_, expect), _] = made.dispatch([push(9, WORKERS[2], SERVER, (2,))], 0.0)
     assert isinstance(expect, Expect)
     assert unpack_transfer_number(expect.transfer) == (course, 9)
@@ -215,9 +243,8 @@ def test_hosts_are_those_of_nodes() -> None:
     assert directory.hosts == {"host 1": 0, "host 2": 1, "host 3": 2}
     assert directory.roles.hosts == 3
     told: list = []
-    rules = Rules(Synchrony("bsp"), lambda version, delay: 1.0)
     session = SchedulingSession(
-        1, directory.for_reduction(WORKERS[1], 5), rules, lambda *what: told.append(what), WORKERS[1]
+        1, directory.for_reduction(WORKERS[1], 5), FabricParams("bsp"), lambda *what: told.append(what), WORKERS[1]
     )
     session.report_bandwidths(dict.fromkeys(range(3), (1e6, 1e6)), 0.0)
     for worker in WORKERS[:2]:
@@ -237,8 +264,9 @@ def test_an_all_reduce_is_over_without_a_worker_that_was_lost_meanwhile() -> Non
         if isinstance(message, Expect):
             told.append(message)
 
-    rules = Rules(Synchrony("bsp"), lambda version, delay: 1.0)
-    session = SchedulingSession(1, Directory.of(registered, 0).for_reduction(WORKERS[1], 5), rules, tell, WORKERS[1])
+    session = SchedulingSession(
+        1, Directory.of(registered, 0).for_reduction(WORKERS[1], 5), FabricParams("bsp"), tell, WORKERS[1]
+    )
     session.report_bandwidths(dict.fromkeys(range(3), (1e6, 1e6)), 0.0)
     for worker in WORKERS:
         session.add_update(worker, 0, 0, 1.0, 0.0)
@@ -258,8 +286,10 @@ def test_an_all_reduce_goes_on_without_the_server_of_the_model() -> None:
         Register(role, rank, f"host {rank}", [("127.0.0.1", 1000 + rank)], {}, elements=10 * (role[0] in "sr"))
         for rank, role in enumerate(("server", "replica", "worker", "worker", "worker"))
     ]
-    rules, root = Rules(Synchrony("bsp"), lambda version, delay: 1.0), WORKERS[1]
-    session = SchedulingSession(1, Directory.of(registered, 0).for_reduction(root, 5), rules, lambda *what: None, root)
+    root = WORKERS[1]
+    session = SchedulingSession(
+        1, Directory.of(registered, 0).for_reduction(root, 5), FabricParams("bsp"), lambda *what: None, root
+    )
     session.report_bandwidths(dict.fromkeys(range(5), (1e6, 1e6)), 0.0)
     for worker in WORKERS:
         session.add_update(worker, 0, 0, 1.0, 0.0)
@@ -268,7 +298,7 @@ def test_an_all_reduce_goes_on_without_the_server_of_the_model() -> None:
     for number in range(3):
         session.end_transfer(number, number + 1, 1.0)
     session.decide(1.0)
-    assert not session.dispatcher.is_idle
+    assert not session.is_over(WORKERS)
     for lost in (SERVER, REPLICA):
         assert session.find_unfinished(lost) == {}
         session.lose_node(lost, (), lost == SERVER, 2.0)
