@@ -18,22 +18,24 @@ private[chunks] final class PartialMessages {
    * @throws Wire.ProtocolException if the part does not fit the earlier parts with its message
    *    number
    */
-  def add(part: Wire.Part): Option[ByteBuffer] =
-    if (part.bytes.remaining == part.total) Some(part.bytes)
-    else {
-      val message = incomplete.getOrElseUpdate(part.number, new Incomplete(part.total))
+  def add(part: Wire.Part): Option[ByteBuffer] = incomplete.get(part.number) match {
+    case None if part.bytes.remaining == part.total => Some(part.bytes)
+    case earlier =>
+      val message = earlier.getOrElse(new Incomplete(part.total))
       if (part.total != message.total || part.bytes.remaining > message.missing)
         throw new Wire.ProtocolException(
           s"message ${part.number} has ${message.total} bytes and lacks ${message.missing}, but a" +
             s" part of ${part.bytes.remaining} bytes of ${part.total} arrived"
         )
       message.add(part.bytes)
-      if (message.missing > 0) None
-      else {
+      if (message.missing > 0) {
+        incomplete(part.number) = message
+        None
+      } else {
         incomplete -= part.number
         Some(message.whole)
       }
-    }
+  }
 }
 
 private object PartialMessages {
