@@ -1,9 +1,8 @@
 """Settings of a job, equal on all ranks.
 
 The step size adapts to delays. Suvrit Sra, Adams Wei Yu, Mu Li and Alexander Smola, "AdaDelay: Delay Adaptive
-Distributed Stochastic Optimization", AISTATS 2016. Used as in Raajay Viswanathan and Aditya Akella,
-"Network-accelerated Distributed Machine Learning Using MLfabric", section 3.1. With delays uniform in [m - e, m + e],
-the error after t updates is O(e sqrt(t + m - e) / t).
+Distributed Stochastic Optimization", AISTATS 2016. Used as in MLfabric, section 3.1. With delays uniform in
+[m - e, m + e], the error after t updates is O(e sqrt(t + m - e) / t).
 """
 
 from __future__ import annotations

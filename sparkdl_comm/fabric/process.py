@@ -19,7 +19,7 @@ import sys
 import threading
 import time
 import zlib
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from contextlib import ExitStack
 from dataclasses import replace
 from typing import Any
@@ -87,8 +87,7 @@ class NodeProcess:
             on_failure.callback(self.close, 0.0)
             send_frame(self._sock, identity, _MAX_FRAME_BYTES, time.monotonic() + _START_SECONDS)
             if state is not None:
-                for piece in _split(state.view(np.uint8).data):
-                    send_all(self._sock, piece, time.monotonic() + _START_SECONDS)
+                _send_state(self._sock, state, _START_SECONDS)
             on_failure.pop_all()
 
     @property
@@ -104,10 +103,7 @@ class NodeProcess:
         :raises DeadlineError: the process sends nothing for ``patience`` seconds.
         """
         send_frame(self._sock, {"asks": "state"}, _MAX_FRAME_BYTES, time.monotonic() + patience)
-        state = np.empty(self._elements, np.float32)
-        for piece in _split(state.view(np.uint8).data):
-            recv_into(self._sock, piece, time.monotonic() + patience)
-        return state
+        return _receive_state(self._sock, self._elements, patience)
 
     def close(self, patience: float) -> None:
         """Wait up to ``patience`` seconds for the process to end with the job, then kill it."""
@@ -123,9 +119,20 @@ class NodeProcess:
         self._process.kill()
 
 
-def _split(view: memoryview) -> Iterator[memoryview]:
-    """Cut a buffer into pieces that are sent, or received, with a deadline each."""
-    return (view[start : start + _PIECE_BYTES] for start in range(0, len(view), _PIECE_BYTES))
+def _send_state(sock: socket.socket, state: NDArray[np.float32], patience: float) -> None:
+    """Send a node's state, in pieces that may take ``patience`` seconds each."""
+    view = state.view(np.uint8).data
+    for start in range(0, len(view), _PIECE_BYTES):
+        send_all(sock, view[start : start + _PIECE_BYTES], time.monotonic() + patience)
+
+
+def _receive_state(sock: socket.socket, elements: int, patience: float) -> NDArray[np.float32]:
+    """Receive what :func:`_send_state` sends."""
+    state = np.empty(elements, np.float32)
+    view = state.view(np.uint8).data
+    for start in range(0, len(view), _PIECE_BYTES):
+        recv_into(sock, view[start : start + _PIECE_BYTES], time.monotonic() + patience)
+    return state
 
 
 class _Listener:
@@ -162,9 +169,8 @@ def _answer_state_requests(sock: socket.socket, server: Server | None, patience:
     try:
         while True:
             recv_frame(sock, _MAX_FRAME_BYTES, math.inf)
-            state = np.empty(0, np.float32) if server is None else server.copy_state()
-            for piece in _split(state.view(np.uint8).data):
-                send_all(sock, piece, time.monotonic() + patience)
+            if server is not None:
+                _send_state(sock, server.copy_state(), patience)
     finally:
         os._exit(0)
 
@@ -184,9 +190,7 @@ def main(fd: int) -> None:
     server: Server | None = None
     shard_fields: dict[str, int] = {}
     if identity["role"] != "aggregator":
-        state = np.empty(identity["elements"], np.float32)
-        for piece in _split(state.view(np.uint8).data):
-            recv_into(sock, piece, time.monotonic() + _START_SECONDS)
+        state = _receive_state(sock, identity["elements"], _START_SECONDS)
         model = state[: len(state) // 2].copy() if params.momentum else state
         shard_fields = {"elements": len(model), "crc": zlib.crc32(model.data)}
         server = Server(model, params)

@@ -27,8 +27,7 @@ class Server(NodeRole):
     """Rank or process that owns the model, or its replica.
 
     By default it applies updates by SGD with momentum. A sum of several updates is one step, and raises the version by
-    their number. "Network-accelerated Distributed Machine Learning Using MLfabric", section 2, equation 2:
-    ``w[t+1] = w[t] + u[t] + momentum * (w[t] - w[t-1])``.
+    their number. MLfabric, section 2, equation 2: ``w[t+1] = w[t] + u[t] + momentum * (w[t] - w[t-1])``.
 
     :param model: float32 ``[n]``, owned by the role from then on.
     """

@@ -16,6 +16,7 @@ import time
 import zlib
 from collections.abc import Callable, Collection
 from dataclasses import dataclass
+from functools import cached_property
 
 import numpy as np
 from numpy.typing import NDArray
@@ -103,21 +104,13 @@ class _Incoming:
     """Announced transfer that is not complete. ``missing_bytes``: bytes that have not arrived."""
 
     def __init__(self, expected: Expect) -> None:
-        self.expected = expected
-        self.missing_bytes = 4 * expected.elements
-        self._values: NDArray[np.float32] | None = None
-        self._lock = threading.Lock()
+        self.expected, self.missing_bytes = expected, 4 * expected.elements
 
-    @property
+    @cached_property
     def values(self) -> NDArray[np.float32]:
-        """Memory for the transfer, allocated when its first message arrives."""
-        with self._lock:
-            if self._values is None:
-                self._values = np.empty(self.expected.elements, np.float32)
-            return self._values
-
-    def view(self, header: Header) -> memoryview:
-        return self.values.view(np.uint8).data[header.offset : header.offset + header.length]
+        """Memory for the transfer, allocated when its first message arrives. That message's thread has the receiver's
+        lock."""
+        return np.empty(self.expected.elements, np.float32)
 
 
 class Receiver:
@@ -208,7 +201,8 @@ class Receiver:
 
     def _receive(self, sock: socket.socket, header: Header, crc: int) -> None:
         incoming = self._await_expected(header)
-        view = incoming.view(header)
+        with self._changed:
+            view = incoming.values.view(np.uint8).data[header.offset : header.offset + header.length]
         for start in range(0, len(view), _PIECE_BYTES):
             recv_into(sock, view[start : start + _PIECE_BYTES], time.monotonic() + self._patience)
         if zlib.crc32(view) != crc:

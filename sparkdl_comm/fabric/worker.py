@@ -74,11 +74,7 @@ class Worker(NodeRole):
         :raises InputError: wrong shape or dtype, or ``server`` is no server.
         :raises GangError: the job has ended.
         """
-        self._check_server(server)
-        if update.shape != (self.elements,) or update.dtype != np.float32:
-            raise InputError(
-                f"an update must be float32 [{self.elements}], like the model, not {update.dtype} {list(update.shape)}"
-            )
+        self._check(server, "an update", update)
         # A finite sum means finite elements. Elements so large that their sum overflows have ended training anyway.
         is_finite = math.isfinite(float(update.sum()))
         if not is_finite:
@@ -106,9 +102,7 @@ class Worker(NodeRole):
         :raises GangError: the job has ended.
         :raises DeadlineError: the model does not arrive within ``spark.sparkdl.comm.timeout``.
         """
-        self._check_server(server)
-        if model.shape != (self.elements,) or model.dtype != np.float32:
-            raise InputError(f"model must be float32 [{self.elements}], not {model.dtype} {list(model.shape)}")
+        self._check(server, "model", model)
         with self._changed:
             self._raise_if_ended()
             self._models.clear()  # a model may arrive twice if its sender was taken for lost
@@ -149,10 +143,14 @@ class Worker(NodeRole):
             del self._reductions[number]
         return update
 
-    def _check_server(self, server: int) -> None:
+    def _check(self, server: int, name: str, values: NDArray[np.float32]) -> None:
         if server not in self._servers:
+            servers = format_ranks(self._servers) if self._servers else "none"
+            raise InputError(f"rank {server} is not a server; the servers are {servers}")
+        if values.shape != (self.elements,) or values.dtype != np.float32:
+            shape = list(values.shape)
             raise InputError(
-                f"rank {server} is not a server; the servers are {format_ranks(self._servers) if self._servers else 'none'}"
+                f"{name} must be float32 [{self.elements}] like the servers' model, not {values.dtype} {shape}"
             )
 
     # ---- called by the daemon

@@ -1,5 +1,6 @@
 """MLfabric's scheduler as pure code: it opens no socket and reads no clock. The caller passes in events with their
-times and carries out the decisions that come back.
+times and carries out the decisions that come back. Sections are those of Raajay Viswanathan and Aditya Akella,
+"Network-accelerated Distributed Machine Learning Using MLfabric", VLDB 2020.
 
 ``messages.py`` holds the scheduler's inputs and outputs, ``scheduler.py`` is its entry point. ``../params.py`` has a
 job's settings.

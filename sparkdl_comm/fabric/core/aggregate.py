@@ -1,10 +1,9 @@
 """Aggregation: choose the updates that go straight to the servers and the ones an aggregator sums first.
 
-Raajay Viswanathan and Aditya Akella, "Network-accelerated Distributed Machine Learning Using MLfabric", section 5.2,
-algorithm 3. The first n updates, in order, go straight to the servers. The following ones go to the first aggregator
-as long as they reach it before the servers have received everything earlier. Then the second aggregator takes
-updates, and so on. An aggregator sends its sum when its group is complete. The last aggregator takes all remaining
-updates.
+MLfabric, section 5.2, algorithm 3. The first n updates, in order, go straight to the servers. The following ones go to
+the first aggregator as long as they reach it before the servers have received everything earlier. Then the second
+aggregator takes updates, and so on. An aggregator sends its sum when its group is complete. The last aggregator takes
+all remaining updates.
 
 Differences from the paper:
 

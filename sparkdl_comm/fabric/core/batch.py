@@ -15,11 +15,11 @@ from collections.abc import Sequence
 from dataclasses import dataclass, replace
 
 from sparkdl_comm.fabric.core.aggregate import Group, Side, aggregate, deliver, distribute
-from sparkdl_comm.fabric.core.messages import Decision, ModelTransfer, NewTurn, Node, Push, SkippedTurn
+from sparkdl_comm.fabric.core.messages import Decision, ModelTransfer, NewTurn, Node, SkippedTurn
 from sparkdl_comm.fabric.core.network import ResidualNetwork, to_pieces
 from sparkdl_comm.fabric.core.order import Job, order
 from sparkdl_comm.fabric.core.replication import ReplicationPlan, ReplicationTask
-from sparkdl_comm.fabric.core.state import SchedulerState
+from sparkdl_comm.fabric.core.state import PendingTurn, SchedulerState
 
 #: Least seconds by which an overtaken update must be later. Smaller gains are not worth the messages.
 _WORTHWHILE = 0.01
@@ -44,29 +44,6 @@ class _BatchPlan:
     scales: dict[int, float]
 
 
-@dataclass(frozen=True)
-class _PendingTurn:
-    """Pushes of one turn, one for each server that has not applied it. ``end``: planned arrival of the last one,
-    seconds."""
-
-    turn: int
-    pushes: list[Push]
-    end: float
-
-    @property
-    def updates(self) -> tuple[int, ...]:
-        """Ids of the updates in the pushes."""
-        return self.pushes[0].updates
-
-
-def _list_pending_turns(state: SchedulerState) -> list[_PendingTurn]:
-    """Return everything under way to the servers, in the order of turns."""
-    return [
-        _PendingTurn(turn, pushes, max(state.transfers.get_planned_end(push.id) for push in pushes))
-        for turn, pushes in sorted(state.server_turns.items())
-    ]
-
-
 def send_updates(state: SchedulerState, network: ResidualNetwork, now: float) -> tuple[list[Decision], ResidualNetwork]:
     """Plan everything that is pending or punted. Return the decisions and the residual network after them."""
     batch, overtaken = _plan_batch(state, network, now)
@@ -76,20 +53,20 @@ def send_updates(state: SchedulerState, network: ResidualNetwork, now: float) ->
 
 def overtake(state: SchedulerState) -> list[Decision]:
     """Return the decisions that move pushes under way behind faster ones, when no update is planned."""
-    moved = _find_blocking_turns(state, _list_pending_turns(state), [])
+    moved = _find_blocking_turns(state, state.list_server_turns(), [])
     decisions: list[Decision] = []
     for group in moved:
         decisions += _move_to_last_turn(state, group)
     return decisions + _skip_old_turns(moved)
 
 
-def _plan_batch(state: SchedulerState, network: ResidualNetwork, now: float) -> tuple[_BatchPlan, list[_PendingTurn]]:
+def _plan_batch(state: SchedulerState, network: ResidualNetwork, now: float) -> tuple[_BatchPlan, list[PendingTurn]]:
     """Plan everything that is pending or punted. Return the plan with the pushes under way that move behind some of
     its groups, in the order of their ends.
 
     :param network: residual network; it is not changed.
     """
-    queue = _list_pending_turns(state)
+    queue = state.list_server_turns()
     moved = [] if state.replicas else queue
     while True:
         busy = max([now, *(group.end for group in queue if group not in moved)])
@@ -133,7 +110,7 @@ def _plan_updates_behind(state: SchedulerState, network: ResidualNetwork, server
         params.divergence_bound,
         now,
         state.catch_up_states,
-        len(state.server_turns),
+        len(state.list_server_turns()),
     )
     found = task.plan(groups)
     over_limit: list[int] = []
@@ -147,8 +124,8 @@ def _plan_updates_behind(state: SchedulerState, network: ResidualNetwork, server
 
 
 def _find_blocking_turns(
-    state: SchedulerState, queue: Sequence[_PendingTurn], new: Sequence[Group]
-) -> list[_PendingTurn]:
+    state: SchedulerState, queue: Sequence[PendingTurn], new: Sequence[Group]
+) -> list[PendingTurn]:
     """Return the members of the queue that should move behind faster ones, of the queue or of ``new``, in the order
     of their ends.
 
@@ -170,7 +147,7 @@ def _find_blocking_turns(
     return []
 
 
-def _move_to_last_turn(state: SchedulerState, group: _PendingTurn) -> list[NewTurn]:
+def _move_to_last_turn(state: SchedulerState, group: PendingTurn) -> list[NewTurn]:
     """Move the pushes to a turn after all others so far, and return the decisions that tell the servers."""
     turn = state.turns[state.serving_role]
     state.turns[state.serving_role] += 1
@@ -179,7 +156,7 @@ def _move_to_last_turn(state: SchedulerState, group: _PendingTurn) -> list[NewTu
     return [NewTurn(push.id, turn) for push in group.pushes]
 
 
-def _skip_old_turns(moved: Sequence[_PendingTurn]) -> list[Decision]:
+def _skip_old_turns(moved: Sequence[PendingTurn]) -> list[Decision]:
     """Return the decisions that tell each server to skip the turns from which pushes have moved.
 
     Send these decisions after those of :func:`_move_to_last_turn`: a push that waits for a skipped turn may have moved
@@ -188,7 +165,7 @@ def _skip_old_turns(moved: Sequence[_PendingTurn]) -> list[Decision]:
     return [SkippedTurn(push.target, group.turn) for group in moved for push in group.pushes]
 
 
-def _can_move(state: SchedulerState, group: _PendingTurn, new: Sequence[Group]) -> bool:
+def _can_move(state: SchedulerState, group: PendingTurn, new: Sequence[Group]) -> bool:
     """Return whether the pushes may move: no server is known to have applied them, and they keep their delay bound.
 
     The bound must hold behind all other updates under way, in any order of application, and behind the groups of
@@ -208,7 +185,7 @@ def _can_move(state: SchedulerState, group: _PendingTurn, new: Sequence[Group]) 
     return True
 
 
-def _make_pushes(state: SchedulerState, batch: _BatchPlan, overtaken: Sequence[_PendingTurn]) -> list[Decision]:
+def _make_pushes(state: SchedulerState, batch: _BatchPlan, overtaken: Sequence[PendingTurn]) -> list[Decision]:
     """Return the decisions for a planned batch of updates, and record them in the state.
 
     :param overtaken: groups already under way, in the order of their ends, that get new turns among the batch's groups.
@@ -226,7 +203,7 @@ def _make_pushes(state: SchedulerState, batch: _BatchPlan, overtaken: Sequence[_
     remaining = list(overtaken)
     earlier_pushes: list[int] = []
     if plan.needs_servers_first:
-        earlier_pushes = [push.id for pushes in state.server_turns.values() for push in pushes]
+        earlier_pushes = [push.id for turn in state.list_server_turns() for push in turn.pushes]
     for group in plan.server_groups[:-1] if plan.awaited_count else plan.server_groups:
         while remaining and remaining[0].end < group.done:
             decisions += _move_to_last_turn(state, remaining.pop(0))

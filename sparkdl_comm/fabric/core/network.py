@@ -4,8 +4,7 @@ under way reserve their part of it.
 A transfer between two hosts uses two links: the sender's uplink and the receiver's downlink. The network's core is
 assumed to have no congestion. A transfer within a host uses no link. :meth:`ResidualNetwork.fill` is the paper's t_en
 with its schedule: at every time it uses all that is left on the narrower link. :meth:`ResidualNetwork.reserve` is the
-paper's NetUp. Raajay Viswanathan and Aditya Akella, "Network-accelerated Distributed Machine Learning Using
-MLfabric", Fig. 4.
+paper's NetUp (MLfabric, Fig. 4).
 """
 
 from __future__ import annotations
@@ -193,8 +192,7 @@ class PendingTransfers:
 
     def add(self, transfer: Transfer, source: int, target: int) -> None:
         """Add a transfer between the hosts ``source`` and ``target``."""
-        schedule = tuple((piece.start, piece.end, piece.rate) for piece in transfer.schedule)
-        self._transfers[transfer.id] = _PendingTransfer(transfer, source, target, schedule)
+        self._transfers[transfer.id] = _PendingTransfer(transfer, source, target, transfer.schedule)
 
     def replace(self, transfer: Transfer) -> None:
         """Change what a transfer under way carries."""

@@ -1,8 +1,7 @@
 """Order in which updates go to the servers, and the choice of updates to drop.
 
-Raajay Viswanathan and Aditya Akella, "Network-accelerated Distributed Machine Learning Using MLfabric", section 5.1,
-algorithms 1 and 2: the shortest transfer goes first, unless an update's deadline is due. A due update is dropped if
-it would end after the next one, because the server would idle until it arrives.
+MLfabric, section 5.1, algorithms 1 and 2: the shortest transfer goes first, unless an update's deadline is due. A due
+update is dropped if it would end after the next one, because the server would idle until it arrives.
 
 A deadline is the last position in the batch at which an update may be applied. The paper takes an update at position
 i if its deadline is i, which is too late for a second update with that deadline. Here deadlines are due as soon as

@@ -1,11 +1,10 @@
 """Replication: choose the transfers to the replica and the server's waits, so that the two never differ by more than
 allowed.
 
-Raajay Viswanathan and Aditya Akella, "Network-accelerated Distributed Machine Learning Using MLfabric", section 5.3:
-the replica's transfers are planned on the network left over by the server's, with aggregators of its own, in the
-server's order. Transfers that are complete when the batch is complete at the server are sent with it. The others are
-punted: they are planned again with the next batch and may be summed with it. If the bound would be exceeded, the
-batch's last transfer to the server is delayed until enough has arrived at the replica.
+MLfabric, section 5.3: the replica's transfers are planned on the network left over by the server's, with aggregators of
+its own, in the server's order. Transfers that are complete when the batch is complete at the server are sent with it.
+The others are punted: they are planned again with the next batch and may be summed with it. If the bound would be
+exceeded, the batch's last transfer to the server is delayed until enough has arrived at the replica.
 
 Differences from the paper:
 
@@ -304,7 +303,7 @@ def record_catch_up(state: SchedulerState, ended: Push) -> None:
 def _count_allowed(state: SchedulerState, steps: Sequence[Sequence[int]]) -> int:
     """Return the number of leading steps that the replicas may take, whichever steps under way the servers have
     applied by then."""
-    under_way = len(state.server_turns)
+    under_way = len(state.list_server_turns())
     divergence = state.divergence.copy()
     for number, updates in enumerate(steps):
         divergence.replicate(updates)

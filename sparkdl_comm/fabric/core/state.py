@@ -23,6 +23,21 @@ class CatchUpTurn:
     missing: set[int]
 
 
+@dataclass(frozen=True)
+class PendingTurn:
+    """Pushes of one turn, one for each server that has not applied it. ``end``: planned arrival of the last one,
+    seconds."""
+
+    turn: int
+    pushes: list[Push]
+    end: float
+
+    @property
+    def updates(self) -> tuple[int, ...]:
+        """Ids of the updates in the pushes."""
+        return self.pushes[0].updates
+
+
 class SchedulerState:
     """State of a job, once all decisions so far are carried out.
 
@@ -62,15 +77,6 @@ class SchedulerState:
         return self.roles.replicas if self.updates.has_replicas else ()
 
     @property
-    def server_turns(self) -> dict[int, list[Push]]:
-        """Pushes under way to the servers, or to the replicas once these have taken over, by turn."""
-        turns: dict[int, list[Push]] = {}
-        for transfer in self.transfers.list_all():
-            if isinstance(transfer, Push) and transfer.turn is not None and transfer.target.role == self.serving_role:
-                turns.setdefault(transfer.turn, []).append(transfer)
-        return turns
-
-    @property
     def catch_up_states(self) -> list[Divergence]:
         """Divergence after each turn with which the replicas catch up."""
         states: list[Divergence] = []
@@ -107,6 +113,17 @@ class SchedulerState:
         """Workers that have asked for the model and may have it."""
         pushed, slowest = self.updates.pushed, self.updates.count_slowest()
         return [r.worker for r in self.requests if self.params.can_begin(pushed[r.worker], slowest)]
+
+    def list_server_turns(self) -> list[PendingTurn]:
+        """Return the turns under way to the servers, or to the replicas once these have taken over, in order."""
+        turns: dict[int, list[Push]] = {}
+        for transfer in self.transfers.list_all():
+            if isinstance(transfer, Push) and transfer.turn is not None and transfer.target.role == self.serving_role:
+                turns.setdefault(transfer.turn, []).append(transfer)
+        return [
+            PendingTurn(turn, pushes, max(self.transfers.get_planned_end(push.id) for push in pushes))
+            for turn, pushes in sorted(turns.items())
+        ]
 
     def rates(self) -> list[tuple[float, float]]:
         """Return each host's rates out and in, bytes per second.

@@ -7,8 +7,7 @@ has not applied u yet.
 
 Server and replica began with the same parameters. So they differ by the sum over all updates of (c(k_server) -
 c(k_replica)) u. The norm of this sum is at most the sum of abs(c(k_server) - c(k_replica)) norm(u). That is the bound
-of Raajay Viswanathan and Aditya Akella, "Network-accelerated Distributed Machine Learning Using MLfabric", section
-5.3. Squared and multiplied out, it has a Cauchy-Schwarz term for each pair of updates.
+of MLfabric, section 5.3. Squared and multiplied out, it has a Cauchy-Schwarz term for each pair of updates.
 
 Server and replica may sum updates in different groups and so take different numbers of steps. The bound includes this
 difference, which fades as steps follow.

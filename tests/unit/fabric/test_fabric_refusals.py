@@ -57,10 +57,12 @@ def test_no_aggregator_is_free():
 def test_what_a_rank_cannot_ask_for():
     def work(made):
         with pytest.raises(
-            InputError, match=r"an update must be float32 \[1000\], like the model, not float64 \[1000\]"
+            InputError, match=r"an update must be float32 \[1000\] like the servers' model, not float64 \[1000\]"
         ):
             made.push(SERVER, np.ones(ELEMENTS))
-        with pytest.raises(InputError, match=r"model must be float32 \[1000\], not float32 \[3\]"):
+        with pytest.raises(
+            InputError, match=r"model must be float32 \[1000\] like the servers' model, not float32 \[3\]"
+        ):
             made.get(SERVER, np.ones(3, np.float32))
         with pytest.raises(InputError, match="rank 2 is not a server"):
             made.push(2, np.ones(ELEMENTS, np.float32))
