@@ -8,10 +8,9 @@ from dataclasses import dataclass, replace
 from sparkdl_comm.collectives.algorithms import ALGORITHMS
 from sparkdl_comm.conf.strategy import DECOUPLED, SERVER
 from sparkdl_comm.errors import ConfError, nearest
-from sparkdl_comm.sim.decoupled_run import decoupled_seconds
 from sparkdl_comm.sim.network import ethernet_cost
 from sparkdl_comm.sim.server_run import SIMPLE_BATCHINGS, Batch, ServedLayer, ServerCost, iteration_seconds
-from sparkdl_comm.sim.step_run import ComputeTimings, cut, step_seconds
+from sparkdl_comm.sim.step_run import ComputeTimings, cut, decoupled_seconds, step_seconds
 from sparkdl_comm.sim.traced_timings import TracedTimings
 from sparkdl_comm.topology import Topology
 

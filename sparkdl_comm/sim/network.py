@@ -23,8 +23,7 @@ from typing import NamedTuple
 
 from sparkdl_comm.collectives.cost import ALPHA, LOCAL_BETA, Cost
 from sparkdl_comm.errors import PlanError
-from sparkdl_comm.sim.engine import Action, Engine
-from sparkdl_comm.sim.links import Links
+from sparkdl_comm.sim.engine import Action, Engine, Links
 from sparkdl_comm.topology import Topology
 
 #: Priority of a message, lowest first: (number of the collective, number of its step).

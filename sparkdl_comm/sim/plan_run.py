@@ -1,17 +1,144 @@
-"""Simulated collective: runs a plan over a network.
+"""Simulated collective: a plan that runs over a network.
 
 A step begins when all steps that it waits for are complete. A sender does not check whether the receiver is ready: the
 receiver holds an early message until its step begins. Combining takes the receiver the cost's gamma per byte.
+
+Ranks that do the same at the same times are *alike*, and one of them is run for all: one for a thousand in a ring or
+BML. Ranks are alike if their steps have the same kinds, rails and lengths, wait for the same steps, and meet the same
+steps of ranks that are alike. :func:`make_script` finds the classes by refining them until none is split further.
+
+The times are alike, too, if ranks share no NIC and no trunk, and begin at once. Otherwise every rank is run. So it is
+in a chain, which has ends.
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+import math
+from array import array
+from collections import Counter
+from collections.abc import Callable, Hashable, Iterable, Sequence
+from dataclasses import dataclass
 from functools import partial
 
-from sparkdl_comm.collectives.plan import Step, StepKind
-from sparkdl_comm.sim.network import Network, Path
-from sparkdl_comm.sim.script import RankProgram, Script
+from sparkdl_comm.collectives.cost import Cost
+from sparkdl_comm.collectives.plan import Plan, Step, StepKind, find_dependencies
+from sparkdl_comm.errors import PlanError
+from sparkdl_comm.sim.engine import Engine
+from sparkdl_comm.sim.network import QUEUE, Network, Path
+from sparkdl_comm.topology import Topology
+
+#: (peer, rail, whether the step sends)
+_Channel = tuple[int, int, bool]
+
+
+@dataclass(frozen=True)
+class RankProgram:
+    """Program of a class of ranks, as its member ``rank`` runs it.
+
+    :param waits: number of steps that each step waits for, including the previous one on its connection.
+    :param followers: for each step, the steps that wait for it.
+    :param mates: for each step, the part and the number of the step that it meets.
+    """
+
+    rank: int
+    steps: tuple[Step, ...]
+    waits: tuple[int, ...]
+    followers: tuple[tuple[int, ...], ...]
+    mates: tuple[tuple[int, int], ...]
+
+    @property
+    def elements_sent(self) -> int:
+        return sum(step.stop - step.start for step in self.steps if step.kind is StepKind.SEND)
+
+
+@dataclass(frozen=True)
+class Script:
+    """Plan for the simulator. ``parts``: one per class of ranks. ``part_of``: the part of each rank."""
+
+    parts: tuple[RankProgram, ...]
+    part_of: tuple[int, ...]
+
+
+def make_script(plan: Plan, marks: Sequence[Hashable]) -> Script:
+    """Return the script of a plan.
+
+    :param marks: one per rank. Ranks with different marks are not alike.
+    :raises PlanError: a message is not received, or not sent.
+    """
+    shapes: dict[Hashable, int] = {}
+    outlines = [_Outline(plan, rank, shapes) for rank in range(plan.collective.world)]
+    mates = [_mates(plan, outlines, rank) for rank in range(plan.collective.world)]
+    seen = zip(marks, (outline.shape for outline in outlines), map(bytes, mates), strict=True)
+    classes, finer = [-1], _numbered(seen)
+    while max(finer) > max(classes):
+        classes = finer
+        finer = _numbered((classes[rank], *map(classes.__getitem__, one.peers)) for rank, one in enumerate(outlines))
+    members = {part: rank for rank, part in reversed(list(enumerate(classes)))}
+    parts = [_part(plan, members[part], outlines, mates, classes) for part in range(len(members))]
+    return Script(tuple(parts), tuple(classes))
+
+
+class _Outline:
+    """Properties of a rank's program that decide whether it is like another's. It is small, since all ranks' outlines
+    exist at once.
+
+    :param shapes: known shapes and their numbers; new ones are added.
+    """
+
+    def __init__(self, plan: Plan, rank: int, shapes: dict[Hashable, int]) -> None:
+        program = plan.program(rank)
+        self.peers = array("i", (step.peer for step in program.steps))
+        self.channels: dict[_Channel, array[int]] = {}
+        names: dict[int, int] = {}
+        shape: list[Hashable] = []
+        for index, (step, before) in enumerate(zip(program.steps, find_dependencies(program), strict=True)):
+            self.channels.setdefault(_channel(step), array("i")).append(index)
+            name = names.setdefault(step.peer, len(names))
+            shape.append((step.kind, step.rail, step.stop - step.start, name, before))
+        self.shape = shapes.setdefault(tuple(shape), len(shapes))
+
+
+def _channel(step: Step) -> _Channel:
+    return step.peer, step.rail, step.kind is StepKind.SEND
+
+
+def _mates(plan: Plan, outlines: Sequence[_Outline], rank: int) -> array[int]:
+    """Return for each step the number of the peer's step that it meets."""
+    mates = array("i", bytes(4 * len(outlines[rank].peers)))
+    for (peer, rail, sends), own_steps in outlines[rank].channels.items():
+        peer_steps = outlines[peer].channels.get((rank, rail, not sends), array("i"))
+        if len(own_steps) != len(peer_steps):
+            problem = (
+                f"rank {rank} has {len(own_steps)} steps with rank {peer} over rail {rail}, which has {len(peer_steps)}"
+            )
+            raise PlanError(f"{plan}: {problem}")
+        for own_index, peer_index in zip(own_steps, peer_steps, strict=True):
+            mates[own_index] = peer_index
+    return mates
+
+
+def _numbered(values: Iterable[Hashable]) -> list[int]:
+    """Number the values: equal values get equal numbers, from 0 in the order of first appearance."""
+    seen: dict[Hashable, int] = {}
+    return [seen.setdefault(value, len(seen)) for value in values]
+
+
+def _part(
+    plan: Plan, rank: int, outlines: Sequence[_Outline], mates: Sequence[array[int]], classes: Sequence[int]
+) -> RankProgram:
+    program = plan.program(rank)
+    waits: list[int] = []
+    followers: list[list[int]] = [[] for _ in program.steps]
+    last: dict[_Channel, int] = {}
+    for index, (step, before) in enumerate(zip(program.steps, find_dependencies(program), strict=True)):
+        on_connection = last.get(_channel(step))
+        last[_channel(step)] = index
+        others = set(before) if on_connection is None else {*before, on_connection}
+        waits.append(len(others))
+        for other in sorted(others):
+            followers[other].append(index)
+    mate_pairs = zip(map(classes.__getitem__, outlines[rank].peers), mates[rank], strict=True)
+    return RankProgram(rank, program.steps, tuple(waits), tuple(map(tuple, followers)), tuple(mate_pairs))
 
 
 class PlanRun:
@@ -112,3 +239,94 @@ class _ProgramState:
         self.left = len(part.steps)
         self.startable: set[int] = set()
         self.arrived: set[int] = set()
+
+
+@dataclass(frozen=True)
+class CollectiveResult:
+    """Result of a simulated collective.
+
+    :param ends: seconds from the beginning at which each rank has finished.
+    :param sent: bytes sent by all ranks.
+    :param simulated: number of ranks that were run. Each other rank is equivalent to one of these.
+    :param carried: bytes over each link of the simulated ranks, in the order of ``capacities``.
+    :param capacities: rate of each link, bytes per second, as in :class:`~sparkdl_comm.sim.network.Network`.
+    """
+
+    ends: tuple[float, ...]
+    sent: int
+    simulated: int
+    carried: tuple[float, ...]
+    capacities: tuple[float, ...]
+
+    @property
+    def seconds(self) -> float:
+        """Seconds until the last rank has finished."""
+        return max(self.ends)
+
+
+def simulate(
+    plan: Plan,
+    cost: Cost,
+    itemsize: int = 4,
+    *,
+    latency: float = 0.0,
+    queue: float = QUEUE,
+    calls: int = 1,
+    starts: Sequence[float] = (),
+    coalesce: bool = True,
+) -> CollectiveResult:
+    """Run a plan ``calls`` times. A rank begins a call when its previous call is complete.
+
+    :param itemsize: bytes per element.
+    :param latency: seconds from sending a byte to its arrival.
+    :param queue: length of the queue before a link, in seconds of the link's rate.
+    :param starts: seconds at which each rank begins. Default: all at 0.
+    :param coalesce: run one rank for all equivalent ranks (see the module). False: run every rank.
+    :raises PlanError: the steps of the plan do not match, or wait for each other.
+    """
+    topology = plan.collective.topology
+    begins = tuple(starts) or (0.0,) * topology.world
+    engine = Engine()
+    network = Network(engine, topology, cost, latency, queue)
+    marks: Sequence[float] = begins if coalesce and network.can_be_alike else range(topology.world)
+    followed = make_script(plan, marks)
+    ends: dict[int, float] = {}
+    runs: list[PlanRun] = []
+
+    def on_done(call: int, part: int) -> None:
+        if call + 1 < calls:
+            runs[call + 1].begin(part)
+        else:
+            ends[part] = engine.now
+
+    runs += [
+        PlanRun(network, followed, range(topology.world), itemsize, call, partial(on_done, call))
+        for call in range(calls)
+    ]
+    for number, part in enumerate(followed.parts):
+        engine.at(begins[part.rank], partial(runs[0].begin, number))
+    engine.run(math.inf)
+    if len(ends) < len(followed.parts):
+        raise PlanError(f"{plan}: {len(followed.parts) - len(ends)} of {len(followed.parts)} ranks wait for each other")
+    return CollectiveResult(
+        ends=tuple(ends[part] for part in followed.part_of),
+        sent=calls * _sent(followed, itemsize),
+        simulated=len(followed.parts),
+        carried=tuple(network.links.carried),
+        capacities=tuple(network.capacities),
+    )
+
+
+def round_up_count(topology: Topology, count: int) -> int:
+    """Return the next number of elements that divides equally among all ranks and rails.
+
+    With it, the ranks of a ring, or of BML, are equivalent to the last byte.
+    """
+    grain = topology.world * topology.rails
+    return -(-count // grain) * grain
+
+
+def _sent(followed: Script, itemsize: int) -> int:
+    """Return the bytes that all ranks send in one run."""
+    members = Counter(followed.part_of)
+    return sum(members[number] * part.elements_sent * itemsize for number, part in enumerate(followed.parts))

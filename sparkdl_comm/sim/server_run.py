@@ -19,8 +19,7 @@ from functools import partial
 from itertools import accumulate, count, pairwise
 
 from sparkdl_comm.errors import InputError
-from sparkdl_comm.sim.engine import Action, Engine
-from sparkdl_comm.sim.links import Flow, Links
+from sparkdl_comm.sim.engine import Action, Engine, Flow, Links
 
 #: First and last layer of a batch, from 0.
 Batch = tuple[int, int]

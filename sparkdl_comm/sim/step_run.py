@@ -1,15 +1,21 @@
-"""Simulated training step: gradients are all-reduced bucket by bucket while backward runs.
+"""Simulated training steps whose gradients travel by collectives.
 
-A rank computes forward, and then backward, layer by layer from the last one. The all-reduce of a bucket begins when its
-gradients are complete. When all buckets are reduced, the rank updates its parameters. The strategies of
+:func:`step_seconds`: a rank computes forward, and then backward, layer by layer from the last one. The all-reduce of a bucket
+begins when its gradients are complete. When all buckets are reduced, the rank updates its parameters. The strategies of
 ``strategies/collective.py`` and torch's DistributedDataParallel work this way.
+
+:func:`decoupled_seconds`: reduce-scatter and all-gather are separate, as in ``strategies/decoupled_all_reduce.py``. Buckets of
+gradients are reduce-scattered while backward runs. When all are reduced, a rank updates its own part of the parameters, and
+begins to gather them, bucket by bucket in the order of forward. The next forward pass waits for each bucket before using it.
+The parameters of the last layers are gathered while backward runs, over separate connections, as soon as all of their
+gradients are reduced.
 """
 
 from __future__ import annotations
 
 import itertools
 import math
-from collections.abc import Hashable, Iterable, Iterator, Sequence
+from collections.abc import Callable, Hashable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from functools import partial
 
@@ -17,13 +23,11 @@ from sparkdl_comm.collectives.algorithms import make_plan
 from sparkdl_comm.collectives.cost import Cost
 from sparkdl_comm.collectives.plan import Operation
 from sparkdl_comm.collectives.select import make_collective
-from sparkdl_comm.sim.collective import round_up_count
-from sparkdl_comm.sim.engine import Engine
+from sparkdl_comm.sim.engine import Action, Engine
 from sparkdl_comm.sim.network import Network
-from sparkdl_comm.sim.plan_run import PlanRun
+from sparkdl_comm.sim.plan_run import PlanRun, Script, make_script, round_up_count
 from sparkdl_comm.sim.profile import Profile
-from sparkdl_comm.sim.script import Script, make_script
-from sparkdl_comm.space.layer_buckets import group_into_buckets
+from sparkdl_comm.space.layer_buckets import count_early_buckets, group_into_buckets
 from sparkdl_comm.topology import Topology
 
 #: Bytes per element: parameters and gradients are float32.
@@ -112,7 +116,7 @@ def step_seconds(
 
     :param algorithm: one of :data:`~sparkdl_comm.collectives.algorithms.ALGORITHMS`.
     :param slowdowns: factor of each rank's compute times, except for its update. Default: 1.
-    :param coalesce: run one rank for all equivalent ranks (see ``script.py``). False: run every rank.
+    :param coalesce: run one rank for all equivalent ranks (see ``plan_run.py``). False: run every rank.
     """
     every = range(topology.world)
     slow = tuple(slowdowns) or (1.0,) * topology.world
@@ -158,3 +162,128 @@ def make_scripts(
                 {size: one for (of, size), one in scripts_by_key.items() if of == operation} for operation in operations
             ]
         marks = combined
+
+
+#: Steps to simulate, and how many of the last ones to average, when step times have settled.
+_RUN, _AVERAGED = 6, 4
+_HALVES: tuple[Operation, ...] = ("reduce_scatter", "all_gather")
+
+
+def decoupled_seconds(
+    algorithm: str,
+    topology: Topology,
+    computing: ComputeTimings,
+    cost: Cost,
+    *,
+    latency: float = 0.0,
+    coalesce: bool = True,
+) -> float:
+    """Return the seconds of a step with float32 parameters, when step times have settled.
+
+    A bucket takes the same share of the time in forward as in backward.
+
+    :param algorithm: a collective that has reduce-scatters and all-gathers.
+    :param coalesce: run one rank for all equivalent ranks (see ``plan_run.py``). False: run every rank.
+    """
+    engine = Engine()
+    network = Network(engine, topology, cost, latency)
+    marks: Sequence[Hashable] = range(topology.world)
+    if coalesce and network.can_be_alike:
+        marks = [0] * topology.world
+    reducing, gathering = make_scripts(algorithm, _HALVES, computing.buckets, topology, cost, marks)
+    sizes = [bucket.elements for bucket in computing.buckets]
+
+    def runs(lane: int, followed: dict[int, Script], order: Sequence[int]) -> list[dict[int, _Exchange]]:
+        """Return for each step the exchange of each bucket, in the order in which they begin."""
+        numbers = itertools.count()
+        return [
+            {bucket: _Exchange(network, followed[sizes[bucket]], next(numbers), lane) for bucket in order}
+            for _ in range(_RUN)
+        ]
+
+    backward, early_count = range(len(sizes)), count_early_buckets(sizes)
+    reduced = runs(0, reducing, backward)
+    gathered = runs(1, gathering, [*reversed(backward[:early_count]), *reversed(backward[early_count:])])
+    begin_times: list[list[float]] = [[] for _ in range(_RUN)]
+
+    def note(step: int) -> None:
+        begin_times[step].append(engine.now)
+
+    for part in range(len(reducing[sizes[0]].parts)):
+        _advance(engine, part, _rank_actions(part, topology.world, computing, reduced, gathered, early_count, note))
+    engine.run(math.inf)
+    return (max(begin_times[-1]) - max(begin_times[-1 - _AVERAGED])) / _AVERAGED
+
+
+def _rank_actions(
+    part: int,
+    world: int,
+    computing: ComputeTimings,
+    reduced: Sequence[Mapping[int, _Exchange]],
+    gathered: Sequence[Mapping[int, _Exchange]],
+    early_count: int,
+    on_begin: Callable[[int], None],
+) -> Iterator[float | _Exchange]:
+    """Yield the actions of a rank: seconds of computing, or an exchange to wait for."""
+    buckets = computing.buckets
+    ready = [bucket.seconds for bucket in buckets]
+    spans = [later - sooner for sooner, later in zip([0.0, *ready], [*ready, computing.backward], strict=True)]
+    total = sum(spans[: len(buckets)]) or 1.0
+    for step in range(_RUN):
+        on_begin(step)
+        for number in reversed(range(len(buckets))):
+            if step:
+                yield gathered[step - 1][number]
+            yield computing.forward * spans[number] / total
+        early = [reduced[step][number] for number in range(early_count)]
+        for number, exchange in reduced[step].items():
+            yield spans[number]
+            exchange.begin(part)
+            if all(one.is_over(part) for one in early):
+                for one in itertools.islice(gathered[step].values(), early_count):
+                    one.begin(part)
+        yield spans[-1]
+        yield from reduced[step].values()
+        yield computing.update / world
+        for one in gathered[step].values():
+            one.begin(part)
+
+
+class _Exchange:
+    """Exchange of one bucket in one step."""
+
+    def __init__(self, network: Network, followed: Script, number: int, lane: int) -> None:
+        ranks = range(network.topology.world)
+        self._run = PlanRun(network, followed, ranks, ITEMSIZE, number, self._ended, lane)
+        self._started: set[int] = set()
+        self._finished: set[int] = set()
+        self._waiting: dict[int, Action] = {}
+
+    def begin(self, part: int) -> None:
+        """Begin the exchange, unless it has begun."""
+        if part not in self._started:
+            self._started.add(part)
+            self._run.begin(part)
+
+    def is_over(self, part: int) -> bool:
+        return part in self._finished
+
+    def call_when_over(self, part: int, act: Action) -> None:
+        """Call ``act`` when the exchange is over, or at once if it is over already."""
+        if part in self._finished:
+            act()
+        else:
+            self._waiting[part] = act
+
+    def _ended(self, part: int) -> None:
+        self._finished.add(part)
+        self._waiting.pop(part, lambda: None)()
+
+
+def _advance(engine: Engine, part: int, actions: Iterator[float | _Exchange]) -> None:
+    """Run a rank's actions until it waits for something that has not happened yet."""
+    following = next(actions, None)
+    if isinstance(following, _Exchange):
+        following.call_when_over(part, lambda: _advance(engine, part, actions))
+    elif following is not None:
+        engine.after(following, lambda: _advance(engine, part, actions))

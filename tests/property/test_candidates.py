@@ -16,9 +16,8 @@ from sparkdl_comm.collectives.cost import Cost
 from sparkdl_comm.conf import CommConf
 from sparkdl_comm.conf.strategy import CHEAPEST
 from sparkdl_comm.jvm.planner import Bucketing, plan_buckets
-from sparkdl_comm.sim.decoupled_run import decoupled_seconds
 from sparkdl_comm.sim.server_run import Overhead
-from sparkdl_comm.sim.step_run import Bucket, ComputeTimings
+from sparkdl_comm.sim.step_run import Bucket, ComputeTimings, decoupled_seconds
 from sparkdl_comm.sim.step_run import step_seconds as simulated_seconds
 from sparkdl_comm.space.parameter_space import ParameterSpace
 from sparkdl_comm.topology import Topology

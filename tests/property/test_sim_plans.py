@@ -13,10 +13,9 @@ from sparkdl_comm.collectives.cost import Cost
 from sparkdl_comm.collectives.plan import OPERATIONS, Collective, Plan, Program, Step, StepKind
 from sparkdl_comm.collectives.transfers import order_transfers
 from sparkdl_comm.errors import PlanError
-from sparkdl_comm.sim.collective import round_up_count, simulate
-from sparkdl_comm.sim.engine import Engine
-from sparkdl_comm.sim.links import Flow, share
+from sparkdl_comm.sim.engine import Engine, Flow, share
 from sparkdl_comm.sim.network import Network
+from sparkdl_comm.sim.plan_run import round_up_count, simulate
 from sparkdl_comm.topology import Topology
 from tests.draws import examples
 

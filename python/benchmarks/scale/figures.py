@@ -50,8 +50,8 @@ from sparkdl_comm.collectives.cost import ALPHA
 from sparkdl_comm.collectives.plan import Operation
 from sparkdl_comm.collectives.select import make_collective
 from sparkdl_comm.jvm.planner import plan_buckets, predict_iteration_seconds
-from sparkdl_comm.sim.collective import round_up_count, simulate
 from sparkdl_comm.sim.network import HEADERS, ethernet_cost
+from sparkdl_comm.sim.plan_run import round_up_count, simulate
 from sparkdl_comm.sim.profile import PROFILES, Profile
 from sparkdl_comm.sim.step_run import ITEMSIZE, ComputeTimings, step_seconds
 from sparkdl_comm.topology import Topology

@@ -18,8 +18,7 @@ from sparkdl_comm.compress.wire import SparseFormat
 from sparkdl_comm.errors import ConfError, PlanError
 from sparkdl_comm.sim.engine import Engine
 from sparkdl_comm.sim.network import Network
-from sparkdl_comm.sim.plan_run import PlanRun
-from sparkdl_comm.sim.script import make_script
+from sparkdl_comm.sim.plan_run import PlanRun, make_script
 from sparkdl_comm.sim.step_run import ITEMSIZE
 from sparkdl_comm.topology import Topology
 

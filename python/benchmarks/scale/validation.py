@@ -26,12 +26,11 @@ from sparkdl_comm.collectives.cost import LOCAL_BETA, Cost
 from sparkdl_comm.collectives.plan import Collective
 from sparkdl_comm.collectives.select import make_collective
 from sparkdl_comm.conf import CommConf
-from sparkdl_comm.sim.collective import simulate
-from sparkdl_comm.sim.decoupled_run import decoupled_seconds
 from sparkdl_comm.sim.network import HEADERS, ethernet_cost
+from sparkdl_comm.sim.plan_run import simulate
 from sparkdl_comm.sim.profile import Profile
 from sparkdl_comm.sim.server_run import SIMPLE_BATCHINGS, Batch, ServedLayer, ServerCost, iteration_seconds
-from sparkdl_comm.sim.step_run import ITEMSIZE, ComputeTimings, step_seconds
+from sparkdl_comm.sim.step_run import ITEMSIZE, ComputeTimings, decoupled_seconds, step_seconds
 from sparkdl_comm.topology import Topology
 
 #: Ways to cut layers into batches that can be simulated: of the last one the row has the plans.

@@ -11,8 +11,7 @@ from benchmarks.fabric.simulation.run import AsyncRun, Job, RingRun
 from benchmarks.fabric.simulation.task import Task
 
 from sparkdl_comm.fabric.core.messages import Piece
-from sparkdl_comm.sim.engine import Engine
-from sparkdl_comm.sim.links import Links
+from sparkdl_comm.sim.engine import Engine, Links
 
 MEGABYTES = 100_000_000
 

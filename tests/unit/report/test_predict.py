@@ -17,9 +17,9 @@ from sparkdl_comm.errors import ConfError, InputError, PersistenceError
 from sparkdl_comm.report.drawing import new_figure, save_figure
 from sparkdl_comm.report.timeline import Timeline
 from sparkdl_comm.report.trace_file import read_trace
-from sparkdl_comm.sim.collective import simulate
 from sparkdl_comm.sim.forecast import STRATEGIES, Setting, forecast
 from sparkdl_comm.sim.network import HEADERS, ethernet_cost
+from sparkdl_comm.sim.plan_run import simulate
 from sparkdl_comm.sim.server_run import Overhead
 from sparkdl_comm.sim.traced_timings import TracedLayer, TracedTimings, timings_from_spans, traced_overhead
 from sparkdl_comm.topology import Topology

@@ -8,12 +8,11 @@ from sparkdl_comm.collectives.cost import Cost
 from sparkdl_comm.collectives.plan import Collective
 from sparkdl_comm.compress.wire import SparseFormat
 from sparkdl_comm.errors import ConfError
-from sparkdl_comm.sim.collective import simulate
-from sparkdl_comm.sim.decoupled_run import decoupled_seconds
 from sparkdl_comm.sim.engine import Engine
 from sparkdl_comm.sim.network import Network
+from sparkdl_comm.sim.plan_run import simulate
 from sparkdl_comm.sim.profile import Layer, Profile
-from sparkdl_comm.sim.step_run import Bucket, ComputeTimings, step_seconds
+from sparkdl_comm.sim.step_run import Bucket, ComputeTimings, decoupled_seconds, step_seconds
 from sparkdl_comm.topology import Topology
 
 COST = Cost((1.0,), alpha=0.5, gamma=0.0, local=0.25)

@@ -6,8 +6,7 @@ import math
 from collections.abc import Iterable, Sequence
 
 from sparkdl_comm.fabric.core.messages import Piece
-from sparkdl_comm.sim.engine import Action, Engine
-from sparkdl_comm.sim.links import ROUNDING, Flow, Links
+from sparkdl_comm.sim.engine import ROUNDING, Action, Engine, Flow, Links
 
 
 def capacities(rates: Iterable[tuple[float, float]]) -> list[float]:

@@ -12,8 +12,7 @@ from benchmarks.fabric.simulation.flows import capacities, path
 from benchmarks.fabric.simulation.task import Floats, Task
 
 from sparkdl_comm.fabric.params import step_size
-from sparkdl_comm.sim.engine import Action, Engine
-from sparkdl_comm.sim.links import Links
+from sparkdl_comm.sim.engine import Action, Engine, Links
 
 
 @dataclass(frozen=True)
