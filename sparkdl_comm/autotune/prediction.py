@@ -26,7 +26,6 @@ from sparkdl_comm.collectives.algorithms import ALGORITHMS
 from sparkdl_comm.collectives.cost import Cost
 from sparkdl_comm.collectives.plan import Operation
 from sparkdl_comm.collectives.select import list_eligible, predict
-from sparkdl_comm.compress.hitopk import predict_sparse
 from sparkdl_comm.conf import CommConf
 from sparkdl_comm.conf.strategy import CHEAPEST, SERVER
 from sparkdl_comm.jvm.planner import Bucketing
@@ -146,6 +145,8 @@ class StepPredictor:
         return min(names, key=lambda name: self._collective(name, operation, count, 0))
 
     def _predict_compressed(self, name: str, conf: CommConf, sizes: Sequence[int]) -> list[float]:
+        from sparkdl_comm.compress.hitopk import predict_sparse
+
         assert conf.compression.method is not None
         count, density = self.space.count, conf.compression.method.density
         if conf.compression.method.rank:

@@ -13,7 +13,7 @@ from __future__ import annotations
 import contextlib
 from collections.abc import Iterator, Sequence
 from dataclasses import replace
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import torch
 
@@ -30,7 +30,9 @@ from sparkdl_comm.space.flat import FlatModel
 from sparkdl_comm.strategies.base import Stopwatch, Strategy
 from sparkdl_comm.strategies.collective import CollectiveStrategy
 from sparkdl_comm.strategies.registry import load_strategy
-from sparkdl_comm.strategies.trace import Trace
+
+if TYPE_CHECKING:
+    from sparkdl_comm.strategies.trace import Trace
 
 
 class OptimizerProxy(torch.optim.Optimizer):
