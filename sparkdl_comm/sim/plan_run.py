@@ -272,7 +272,6 @@ def simulate(
     latency: float = 0.0,
     queue: float = QUEUE,
     calls: int = 1,
-    starts: Sequence[float] = (),
     coalesce: bool = True,
 ) -> CollectiveResult:
     """Run a plan ``calls`` times. A rank begins a call when its previous call is complete.
@@ -280,15 +279,13 @@ def simulate(
     :param itemsize: bytes per element.
     :param latency: seconds from sending a byte to its arrival.
     :param queue: length of the queue before a link, in seconds of the link's rate.
-    :param starts: seconds at which each rank begins. Default: all at 0.
     :param coalesce: run one rank for all equivalent ranks (see the module). False: run every rank.
     :raises PlanError: the steps of the plan do not match, or wait for each other.
     """
     topology = plan.collective.topology
-    begins = tuple(starts) or (0.0,) * topology.world
     engine = Engine()
     network = Network(engine, topology, cost, latency, queue)
-    marks: Sequence[float] = begins if coalesce and network.can_be_alike else range(topology.world)
+    marks = [0] * topology.world if coalesce and network.can_be_alike else range(topology.world)
     followed = make_script(plan, marks)
     ends: dict[int, float] = {}
     runs: list[PlanRun] = []
@@ -303,8 +300,8 @@ def simulate(
         PlanRun(network, followed, range(topology.world), itemsize, call, partial(on_done, call))
         for call in range(calls)
     ]
-    for number, part in enumerate(followed.parts):
-        engine.at(begins[part.rank], partial(runs[0].begin, number))
+    for number in range(len(followed.parts)):
+        engine.at(0.0, partial(runs[0].begin, number))
     engine.run(math.inf)
     if len(ends) < len(followed.parts):
         raise PlanError(f"{plan}: {len(followed.parts) - len(ends)} of {len(followed.parts)} ranks wait for each other")

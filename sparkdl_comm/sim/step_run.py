@@ -109,31 +109,28 @@ def step_seconds(
     cost: Cost,
     *,
     latency: float = 0.0,
-    slowdowns: Sequence[float] = (),
     coalesce: bool = True,
 ) -> float:
     """Return the seconds until all ranks have finished a step with float32 gradients, if they begin at once.
 
     :param algorithm: one of :data:`~sparkdl_comm.collectives.algorithms.ALGORITHMS`.
-    :param slowdowns: factor of each rank's compute times, except for its update. Default: 1.
     :param coalesce: run one rank for all equivalent ranks (see ``plan_run.py``). False: run every rank.
     """
     every = range(topology.world)
-    slow = tuple(slowdowns) or (1.0,) * topology.world
     engine = Engine()
     network = Network(engine, topology, cost, latency)
-    ends = [(computing.forward + computing.backward) * factor for factor in slow]
+    ends = [computing.forward + computing.backward]
 
     def reduced(part: int) -> None:
         ends.append(engine.now)
 
-    marks: Sequence[Hashable] = slow if coalesce and network.can_be_alike else every
+    marks = [0] * topology.world if coalesce and network.can_be_alike else every
     [followed] = make_scripts(algorithm, ["all_reduce"], computing.buckets, topology, cost, marks)
     for number, bucket in enumerate(computing.buckets):
         parts = followed[bucket.elements]
         run = PlanRun(network, parts, every, ITEMSIZE, number, reduced)
-        for part, member in enumerate(parts.parts):
-            engine.at((computing.forward + bucket.seconds) * slow[member.rank], partial(run.begin, part))
+        for part in range(len(parts.parts)):
+            engine.at(computing.forward + bucket.seconds, partial(run.begin, part))
     engine.run(math.inf)
     return max(ends) + computing.update
 
@@ -187,9 +184,7 @@ def decoupled_seconds(
     """
     engine = Engine()
     network = Network(engine, topology, cost, latency)
-    marks: Sequence[Hashable] = range(topology.world)
-    if coalesce and network.can_be_alike:
-        marks = [0] * topology.world
+    marks = [0] * topology.world if coalesce and network.can_be_alike else range(topology.world)
     reducing, gathering = make_scripts(algorithm, _HALVES, computing.buckets, topology, cost, marks)
     sizes = [bucket.elements for bucket in computing.buckets]
 

@@ -183,15 +183,6 @@ def test_a_trunk_that_is_too_narrow_limits():
     assert len(narrow.capacities) > len(wide.capacities)
 
 
-def test_a_rank_that_begins_late_holds_the_others_up():
-    plan = make_plan("ring", _all_reduce("star:3", 3))
-    cost = Cost((1.0,), alpha=0.0, gamma=0.0)
-    in_time = simulate(plan, cost, 1)
-    late = simulate(plan, cost, 1, starts=[0.0, 5.0, 0.0])
-    assert in_time.seconds == pytest.approx(4)
-    assert late.seconds == pytest.approx(9)
-
-
 def test_what_cannot_be_run_is_refused():
     topology = Topology.parse("star:2")
 
