@@ -64,6 +64,7 @@ class AutoStrategy(Strategy):
     _optional_switcher: StrategySwitcher | None = None
     #: Measures steps; None if there is nothing to choose.
     _timer: StepTimer | None = None
+    _turn = Turn("", 0, 0)
 
     def __init__(self, conf: CommConf) -> None:
         super().__init__(conf)
@@ -149,8 +150,6 @@ class AutoStrategy(Strategy):
             self._timer = StepTimer(self._model, wait_seconds=lambda: self.watch.seconds["pull"])
         if self._timer is not None:
             self._timer.restart(turn.settling)
-
-    _turn = Turn("", 0, 0)
 
     def before_forward(self) -> None:
         self._switcher.current.before_forward()
