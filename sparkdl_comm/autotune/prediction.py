@@ -33,8 +33,8 @@ from sparkdl_comm.sim.server_run import (
     SIMPLE_BATCHINGS,
     Batch,
     Overhead,
-    ServedLayer,
     ServerCost,
+    TimedLayer,
     equal_cuts,
     iteration_seconds,
 )
@@ -166,7 +166,7 @@ class StepPredictor:
             nic_factor *= (1 + 1.5 * conf.compression.method.density) / 2  # whole parameters, 6 bytes per sent gradient
         forward, backward = split_by_layer(self.space, computing)
         layers = [
-            ServedLayer(before, after, _ITEM_BYTES * layer.count * nic_factor)
+            TimedLayer(before, after, _ITEM_BYTES * layer.count * nic_factor)
             for before, after, layer in zip(forward, backward, self.space.layers, strict=True)
         ]
         nbytes = sum(layer.nbytes for layer in layers)

@@ -9,7 +9,7 @@ from sparkdl_comm.collectives.algorithms import ALGORITHMS
 from sparkdl_comm.conf.strategy import DECOUPLED, SERVER
 from sparkdl_comm.errors import ConfError, nearest
 from sparkdl_comm.sim.network import ethernet_cost
-from sparkdl_comm.sim.server_run import SIMPLE_BATCHINGS, Batch, ServedLayer, ServerCost, iteration_seconds
+from sparkdl_comm.sim.server_run import SIMPLE_BATCHINGS, Batch, ServerCost, TimedLayer, iteration_seconds
 from sparkdl_comm.sim.step_run import ComputeTimings, cut, decoupled_seconds, step_seconds
 from sparkdl_comm.sim.traced_timings import TracedTimings
 from sparkdl_comm.topology import Topology
@@ -129,7 +129,7 @@ def _seconds(traced: TracedTimings, setting: Setting) -> float:
     if setting.strategy != SERVER:
         return step_seconds(setting.strategy, setting.topology, _computing(traced, setting.bucket), cost)
     world = setting.topology.world
-    layers = [ServedLayer(one.forward, one.backward, one.nbytes * (world - 1) / world) for one in traced.layers]
+    layers = [TimedLayer(one.forward, one.backward, one.nbytes * (world - 1) / world) for one in traced.layers]
     nbytes = sum(layer.nbytes for layer in layers)
     updating = traced.update / world / nbytes if nbytes else 0.0
     server = ServerCost(

@@ -33,10 +33,8 @@ _RUN, _AVERAGED = 8, 4
 
 
 @dataclass(frozen=True)
-class ServedLayer:
-    """Layer with seconds of ``forward`` and ``backward``. ``nbytes``: bytes of its parameters at other ranks, (N-1)/N
-    of all.
-    """
+class TimedLayer:
+    """Layer with seconds of ``forward`` and ``backward``. ``nbytes``: bytes of its parameters."""
 
     forward: float
     backward: float
@@ -87,10 +85,11 @@ class ServerCost:
 
 
 def iteration_seconds(
-    layers: Sequence[ServedLayer], pulls: Sequence[Batch], pushes: Sequence[Batch], cost: ServerCost
+    layers: Sequence[TimedLayer], pulls: Sequence[Batch], pushes: Sequence[Batch], cost: ServerCost
 ) -> float:
     """Return the seconds of an iteration, when iteration times have settled.
 
+    :param layers: with ``nbytes`` of the parameters at other ranks, (N-1)/N of all.
     :param pulls: batches whose parameters travel together, in the order of their layers, covering all layers.
     :param pushes: batches whose gradients travel together, in the same form.
     :raises InputError: batches do not cover all layers in order.
@@ -121,7 +120,7 @@ def equal_cuts(nbytes: Sequence[float]) -> Iterator[list[Batch]]:
 
 class _IterationRun:
     def __init__(
-        self, layers: Sequence[ServedLayer], pulls: Sequence[Batch], pushes: Sequence[Batch], cost: ServerCost
+        self, layers: Sequence[TimedLayer], pulls: Sequence[Batch], pushes: Sequence[Batch], cost: ServerCost
     ) -> None:
         self._layers, self._pulls, self._pushes, self._cost = layers, pulls, pushes, cost
         self._engine = Engine()

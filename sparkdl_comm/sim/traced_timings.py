@@ -9,7 +9,7 @@ from dataclasses import dataclass
 from typing import Any
 
 from sparkdl_comm.errors import InputError
-from sparkdl_comm.sim.server_run import Overhead
+from sparkdl_comm.sim.server_run import Overhead, TimedLayer
 
 Span = Mapping[str, Any]
 
@@ -67,15 +67,6 @@ _SLICES = 64
 
 
 @dataclass(frozen=True)
-class TracedLayer:
-    """Layer with seconds of ``forward`` and ``backward``. ``nbytes``: bytes of its parameters."""
-
-    forward: float
-    backward: float
-    nbytes: float
-
-
-@dataclass(frozen=True)
 class TracedTimings:
     """Mean compute times over all ranks and iterations.
 
@@ -87,7 +78,7 @@ class TracedTimings:
     :param server: overhead of the parameter server.
     """
 
-    layers: tuple[TracedLayer, ...]
+    layers: tuple[TimedLayer, ...]
     update: float
     pulls: tuple[tuple[int, int], ...]
     pushes: tuple[tuple[int, int], ...]
@@ -132,7 +123,7 @@ def timings_from_spans(spans: Sequence[Span], parameter_bytes: int, nbytes: int 
         handling = (spent["update"] / passes - update) / len(pushed)
         update *= ranks  # each rank has updated only its part
     return TracedTimings(
-        tuple(TracedLayer(*layer) for layer in zip(forward, backward, sizes, strict=True)),
+        tuple(TimedLayer(*layer) for layer in zip(forward, backward, sizes, strict=True)),
         update,
         tuple((first - 1, last - 1) for first, last in pulled),
         tuple((first - 1, last - 1) for first, last in pushed),

@@ -29,7 +29,7 @@ from sparkdl_comm.conf import CommConf
 from sparkdl_comm.sim.network import HEADERS, ethernet_cost
 from sparkdl_comm.sim.plan_run import simulate
 from sparkdl_comm.sim.profile import Profile
-from sparkdl_comm.sim.server_run import SIMPLE_BATCHINGS, Batch, ServedLayer, ServerCost, iteration_seconds
+from sparkdl_comm.sim.server_run import SIMPLE_BATCHINGS, Batch, ServerCost, TimedLayer, iteration_seconds
 from sparkdl_comm.sim.step_run import ITEMSIZE, ComputeTimings, decoupled_seconds, step_seconds
 from sparkdl_comm.topology import Topology
 
@@ -43,7 +43,7 @@ def served(row: Row) -> Simulated:
     forward = math.fsum(layer.forward for layer in full.layers)
     profile = full.scaled(row.extra["scale"], row.extra["forward_seconds"] / forward)
     share = ITEMSIZE * (row.world - 1) / row.world
-    layers = [ServedLayer(layer.forward, layer.backward, share * layer.parameters) for layer in profile.layers]
+    layers = [TimedLayer(layer.forward, layer.backward, share * layer.parameters) for layer in profile.layers]
     pulls, pushes = (_batches(row, way, len(layers)) for way in ("pull", "push"))
     beta = HEADERS * 8 / ((row.rate_mbit or 0.0) * 1e6)
     # Start-ups that are slowed down follow one another at each server (SlowStart.scala).

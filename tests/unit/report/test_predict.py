@@ -20,8 +20,8 @@ from sparkdl_comm.report.trace_file import read_trace
 from sparkdl_comm.sim.forecast import STRATEGIES, Setting, forecast
 from sparkdl_comm.sim.network import HEADERS, ethernet_cost
 from sparkdl_comm.sim.plan_run import simulate
-from sparkdl_comm.sim.server_run import Overhead
-from sparkdl_comm.sim.traced_timings import TracedLayer, TracedTimings, timings_from_spans, traced_overhead
+from sparkdl_comm.sim.server_run import Overhead, TimedLayer
+from sparkdl_comm.sim.traced_timings import TracedTimings, timings_from_spans, traced_overhead
 from sparkdl_comm.topology import Topology
 
 README = Path(__file__).parents[3] / "README.md"
@@ -38,7 +38,7 @@ BATCHES: list[dict[str, Any]] = [
     {"name": "push batch", "begin": 7.0, "end": 8.0, "batch": 0, "layers": [1, 3], "bytes": 1200, "startup": 9.0},
     {"name": "aggregate batch", "begin": 8.0, "end": 9.0, "batch": 0, "layers": [1, 3]},
 ]
-LAYERS = (TracedLayer(1.0, 1.0, 400), TracedLayer(0.5, 1.5, 600), TracedLayer(0.5, 1.5, 600))
+LAYERS = (TimedLayer(1.0, 1.0, 400), TimedLayer(0.5, 1.5, 600), TimedLayer(0.5, 1.5, 600))
 
 
 def saved(folder: Path, *, ranks: int = 4, batches: bool = True, parameter_bytes: int = 1600) -> Path:
@@ -94,7 +94,7 @@ def test_overhead_is_what_waits_take_beside_the_last_rank_and_what_moves():
 
 def test_the_server_is_not_ranked_first_where_its_way_through_the_jvm_takes_longest():
     """A step of 1.6 ms of computing, as of 72,000 parameters; of a timeline of ps, and of another strategy."""
-    layers = tuple(TracedLayer(2e-4, 3e-4, 96_000) for _ in range(3))
+    layers = tuple(TimedLayer(2e-4, 3e-4, 96_000) for _ in range(3))
     setting = {strategy: Setting(Topology.parse("star:2,10gbit"), strategy) for strategy in ("ps", "ring")}
     for found in (
         TracedTimings(layers, 1e-4, ((0, 2),), ((0, 2),), 0.0, Overhead(0.003, 0.001)),
@@ -146,7 +146,7 @@ def test_a_timeline_of_a_collective_tells_the_bytes_of_the_model(tmp_path, capsy
 
 
 def test_a_faster_link_gains_what_shows_of_communication():
-    found = TracedTimings((TracedLayer(1.0, 2.0, 40e6),), 0.5, (), ())
+    found = TracedTimings((TimedLayer(1.0, 2.0, 40e6),), 0.5, (), ())
     topology = Topology.parse("star:2,100mbit")
     result = forecast(found, Setting(topology, "ring"))
     plan = make_plan("ring", Collective("all_reduce", topology, 10_000_000))
@@ -168,7 +168,7 @@ def test_the_server_overlaps_what_its_batches_allow():
 
 
 def test_decoupled_collectives_hide_what_forward_takes():
-    layers = tuple(TracedLayer(1.0, 2.0, 4e3) for _ in range(12))
+    layers = tuple(TimedLayer(1.0, 2.0, 4e3) for _ in range(12))
     found, topology = TracedTimings(layers, 0.3, (), ()), Topology.parse("star:3")
 
     def seconds(strategy, rate):

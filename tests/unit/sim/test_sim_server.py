@@ -10,8 +10,8 @@ from sparkdl_comm.errors import InputError
 from sparkdl_comm.sim.server_run import (
     SIMPLE_BATCHINGS,
     Overhead,
-    ServedLayer,
     ServerCost,
+    TimedLayer,
     equal_cuts,
     iteration_seconds,
 )
@@ -20,8 +20,8 @@ WHOLE = [(0, 2)]
 LAYERWISE = [(0, 0), (1, 1), (2, 2)]
 
 
-def _layers(*triples: tuple[float, float, float]) -> list[ServedLayer]:
-    return [ServedLayer(*triple) for triple in triples]
+def _layers(*triples: tuple[float, float, float]) -> list[TimedLayer]:
+    return [TimedLayer(*triple) for triple in triples]
 
 
 def test_in_one_batch_nothing_overlaps():
