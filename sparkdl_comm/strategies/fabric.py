@@ -163,9 +163,6 @@ class FabricWorker(AsynchronousStrategy):
     def owned(self) -> list[tuple[int, torch.Tensor]]:
         return [(0, self._model.values)]
 
-    def stripes(self) -> list[tuple[int, torch.nn.Parameter]]:
-        return [(entry.start, own) for entry, own in zip(self._model.entries, self._model.parameters, strict=True)]
-
     def optimizer_state(self) -> dict[str, Any]:
         """Return the server's last step, for its momentum, on the rank that started the server.
 
