@@ -100,9 +100,10 @@ class Fabric:
             raise InputError(f"rank {self._gang.rank} cannot be the scheduler: only rank 0 can")
         return self._join(params, NodeRole(), SCHEDULER)
 
-    def find_process(self, role: str) -> NodeProcess | None:
-        """Return the first running process of this role that this rank has started, or None."""
-        return next((process for process in self.processes if process.role == role and process.is_alive), None)
+    @property
+    def server_process(self) -> NodeProcess | None:
+        """Running server process that this rank has started, or None."""
+        return next((process for process in self.processes if process.role == "server" and process.is_alive), None)
 
     def close(self) -> None:
         """Leave the fabric. May be called repeatedly.

@@ -141,11 +141,11 @@ class _Listener:
     def __init__(self, credentials: Credentials, addresses: list[str], ports: range | None) -> None:
         self._attempt = credentials.attempt
         self._handlers: dict[str, Callable[[socket.socket, int], None]] = {}
-        self._acceptors = {ip: Acceptor(ip, ports, credentials.secret, self._on_peer) for ip in set(addresses)}
-        self.rails = [self._acceptors[ip].address for ip in addresses]
         self._selector = selectors.DefaultSelector()
-        for acceptor in self._acceptors.values():
+        acceptors = {ip: Acceptor(ip, ports, credentials.secret, self._on_peer) for ip in set(addresses)}
+        for acceptor in acceptors.values():
             self._selector.register(acceptor.sock, selectors.EVENT_READ, acceptor.accept)
+        self.rails = [acceptors[ip].address for ip in addresses]
         threading.Thread(target=self._run, name="sparkdl-fabric-listener", daemon=True).start()
 
     def serve(self, kind: str, handler: Callable[[socket.socket, int], None]) -> None:

@@ -169,7 +169,7 @@ class FabricWorker(AsynchronousStrategy):
         Return an empty dict on other ranks, and without ``fabric.momentum``. :meth:`state` has the state of this rank's own
         optimizer.
         """
-        server = None if self._fabric is None else self._fabric.find_process("server")
+        server = None if self._fabric is None else self._fabric.server_process
         if server is None or not self.conf.fabric.momentum:
             return {}
         return {"last_step": torch.from_numpy(server.fetch_state(self.conf.timeout)[self._model.count :])}

@@ -247,7 +247,6 @@ def send_models(state: SchedulerState, network: ResidualNetwork, batch: int, now
                 source=Node(state.serving_role, shard),
                 target=receiver,
                 bytes=sizes[shard],
-                after=(),
                 schedule=to_pieces(schedule),
                 workers=workers,
                 shard=shard,
@@ -265,7 +264,6 @@ def send_models(state: SchedulerState, network: ResidualNetwork, batch: int, now
                 after=after,
                 schedule=to_pieces(schedule),
                 workers=(worker,),
-                shard=None,
                 batch=batch,
             )
             for worker, schedule in zip(workers, branch.onward, strict=False)

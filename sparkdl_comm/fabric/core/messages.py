@@ -167,7 +167,7 @@ class Transfer:
     source: Node
     target: Node
     bytes: int
-    after: tuple[int, ...]
+    after: tuple[int, ...] = ()
     schedule: Schedule
 
     @property
@@ -191,8 +191,8 @@ class Push(Transfer):
 
     updates: tuple[int, ...]
     scales: tuple[float, ...]
-    shard: int | None
-    turn: int | None
+    shard: int | None = None
+    turn: int | None = None
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -207,7 +207,7 @@ class ModelTransfer(Transfer):
     """
 
     workers: tuple[int, ...]
-    shard: int | None
+    shard: int | None = None
     batch: int
 
 

@@ -201,12 +201,9 @@ class SchedulerState:
                     source=Node("worker", entry.update.worker),
                     target=source,
                     bytes=entry.update.bytes,
-                    after=(),
                     schedule=to_pieces(schedule),
                     updates=(entry.update.id,),
                     scales=(entry.scale,),
-                    shard=None,
-                    turn=None,
                 )
                 for entry, schedule in zip(entries, group.arrivals, strict=True)
             ]
