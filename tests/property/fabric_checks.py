@@ -1,4 +1,4 @@
-"""What every schedule of the fabric must keep, reckoned without its own arithmetic; and drawn networks and updates."""
+"""Checks of every schedule of the fabric, without the fabric's own arithmetic, and drawn networks and updates."""
 
 from __future__ import annotations
 
@@ -68,7 +68,7 @@ def flows_of(
 
 @st.composite
 def networks(draw: st.DrawFn, hosts: int) -> ResidualNetwork:
-    """Idle links, or some of which a part was taken already."""
+    """Draw a network of idle or partly reserved links."""
     network = ResidualNetwork.from_rates([(draw(RATES), draw(RATES)) for _ in range(hosts)])
     for _ in range(draw(st.integers(0, 4))):
         source, target = draw(st.integers(0, hosts - 1)), draw(st.integers(0, hosts - 1))

@@ -94,7 +94,7 @@ class Cluster:
             self.now = max(self.now, until)
 
     def version(self, node: Node = SERVER) -> int:
-        """That of a node's part of the model."""
+        """Return the version of a node's part of the model."""
         return len(self.order(node)) + self.counted.get(node, 0)
 
     def order(self, node: Node) -> list[int]:

@@ -95,7 +95,7 @@ class _Program:
         self._add({**row, **dict.fromkeys(slots, -1.0)}, -float(self._slots), math.inf)
 
     def _falls(self, name: tuple[object, ...], time: int) -> None:
-        """What is over stays over."""
+        """Require that the 0-1 variable of ``name`` does not rise from one slot to the next."""
         self._add({self._one(*name, time): 1.0, self._one(*name, time - 1): -1.0}, -math.inf, 0)
 
     def _real(self, *name: object) -> int:

@@ -1,4 +1,4 @@
-"""What hosts' links can carry is found out of drawn traces: transfers through links whose rates change, as fluids."""
+"""Bandwidth estimates from drawn traces: transfers as fluids through links whose rates change."""
 
 from __future__ import annotations
 
@@ -82,7 +82,7 @@ def test_path(nominal: float, changes: list[tuple[float, float]]) -> None:
 
 @given(st.lists(st.sampled_from(SHARES), min_size=2, max_size=5), st.permutations(range(1, HOSTS)))
 def test_server(shares: list[float], workers: list[int]) -> None:
-    """A slow server is told from slow workers once these have sent to it alone, and then at once."""
+    """A slow server is known once its workers have sent to it alone, and then at once."""
     fluid = Fluid()
     for share in shares:
         fluid.down[0] = share * NOMINAL
@@ -110,7 +110,7 @@ def test_many_slow_workers(changes: list[tuple[tuple[float, ...], list[int]]]) -
 
 @given(st.sampled_from(SHARES[:2]), st.sets(st.integers(1, HOSTS - 1), min_size=1))
 def test_a_server_that_is_fast_again_behind_slow_workers(share: float, senders: set[int]) -> None:
-    """None of them shows it, so it is taken to be so."""
+    """No worker can show that the server is fast, so the estimator assumes it."""
     fluid, workers = Fluid(), range(1, HOSTS)
     fluid.down[0] = share * NOMINAL
     for worker in workers:
@@ -126,7 +126,7 @@ def test_a_server_that_is_fast_again_behind_slow_workers(share: float, senders: 
 
 @given(st.sampled_from(SHARES[:-1]), st.integers(1, HOSTS - 1))
 def test_worker(share: float, slow: int) -> None:
-    """A worker whose link has become slow is told from its server, to which others send as before."""
+    """A worker's link has become slow. The estimator does not blame the server, because others send as before."""
     fluid = Fluid()
     workers = [worker for worker in range(1, HOSTS) if worker != slow] + [slow]
     for worker in workers:
@@ -166,7 +166,7 @@ def test_in_turn(share: float, lasting: float, phase: int) -> None:
 
 @given(st.sampled_from(SHARES[:2]), st.permutations(range(1, HOSTS)))
 def test_slow_among_others(share: float, workers: list[int]) -> None:
-    """One of several that send at once is slow: the server's link is full, but not because of it."""
+    """A slow worker sends with others. The server's link is full, but because of the others."""
     fluid = Fluid()
     flows = [(worker, 0) for worker in workers]
     fluid.run(1.0, flows)

@@ -71,7 +71,7 @@ def test_order_without_deadlines_is_shortest_transfer_first(network: ResidualNet
 
 @given(st.data())
 def test_as_many_updates_keep_their_deadlines_as_can(data: st.DataObject) -> None:
-    """Where no update would hold up the server: all hosts are alike."""
+    """All hosts are alike, so no update would hold up the server."""
     jobs = data.draw(batches(1, most=6))
     found = order(jobs, ResidualNetwork.from_rates([(1e9, 1e9)] * (HOSTS + 1)), [HOSTS], 0.0)
 

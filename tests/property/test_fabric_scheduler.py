@@ -89,7 +89,7 @@ def test_no_update_is_older_than_the_bound(data: st.DataObject, bound: int) -> N
 @examples(20)
 @given(st.data())
 def test_no_link_carries_more_than_it_can(data: st.DataObject) -> None:
-    """Of all batches together, also while earlier transfers are under way."""
+    """Check all batches together, also while earlier transfers are under way."""
     roles = data.draw(st.sampled_from([PLAIN, REPLICATED]))
     cluster = Cluster(roles, FabricParams("async:50", 50.0), data.draw(rates()), lead_seconds=1e9)
     sizes = (20,) * len(roles.servers)
@@ -148,7 +148,7 @@ def test_server_and_replica_never_differ_by_more_than_they_may(
 
 
 def _steps(cluster: Cluster, server: Node, replica: Node) -> list[tuple[Node, Push]]:
-    """What both have applied, by time; the replica applies nothing before the server has it."""
+    """Return the pushes that server and replica have applied, by time. The replica never applies one before the server."""
     found: list[tuple[Node, Push]] = []
     waiting = list(cluster.applied.get(replica, []))
     at_server: set[int] = set()
@@ -296,7 +296,7 @@ def test_the_replica_takes_over_whatever_was_lost_before(
     def shards() -> list[Node]:
         return [Node(serving, shard) for shard in range(len(roles.servers))]
 
-    #: Of each update, its worker and the version that it is computed from.
+    #: Worker and base version of each update.
     updates: list[tuple[Node, int]] = []
     lost: set[Node] = set()
     for seconds, node in rounds:
@@ -331,7 +331,7 @@ def test_the_replica_takes_over_whatever_was_lost_before(
 @examples(100)
 @given(st.data(), st.sampled_from([3.0, float("inf")]))
 def test_nobody_waits_after_the_replica_has_taken_over(data: st.DataObject, divergence: float) -> None:
-    """Whatever had ended before, and in whatever order: each update is released or dropped, once, and everybody goes on."""
+    """Transfers end in a drawn order. Each update is released or dropped once, and every worker continues."""
     scheduler = Scheduler(REPLICATED, FabricParams("ssp:0", divergence), lead_seconds=1e9)
     underway: dict[int, Transfer] = {}
     decided: list[Decision] = []

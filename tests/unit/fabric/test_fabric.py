@@ -1,4 +1,4 @@
-"""What ranks do together over the fabric: real sockets and schedulers, aggregators in processes of their own."""
+"""Ranks over the fabric, with real sockets and schedulers. Each aggregator has its own process."""
 
 from __future__ import annotations
 
@@ -78,7 +78,7 @@ def test_decisions_that_take_longer_than_the_interval(monkeypatch):
 
 
 def test_momentum():
-    """One worker, so that each update is a step: as the paper's equation 2 says."""
+    """A single worker, so that each update is a step of the paper's equation 2."""
     params = FabricParams("async:5", momentum=0.5)
     results, _ = run([scheduler(params), server(params), worker(params, pushing(4))])
     raised(results)

@@ -51,7 +51,7 @@ class Pair:
             self.scheduler.observe(TransferEnded(push.id), now)
 
     def serve(self, count: int) -> None:
-        """So many updates, one after the other."""
+        """Serve ``count`` updates, one after the other."""
         for number in range(count):
             self.ready(number, 10.0 * number)
             self.end([push for push in self.decide(10.0 * number) if push.target == SERVER], 10.0 * number + 10)

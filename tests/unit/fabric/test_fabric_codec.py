@@ -1,4 +1,4 @@
-"""Messages between daemons and scheduler travel as JSON, and come out as they were."""
+"""Messages between daemons and scheduler survive the way through JSON."""
 
 from __future__ import annotations
 

@@ -27,7 +27,7 @@ from tests.unit.fabric_helpers import ELEMENTS, conf, raised, run, scheduler, se
 from tests.unit.gang_helpers import SECONDS, Crew
 
 SERVER, REPLICA = 1, 2
-#: Updates that the server has applied when it is killed; those that the replica may lack.
+#: Updates that the server has applied when it is killed, and updates that the replica may lack.
 KILLED_AT, LEAD = 9, 3
 REPLICATED = FabricParams("async:30", divergence_bound=LEAD * float(np.sqrt(ELEMENTS)))
 PARAMS = FabricParams("async:30")
@@ -137,7 +137,7 @@ def test_a_killed_aggregator():
 
 
 def test_who_leaves_does_not_take_the_scheduler_for_lost(monkeypatch):
-    """That hangs up at once: perhaps before the one who leaves has gone on."""
+    """The scheduler hangs up at once, perhaps before the leaving node has continued."""
     left = []
 
     def tell(daemon, message, tell=Daemon.report):

@@ -124,7 +124,7 @@ def test_counters_of_this_host() -> None:
 
 
 def test_a_nic_that_vanishes_and_comes_back(tmp_path, monkeypatch) -> None:
-    """Its counters stand still meanwhile, and then begin anew; nothing is counted backwards."""
+    """The counters of a removed NIC stand still. After its return they start from 0, and no traffic is negative."""
 
     def count(nic: str, sent: int) -> None:
         (tmp_path / nic / "statistics").mkdir(parents=True, exist_ok=True)

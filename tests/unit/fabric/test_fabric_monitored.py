@@ -44,12 +44,12 @@ class Watched:
     ended: float | None = None
     told: int = 0
     looked: float = 0.0
-    #: By daemon: bytes that it has seen on its NIC.
+    #: Bytes on the NIC of each daemon.
     seen: dict[Node, int] = field(default_factory=dict)
 
 
 class MonitoredRun(FabricRun):
-    """Daemons report when it suits each of them, also on transfers that have ended."""
+    """Run whose daemons report at different times, also on transfers that have ended."""
 
     def _begin(self) -> None:
         self._links = BandwidthEstimator(WORKERS + 1, FULL_RATE * SCALE)
@@ -103,7 +103,7 @@ class MonitoredRun(FabricRun):
         self.engine.after(INTERVAL_SECONDS * self._phases.uniform(0.9, 1.1), lambda: self._look(node, begun))
 
     def _look(self, node: Node, last: float) -> None:
-        """What the monitor of this node's daemon does."""
+        """Report as the monitor of this node's daemon."""
         now, host = self.engine.now, self._roles.host(node)
         passed, flows, targets = [0, 0], [], {number: each.hosts[1] for number, each in self._watched.items()}
         for number, watched in list(self._watched.items()):

@@ -1,4 +1,4 @@
-"""A daemon that stands still is lost: the scheduler does not wait for it twice."""
+"""A daemon that reads nothing counts as lost. The scheduler waits for it once."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What a fabric refuses: roles that do not fit together, requests that make no sense, params that are none."""
+"""Refusals of the fabric: inconsistent roles, invalid requests, invalid params."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What a server does with what arrives, whatever the order: turns, skipped and changed ones, copies of its state."""
+"""Server: the order of turns, skipped and changed turns, copies of its state."""
 
 from __future__ import annotations
 
@@ -34,7 +34,7 @@ from tests.unit.gang_helpers import SECONDS
 
 
 class LoggedServer:
-    """One with momentum, whose update number ``n`` is n + 1 in each element."""
+    """Server with momentum and a log of its messages. Update number ``n`` is n + 1 in each element."""
 
     def __init__(self, sync: str = "bsp") -> None:
         self.told: list[Message] = []
@@ -75,7 +75,7 @@ def test_order_is_that_of_turns(arrivals: list[int]) -> None:
 
 @given(st.permutations(["arrive 0", "arrive 1", "arrive 2", "reorder", "expect 2"]))
 def test_a_transfer_that_is_overtaken(events: list[str]) -> None:
-    """Number 0 gets turn 2 instead of 0, unless it was applied before it is told; then turn 2 is nobody's."""
+    """Transfer 0 gets turn 2 instead of 0. If it was applied before, turn 2 is skipped."""
     server = LoggedServer()
     server.expect(0, 0)
     server.expect(1, 1)

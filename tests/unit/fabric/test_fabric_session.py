@@ -120,7 +120,7 @@ def test_an_update_that_goes_straight() -> None:
 
 
 def test_a_sum() -> None:
-    """The aggregator is told at once what it will send of what; the delay of each counts by its place."""
+    """The aggregator gets its order at once. The delay of an update counts its place in the sum."""
     made = Dispatch()
     orders = made.dispatch(SUM, 0.0)
     assert [node for node, _ in orders] == [ADDING, ADDING, SERVER, WORKERS[0], WORKERS[1], ADDING]
@@ -135,7 +135,7 @@ def test_a_sum() -> None:
 
 
 def test_a_transfer_that_waits_for_what_happens_elsewhere() -> None:
-    """It is ordered then, made of what has come meanwhile, and begins then."""
+    """The transfer is ordered when the other one has ended. Its inputs have arrived meanwhile."""
     made = Dispatch()
     copy = push(5, WORKERS[2], REPLICA, (2,))
     last = push(2, ADDING, SERVER, (0, 1), after=(0, 1, 5))
@@ -190,7 +190,7 @@ def test_the_rest() -> None:
 
 
 def test_take_over() -> None:
-    """An update that the replica has is applied, whatever the server had; what comes next counts at the replica."""
+    """An update that the replica has counts as applied. Later updates are applied at the replica."""
     made = Dispatch()
     made.dispatch([push(0, WORKERS[0], SERVER, (0,)), push(1, WORKERS[0], REPLICA, (0,))], 0.0)
     made.dispatch([push(2, WORKERS[1], SERVER, (1,))], 0.0)
@@ -234,7 +234,7 @@ def test_schedules_travel_without_a_clock() -> None:
 
 
 def test_hosts_are_those_of_nodes() -> None:
-    """The scheduler's own is none of them; an all-reduce has only those up to its last one."""
+    """The scheduler's host has no number. An all-reduce has the hosts up to its last node."""
     registered = [
         Register(role, rank, f"host {rank}", [("127.0.0.1", 1000 + rank)], {}, elements=10 * (role == "server"))
         for rank, role in enumerate(("scheduler", "worker", "worker", "server"))
@@ -281,7 +281,7 @@ def test_an_all_reduce_is_over_without_a_worker_that_was_lost_meanwhile() -> Non
 
 
 def test_an_all_reduce_goes_on_without_the_server_of_the_model() -> None:
-    """The core calls its root so too."""
+    """The core calls the root of an all-reduce its server, too."""
     registered = [
         Register(role, rank, f"host {rank}", [("127.0.0.1", 1000 + rank)], {}, elements=10 * (role[0] in "sr"))
         for rank, role in enumerate(("server", "replica", "worker", "worker", "worker"))
@@ -308,7 +308,7 @@ def test_an_all_reduce_goes_on_without_the_server_of_the_model() -> None:
 
 
 def test_fences() -> None:
-    """The core hears of a lost node when all whom it sent something have answered, or are lost themselves."""
+    """A fence passes when all receivers of the lost node have answered or are lost themselves."""
     fences = Fences()
     first = fences.begin(WORKERS[0], [SERVER, ADDING], 10.0)
     assert fences.pop_passed() == []

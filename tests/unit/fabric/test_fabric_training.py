@@ -1,4 +1,4 @@
-"""Strategy ``fabric`` trains: ranks in threads, with the real loop, servers and aggregators in processes of their own."""
+"""Training with strategy ``fabric``: ranks in threads with the real loop, servers and aggregators as processes."""
 
 from __future__ import annotations
 
@@ -133,7 +133,7 @@ def resumable(
 
 @pytest.mark.parametrize(("world", "momentum"), [(2, 0.0), (1, 0.8)])
 def test_goes_on_from_a_checkpoint(tmp_path: Path, world: int, momentum: float) -> None:
-    """In step, so that what they do does not depend on who is faster; alone with momentum, which depends on the order."""
+    """Ranks run in lockstep, so that speed does not matter. The order matters with momentum, so that rank is alone."""
     settings: dict[str, Any] = {"world": world, "fabric_momentum": momentum}
     whole = resumable(tmp_path / "whole", "bsp", 5, **settings)
     resumable(tmp_path / "cut", "bsp", 2, **settings)

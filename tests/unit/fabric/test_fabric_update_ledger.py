@@ -1,4 +1,4 @@
-"""Updates that workers hold, when those who have them are lost."""
+"""Updates of workers when servers, replicas or aggregators are lost."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from sparkdl_comm.fabric.core.updates import UpdateLedger
 
 @pytest.mark.parametrize("has_come", [False, True])
 def test_what_the_replica_has_or_may_get_is_not_sent_again(has_come: bool) -> None:
-    """An aggregator is lost that was to bring update 0 to the server, and then the server."""
+    """First the aggregator is lost that would have sent update 0 to the server, then the server."""
     update_ledger = UpdateLedger(workers=1, has_replicas=True)
     update_ledger.add(Update(0, 0, (100,), 0, 1.0))
     update_ledger.serve([0], [10])
@@ -27,7 +27,7 @@ def test_what_the_replica_has_or_may_get_is_not_sent_again(has_come: bool) -> No
 
 
 def test_what_is_decided_anew_and_then_dropped_counts_once() -> None:
-    """The server had applied it, and was lost before its copy reached the replica."""
+    """The server had applied the update, and was lost before its copy reached the replica."""
     update_ledger = UpdateLedger(workers=1, has_replicas=True)
     update_ledger.add(Update(0, 0, (100,), 0, 1.0))
     update_ledger.serve([0], [10])
