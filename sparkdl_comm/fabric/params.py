@@ -8,14 +8,12 @@ Distributed Stochastic Optimization", AISTATS 2016. Used as in MLfabric, section
 from __future__ import annotations
 
 import math
-import re
 from dataclasses import asdict, dataclass
 from typing import Any
 
+from sparkdl_comm.conf import forms
 from sparkdl_comm.conf.groups import FabricConf
 from sparkdl_comm.errors import ConfError, InputError
-
-_SYNC = re.compile(r"bsp|(ssp|async):(\d+)")
 
 
 def step_size(scale: float, version: int, delay: int) -> float:
@@ -54,10 +52,10 @@ class FabricParams:
     version: int = 0
 
     def __post_init__(self) -> None:
-        if not _SYNC.fullmatch(self.sync) or (self.delay_bound is not None and self.delay_bound < 1):
-            raise ConfError(
-                f"sync={self.sync!r}: must be bsp, ssp:K with K at least 0, or async:TAU with TAU at least 1"
-            )
+        try:
+            forms.sync(self.sync)
+        except ValueError as exc:
+            raise ConfError(f"sync={self.sync!r}: must be {exc}") from None
         if not self.divergence_bound > 0:
             raise InputError(f"divergence_bound={self.divergence_bound}: must be more than 0")
         if not 0 <= self.momentum < 1:
