@@ -175,15 +175,16 @@ class SchedulerService:
 
     def _receive(self, peer: Peer, message: protocol.Message | None) -> None:
         """Handle a message of a daemon; None if its connection has ended."""
-        if isinstance(message, protocol.Register):
+        if self._has_begun:
+            if peer.node in self._by_node:
+                self._handle(peer.node, peer, message)
+        elif isinstance(message, protocol.Register):
             self._peers.append(peer)
             self._begin_if_complete()
-        elif not self._has_begun:
+        else:
             raise RankLostError(
                 f"rank {peer.register.rank} left the fabric before all ranks had registered", rank=peer.register.rank
             )
-        elif peer.node in self._by_node:
-            self._handle(peer.node, peer, message)
 
     def _begin_if_complete(self) -> None:
         ranks = [peer.register for peer in self._peers if not peer.register.helps]

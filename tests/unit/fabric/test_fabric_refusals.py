@@ -83,6 +83,18 @@ def test_what_a_rank_cannot_ask_for():
     raised(results)
 
 
+def test_a_daemon_that_registers_again():
+    """A second registration ends the job. It must not start a new session, which would forget the updates."""
+
+    def twice(fabric):
+        made = fabric.register_as_worker(PARAMS, 0)
+        fabric._daemon.report(fabric._daemon.register)
+        made.get(SERVER, np.empty(ELEMENTS, np.float32))
+
+    results, _ = run([scheduler(PARAMS), server(PARAMS), twice])
+    assert all("rank 2 sent the fabric's scheduler an unexpected Register" in str(each) for each in results)
+
+
 @pytest.mark.parametrize(
     ("changes", "error", "words"),
     [
