@@ -272,7 +272,7 @@ def warn_unencrypted(spark: SparkSession, what: str) -> None:
     asked = [key for key in _ENCRYPTED if conf.get(key, "false").lower() == "true"]
     if asked:
         _log.warning(
-            "%s=true encrypts only what Spark sends. Not encrypted: %s. Use a network that you trust (README, Security)",
+            "%s=true encrypts only what Spark sends. Not encrypted: %s. Use a network that you trust (docs: Security)",
             asked[0],
             what,
         )

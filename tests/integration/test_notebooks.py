@@ -103,7 +103,7 @@ def check_curves(notebook: nbformat.NotebookNode) -> None:
 
 
 def check(notebook: nbformat.NotebookNode) -> None:
-    """That it shows what README promises of it."""
+    """That it shows what the guides promise of it."""
     outputs = [output for cell in notebook.cells for output in cell.get("outputs", ())]
     assert any("image/png" in output.get("data", {}) for output in outputs), "the loss curve"
     printed = "".join(output.get("text", "") for output in outputs)

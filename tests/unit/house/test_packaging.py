@@ -1,4 +1,4 @@
-"""What pyproject.toml, the Makefile and the README say of installing, beside what is there."""
+"""What pyproject.toml, the Makefile and the documentation say of installing, beside what is there."""
 
 from __future__ import annotations
 
@@ -39,16 +39,20 @@ def test_the_lines_of_spark_are_those_that_maven_builds() -> None:
     assert {name.removeprefix("spark-") for name in names if name.startswith("spark-")} == set(plugin.SPARK_LINES)
 
 
-def test_commands_of_the_readme_can_be_run_in_its_order() -> None:
+def test_commands_of_the_documentation_can_be_run_in_its_order() -> None:
     """What is in .venv is there only after a target that makes it."""
-    readme = (ROOT / "README.md").read_text()
-    targets = set(re.findall(r"\bmake ([a-z][a-z0-9-]*)", readme))
+    pages = [(ROOT / "README.md").read_text(), *(path.read_text() for path in (ROOT / "docs").rglob("*.md"))]
+    code = "\n".join(
+        each for page in pages for each in re.findall(r"^```.*?^```|`[^`\n]+`", page, re.MULTILINE | re.DOTALL)
+    )
+    targets = set(re.findall(r"\bmake ([a-z][a-z0-9-]*)", code))
     database = subprocess.run(["make", "-npq", "-C", str(ROOT)], capture_output=True, text=True, check=False).stdout
     assert targets
-    assert targets - {"sure"} <= set(re.findall(r"^([a-z0-9-]+):", database, re.MULTILINE))
-    first = readme.find(".venv/bin")
-    assert first < 0 or "make env" in readme[:first]
-    programs = re.findall(r"(?:python )?python/benchmarks (?=[a-z])", readme)
+    assert targets <= set(re.findall(r"^([a-z0-9-]+):", database, re.MULTILINE))
+    for page in pages:
+        first = page.find(".venv/bin")
+        assert first < 0 or "make env" in page[:first]
+    programs = re.findall(r"(?:python )?python/benchmarks (?=[a-z])", code)
     assert programs
     assert all(program.startswith("python python/") for program in programs), "they are not executable by themselves"
 

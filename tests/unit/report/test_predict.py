@@ -24,7 +24,7 @@ from sparkdl_comm.sim.server_run import Overhead, TimedLayer
 from sparkdl_comm.sim.traced_timings import TracedTimings, timings_from_spans, traced_overhead
 from sparkdl_comm.topology import Topology
 
-README = Path(__file__).parents[3] / "README.md"
+GUIDE = Path(__file__).parents[3] / "docs" / "guides" / "timeline.md"
 #: Of one rank, iteration after iteration: forward 2 s of work, backward 4 s, update 1 s, whatever waits there are.
 PLAIN = [("forward", 0.0, 3.0), ("wait for pull", 1.0, 2.0), ("backward", 3.0, 7.0), ("wait for push", 7.0, 9.0)]
 PLAIN += [("update", 9.0, 10.0)]
@@ -206,9 +206,9 @@ def test_the_command_ranks_strategies(tmp_path, capsys):
     assert [row["seconds"] for row in told["predictions"]] == sorted(row["seconds"] for row in told["predictions"])
 
 
-def test_the_readme_ranks_strategies_and_draws(tmp_path, monkeypatch, capsys):
+def test_the_guide_ranks_strategies_and_draws(tmp_path, monkeypatch, capsys):
     """Its command as it stands, on a timeline of that name."""
-    [command] = re.findall(r"^sparkdl-comm predict .*$", README.read_text(), re.MULTILINE)
+    [command] = re.findall(r"^sparkdl-comm predict .*$", GUIDE.read_text(), re.MULTILINE)
     saved(tmp_path)
     monkeypatch.chdir(tmp_path)
     assert main(shlex.split(command)[1:]) == 0

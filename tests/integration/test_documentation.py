@@ -1,0 +1,100 @@
+"""The Python examples of README and docs are run as they stand."""
+
+import functools
+import re
+from pathlib import Path
+
+import pytest
+import torch
+from lab.settings import applied
+
+import sparkdl_comm
+from sparkdl_comm import TorchEstimator, TorchModel
+from sparkdl_comm.networks import SmallLeNet, digits_28x28
+from tests.unit.disk_helpers import left
+
+ROOT = Path(__file__).parents[2]
+PAGES = [ROOT / "README.md", *sorted((ROOT / "docs").rglob("*.md"))]
+
+#: Pages whose examples have a test of their own here, because it gives them names or settings.
+OWN_TEST = {"README.md", "docs/guides/tuning.md", "docs/guides/own-loop.md"}
+#: Pages whose examples need what this suite's Spark session does not have. What else runs the same calls.
+ELSEWHERE = {"docs/guides/bigdl.md": "tests/integration/test_bigdl.py"}
+
+
+def examples(page):
+    return re.findall(r"^```python\n(.*?)^```", page.read_text(encoding="utf-8"), re.DOTALL | re.MULTILINE)
+
+
+def run(page, number, **names):
+    """What the example of this number, given ``names``, has defined in the end."""
+    exec(compile(examples(ROOT / page)[number], page, "exec"), names)  # noqa: S102 - our own text
+    return names
+
+
+def named(page):
+    return page.relative_to(ROOT).as_posix()
+
+
+OTHERS = [named(page) for page in PAGES if examples(page) and named(page) not in OWN_TEST | ELSEWHERE.keys()]
+
+
+def test_the_first_example_trains_and_saves(spark, capsys):
+    names = run("README.md", 0)
+    assert names["scored"].count() == 300
+    losses = [row["loss"] for row in names["model"].summary["history"]]
+    assert losses[-1] < losses[0]
+    # A relative path belongs to the JVM, which keeps the directory that it was started in.
+    assert isinstance(TorchModel.load("build/readme-model"), TorchModel)
+    assert "pull" in capsys.readouterr().out
+
+
+@pytest.mark.usefixtures("spark")
+def test_the_example_of_an_own_loop():
+    assert run("README.md", 1, torch=torch, sparkdl_comm=sparkdl_comm)["gradient"].tolist() == [[4.0, 4.0]]
+
+
+def test_the_example_of_a_cache_for_each_fold(spark, tmp_path):
+    data = spark.createDataFrame([([float(n), 1.0], n % 2) for n in range(60)], "features array<float>, label long")
+    estimator = TorchEstimator(
+        model=functools.partial(torch.nn.Linear, 2, 2), loss="CrossEntropyLoss", maxIter=1, num_workers=2
+    )
+    with applied(spark, {"data.cacheName": "", "data.cacheDir": str(tmp_path)}):
+        names = run("docs/guides/tuning.md", 0, spark=spark, estimator=estimator, train=data)
+        assert len(names["tuned"].avgMetrics) == 2
+        assert {name[:7] for name in left(tmp_path)} == {"digits-"}
+        assert len(left(tmp_path)) == 2 * 3, "of two folds and of all rows, by two ranks"
+        assert estimator.fit(data).summary["data"]["reused"]
+
+
+@pytest.mark.usefixtures("spark")
+def test_the_example_of_ddp_hooks():
+    assert run("docs/guides/own-loop.md", 0, torch=torch)["gradient"].tolist() == [[4.0, 4.0]]
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("page", OTHERS)
+def test_examples_of_other_pages(spark, tmp_path, monkeypatch, page):
+    """All examples of a page one after the other, with a session, digits as rows, a network and an estimator."""
+    pixels, digits = digits_28x28()
+    rows = [(image.tolist(), int(digit)) for image, digit in zip(pixels[:100], digits[:100], strict=True)]
+    names = {
+        "sparkdl_comm": sparkdl_comm,
+        "torch": torch,
+        "functools": functools,
+        "TorchEstimator": TorchEstimator,
+        "Net": SmallLeNet,
+        "spark": spark,
+        "train": spark.createDataFrame(rows, "features array<float>, label long"),
+        "estimator": TorchEstimator(model=SmallLeNet, loss="CrossEntropyLoss", batchSize=50, num_workers=2),
+    }
+    monkeypatch.chdir(tmp_path)
+    for example in examples(ROOT / page):
+        exec(compile(example, page, "exec"), names)  # noqa: S102 - our own text
+
+
+def test_every_page_with_examples_of_its_own_exists():
+    with_examples = {named(page) for page in PAGES if examples(page)}
+    assert with_examples >= OWN_TEST | ELSEWHERE.keys()
+    assert all((ROOT / test).is_file() for test in ELSEWHERE.values())
+    assert {page: len(examples(ROOT / page)) for page in OWN_TEST} == dict.fromkeys(OWN_TEST, 1) | {"README.md": 2}
