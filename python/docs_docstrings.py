@@ -31,7 +31,7 @@ def markdown(text: str, obj: griffe.Object) -> str:
         return f'<autoref identifier="{_path(name, obj)}" optional><code>{shown}</code></autoref>'
 
     text = _CODE.sub(r"`\1`", _ROLE.sub(link, text))
-    return re.sub(r"::\n\n(?= )", ":\n\n", text)
+    return re.sub(r" ?::\n\n(?= )", ":\n\n", text)
 
 
 def _path(name: str, obj: griffe.Object) -> str:

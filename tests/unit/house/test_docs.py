@@ -18,6 +18,8 @@ import make_reference
 import pytest
 import yaml
 
+from sparkdl_comm import errors
+
 ROOT = Path(__file__).parents[3]
 DOCS = ROOT / "docs"
 _FENCE = re.compile(r"^( *)(```+|~~~+).*?^\1\2 *$", re.MULTILINE | re.DOTALL)
@@ -90,6 +92,12 @@ def test_links_at_the_root(name: str) -> None:
         is_known = path.exists() and (not anchor or anchor in anchors(path.read_text(encoding="utf-8")))
         broken += [f"{target}#{anchor}"] * (not is_known)
     assert not broken
+
+
+def test_every_error_has_a_cure() -> None:
+    headings = " ".join(_HEADING.findall((DOCS / "guides" / "troubleshooting.md").read_text(encoding="utf-8")))
+    known = {*errors.ERRORS_BY_NAME, "RankFailedError"} - {"SparkdlCommError"}
+    assert known <= set(re.findall(r"\w+Error", headings))
 
 
 @pytest.mark.parametrize(("name", "text"), make_reference.pages().items(), ids=list(make_reference.pages()))
