@@ -129,22 +129,18 @@ def test_transform(rows_of: Rows) -> None:
 
 @pytest.mark.slow
 def test_compression(rows_of: Rows) -> None:
-    rows = rows_of("compression", "--density", "0.01", "--seed", "3")
+    rows = rows_of("compression", "--density", "0.01")
     assert [(row["case"], row["algorithm"]) for row in rows] == [
         (distribution, name) for distribution in ("gaussian", "gradient-like") for name in OPERATORS
     ]
     for row in rows:
         assert (row["suite"], row["count"], row["bytes"]) == ("compress", 1 << 18, 1 << 20)
-        assert (row["density"], row["k"], row["seed"]) == (0.01, 2621, 3)
-        assert row["seconds"] > 0
-        assert row["theory_seconds"] == row["one_pass_seconds"] > 0
-    topk = [row for row in rows if row["algorithm"] == "topk"]
-    assert [row["speedup_over_topk"] for row in topk] == [1, 1]
+        assert (row["density"], row["device"]) == (0.01, "cpu")
+        assert row["theory_seconds"] > 0
 
 
 def test_compression_by_one_operator(rows_of: Rows) -> None:
-    [row] = rows_of("compression", "--operators", "exact", "--distributions", "gaussian")
-    assert (row["algorithm"], row["k"], row["speedup_over_topk"]) == ("exact", 262, None)
+    assert {row["algorithm"] for row in rows_of("compression", "--operators", "exact")} == {"exact"}
 
 
 def test_collectives_on_loopback(rows_of: Rows) -> None:

@@ -139,12 +139,11 @@ def test_convergence(rows_of: Rows) -> None:
     made = rows_of("compression/convergence", "--tasks", "resnet", "--ways", "dense,hitopk,auto")
     rows = {row["algorithm"]: row for row in made}
     assert list(rows) == ["dense", "hitopk", "auto"]
-    for name, row in rows.items():
+    for row in rows.values():
         assert (row["verified"], row["case"], row["world"]) == (True, "resnet", 4)
-        assert row["density"] == (1.0 if name == "dense" else 0.01)
         [curve] = row["curves"]
         assert len(curve) == 3
-        assert row["accuracy"] == curve[-1] > 0
+        assert row["accuracies"] == curve[-1:] != [0.0]
     assert rows["auto"]["tried"][0][0]["steps"] in ("dense", "sparse")
 
 

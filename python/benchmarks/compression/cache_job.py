@@ -1,7 +1,4 @@
-"""Spark application: fits of one network on encoded images, whose rows ranks keep in memory or on disks.
-
-Its job is of class :class:`Fits`; it has a result for each fit.
-"""
+"""Spark application: fits of one network on encoded images, with the rows in memory or on disks. A result for each fit."""
 
 from __future__ import annotations
 
@@ -33,10 +30,10 @@ _NOISE = 8
 
 @dataclass(frozen=True)
 class Way:
-    """How a fit has its rows.
+    """Way to keep a fit's rows.
 
-    ``cache``: memory, or disk, in a named cache. ``reused``: the fit finds them there. ``half``: half of what a rank has on
-    its disk is in memory too. ``shuffle``: see the conf's ``data.shuffle``.
+    ``cache``: memory, or disk for a named cache. ``reused``: the fit finds the rows there. ``half``: half of a rank's rows on
+    disk are in memory too. ``shuffle``: the conf's ``data.shuffle``.
     """
 
     cache: str
@@ -45,7 +42,7 @@ class Way:
     shuffle: str = "local"
 
 
-#: By their names, in the order in which they are tried, on the same files.
+#: Ways in their order, on the same files.
 WAYS = {
     "memory, first fit": Way("memory"),
     "memory, second fit": Way("memory"),
@@ -59,7 +56,7 @@ WAYS = {
 
 @dataclass(frozen=True)
 class Fits:
-    """``copies``: of each digit, with noise of its own. ``epochs``: of a fit. ``repeats``: of all ways, each on new files."""
+    """``copies``: noisy copies of each digit. ``epochs``: epochs of a fit. ``repeats``: rounds of all ways, on new files."""
 
     ranks: int
     copies: int
@@ -69,12 +66,12 @@ class Fits:
 
     @property
     def half(self) -> int:
-        """Half the bytes that a rank has on its disk, about: images in float32, and labels in int64."""
+        """About half the bytes of a rank on its disk: images in float32, and labels in int64."""
         return self.copies * DIGITS * (4 * PIXELS**2 + 8) // self.ranks // 2
 
 
 class Network(nn.Sequential):
-    """Little to compute: 16,970 parameters. Input float32 [rows, 96, 96], output [rows, 10]."""
+    """Network that computes little, with 16,970 parameters. Input float32 [rows, 96, 96], output [rows, 10]."""
 
     def __init__(self) -> None:
         super().__init__(
@@ -92,7 +89,7 @@ class Network(nn.Sequential):
 
 
 class Memory(Callback):
-    """Leaves in a folder how much memory of its own each rank has at the end: not that of files that it has mapped."""
+    """Callback that writes each rank's final memory to a file, without mapped files."""
 
     def __init__(self, folder: str) -> None:
         self.folder = folder
@@ -108,7 +105,7 @@ def decode(png: bytes) -> np.ndarray:
 
 
 def images(copies: int, seed: int) -> pd.DataFrame:
-    """``image``: PNG of a digit at 96 x 96, ``label``."""
+    """Return a table of ``image``, PNGs of digits at 96 x 96, and ``label``."""
     digits, labels = load_digits(return_X_y=True)
     random = np.random.default_rng(seed)
     rows = []
@@ -123,7 +120,7 @@ def images(copies: int, seed: int) -> pd.DataFrame:
 
 
 def files(job: Fits, seed: int) -> Path:
-    """Writes images to Parquet."""
+    """Write images to Parquet files. Return their folder."""
     path = Path(job.folder, f"images{seed}")
     table = images(job.copies, seed)
     path.mkdir()
@@ -153,24 +150,24 @@ def fit(spark: SparkSession, path: Path, job: Fits, way: Way) -> dict[str, Any]:
         strategy="ring",
     ).fit(spark.read.parquet(str(path)))
     seconds = time.perf_counter() - begin
-    told = (model.summary or {})["data"]
+    data = (model.summary or {})["data"]
     return {
         "seconds": seconds,
-        "reading": told["seconds"],
+        "reading": data["seconds"],
         "epochs": [row["seconds"] for row in model.history],
         "losses": [row["loss"] for row in model.history],
         "memory": max(int(each.read_text()) for each in folder.iterdir()),
-        "disk": told["bytes"],
-        "held": told["held"],
-        "cache": told["cache"],
-        "reused": told["reused"],
+        "disk": data["bytes"],
+        "held": data["held"],
+        "cache": data["cache"],
+        "reused": data["reused"],
     }
 
 
 def results(spark: SparkSession, job: Fits) -> Iterator[dict[str, Any]]:
     # All of them first: Spark ends Python workers that have nothing to do for a minute, and making images takes as long.
     paths = [files(job, repeat) for repeat in range(job.repeats + 1)]
-    for repeat, path in enumerate(paths):  # the first one starts Python and compiles: it is not told
+    for repeat, path in enumerate(paths):  # the first one, which starts Python and compiles, does not count
         for name, way in WAYS.items():
             found = fit(spark, path, job, way)
             if repeat:

@@ -1,7 +1,4 @@
-"""Spark application: fits of tasks, one after the other, each with settings of its own.
-
-Its job is of class :class:`Fits`; it has a result for each fit.
-"""
+"""Spark application: fits of a task, one after another, each with other settings. It has a result for each fit."""
 
 from __future__ import annotations
 
@@ -24,8 +21,7 @@ _MOMENTUM = 0.9
 
 @dataclass(frozen=True)
 class Fits:
-    """``task``: of TASKS. ``ways``: by name, keys of ``spark.sparkdl.comm`` without the prefix, with values. ``epochs``: 0:
-    those of the task."""
+    """``ways``: each way's settings of ``spark.sparkdl.comm``, without the prefix. ``epochs``: 0 for the task's own."""
 
     task: str
     ways: dict[str, dict[str, str]]
@@ -39,18 +35,18 @@ def right_share(output: torch.Tensor, target: torch.Tensor) -> torch.Tensor:
 
 
 def falling(optimizer: torch.optim.Optimizer, total_steps: int) -> torch.optim.lr_scheduler.LRScheduler:
-    """To 0 at the end: at a constant rate accuracies of one fit differ by points from epoch to epoch."""
+    """Return a schedule that ends at 0. At a constant rate accuracies would differ by points from epoch to epoch."""
     return torch.optim.lr_scheduler.CosineAnnealingLR(optimizer, total_steps)
 
 
 def sgd(learning_rate: float, settings: Mapping[str, str]) -> functools.partial[torch.optim.SGD]:
-    """With momentum, unless compression has it."""
+    """Return SGD with momentum, unless compression has it."""
     momentum = 0.0 if "compression.momentum" in settings else _MOMENTUM
     return functools.partial(torch.optim.SGD, lr=learning_rate, momentum=momentum)
 
 
 def trained(data: DataFrame, what: Task, job: Fits, settings: dict[str, str], seed: int) -> dict[str, Any]:
-    """Seconds of each epoch's steps, ``accuracy`` by epoch on the rows that were held out, and the loss by epoch."""
+    """Fit the task. Return the seconds of a step and the accuracy on held-out rows, by epoch."""
     with applied(data.sparkSession, settings):
         model = TorchEstimator(
             model=what.network,
@@ -69,7 +65,6 @@ def trained(data: DataFrame, what: Task, job: Fits, settings: dict[str, str], se
     return {
         "seconds_per_step": [row["seconds"] / steps for row in model.history],
         "accuracy": [row["accuracy"] for row in model.history],
-        "loss": [row["loss"] for row in model.history],
         "compression": summary.get("compression", []),
         # A fit fails if its ranks do not end with the same bits.
         "verified": all(map(math.isfinite, (row["loss"] for row in model.history))),

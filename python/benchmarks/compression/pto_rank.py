@@ -1,12 +1,10 @@
 """Rank program: times LARS over the layers of ResNet-50, its norms alone, and the all-gather that ps does for it.
 
-    python pto_rank.py RENDEZVOUS_FOLDER WAYS WARMUP REPEATS STEPS SECONDS WIDTH
+    python pto_rank.py RENDEZVOUS_FOLDER JOB
 
-Where it runs is in the environment (see lab.place). WAYS: ``local``, every rank computes all norms; ``gang``,
-ranks compute a part each, and gather them through rank 0; any other is the algorithm of this package that gathers them. All
-ranks have the same parameters and gradients. A repeat is STEPS steps, one after another. Rank 0 prints a JSON line for each
-case and way: seconds of a step on the slowest rank in each repeat, CPU seconds of all ranks for one step, and whether the
-results were right after every repeat, with the same bits on all ranks.
+JOB: JSON of a Job. The environment tells the rank's place (see lab.place). All ranks have the same parameters and
+gradients. Rank 0 prints a JSON line for each case and way: seconds of a step on the slowest rank in each repeat, and
+``verified`` for all repeats and ranks.
 """
 
 from __future__ import annotations
@@ -16,8 +14,8 @@ import json
 import sys
 import time
 from collections.abc import Callable, Sequence
-from contextlib import ExitStack
-from typing import Any
+from contextlib import closing
+from dataclasses import dataclass
 
 import torch
 from benchmarks.rendezvous import join_gang
@@ -31,17 +29,27 @@ from sparkdl_comm.optim import LARS
 from sparkdl_comm.optim.layerwise import LOCAL_NORMS, DistributedNorms, Norms
 from sparkdl_comm.optim.parallel import GangRanks, Ranks
 
-LOCALLY, BY_GANG = "local", "gang"
-#: Of norms and weights, relative: what float32 norms of parts may differ by.
+#: Way in which every rank computes all norms. In other ways each computes a part and gathers the others.
+LOCALLY = "local"
+#: Relative tolerance for norms and weights: float32 norms of parts are rounded otherwise.
 TOLERANCE = 1e-6
-
-
-#: Blocks of the four stages.
+#: Blocks of the network's four stages.
 _BLOCKS = (3, 4, 6, 3)
 
 
+@dataclass(frozen=True)
+class Job:
+    """``timeout``: seconds. ``steps``: steps of a repeat. ``width``: channels of the network's first convolution."""
+
+    warmup: int
+    repeats: int
+    timeout: float
+    steps: int = 10
+    width: int = 64
+
+
 def resnet50(width: int = 64) -> list[tuple[int, ...]]:
-    """Shapes of its 161 parameters (He et al. 2016), for 1000 classes; ``width``: channels of the first convolution."""
+    """Return the shapes of ResNet-50's 161 parameters (He et al. 2016), for 1000 classes."""
 
     def convolution(out: int, into: int, kernel: int) -> list[tuple[int, ...]]:
         return [(out, into, kernel, kernel), (out,), (out,)]  # and the norm after it
@@ -58,7 +66,7 @@ def resnet50(width: int = 64) -> list[tuple[int, ...]]:
 
 
 class GroupRanks:
-    """Ranks that gather by an algorithm of this package."""
+    """Ranks that gather by a collective of this package."""
 
     def __init__(self, gang: Gang, group: CollectiveGroup) -> None:
         self.rank, self.world, self._group = gang.rank, gang.world, group
@@ -70,12 +78,12 @@ class GroupRanks:
 
 
 class Bench:
-    """What one rank measures, by the ways in which the ranks may share norms."""
+    """Cases of one rank. Each takes a way, and returns the seconds of a step and whether the result is right."""
 
-    def __init__(self, gang: Gang, ways: dict[str, Ranks | None], width: int, steps: int, seconds: float) -> None:
-        self._gang, self._ways, self._steps, self._seconds = gang, ways, steps, seconds
+    def __init__(self, gang: Gang, ways: dict[str, Ranks | None], job: Job) -> None:
+        self._gang, self._ways, self._job = gang, ways, job
         random = torch.Generator().manual_seed(1)
-        shapes = resnet50(width)
+        shapes = resnet50(job.width)
         self._start = [torch.randn(shape, generator=random) * 0.1 for shape in shapes]
         self._gradients = [torch.randn(shape, generator=random) * 0.01 for shape in shapes]
         self._params = [torch.nn.Parameter(value.clone()) for value in self._start]
@@ -85,102 +93,95 @@ class Bench:
             (value.double().norm().item(), gradient.double().norm().item())
             for value, gradient in zip(self._start, self._gradients, strict=True)
         ]
-        self._expected: list[torch.Tensor] | None = None
+        self._expected: list[torch.Tensor] = []
         whole = 4 * sum(value.numel() for value in self._start)
-        #: That a case works on.
+        #: Bytes of each case.
         self.nbytes = {"lars": whole, "norms": 2 * whole, "gather": 16 * len(shapes)}
 
-    def step(self, way: str) -> tuple[float, float, bool]:
-        """LARS steps from the start."""
+    def lars(self, way: str) -> tuple[float, bool]:
+        """Time LARS steps from the initial weights. The local way comes first."""
         with torch.no_grad():
             for parameter, value in zip(self._params, self._start, strict=True):
                 parameter.copy_(value)
         optimizer = LARS(self._params, lr=1.0, momentum=0.9, weight_decay=5e-5)
         optimizer.norms = self._norms_by(way)
         optimizer.step()  # makes the momentum
-        taken, used = self._timed(optimizer.step)
+        seconds = self._timed(optimizer.step)
         found = [parameter.detach() for parameter in self._params]
         if way == LOCALLY:
-            moved = all(not torch.equal(one, value) for one, value in zip(found, self._start, strict=True))
+            is_right = all(not torch.equal(one, value) for one, value in zip(found, self._start, strict=True))
             self._expected = [value.clone() for value in found]
-            return taken, used, moved and self._same_bits(found)
-        assert self._expected is not None, "the local way comes first"
-        near = all(
-            torch.allclose(one, other, rtol=TOLERANCE, atol=TOLERANCE)
-            for one, other in zip(found, self._expected, strict=True)
-        )
-        return taken, used, self._same_bits(found) and near
+        else:
+            is_right = all(
+                torch.allclose(one, other, rtol=TOLERANCE, atol=TOLERANCE)
+                for one, other in zip(found, self._expected, strict=True)
+            )
+        return seconds, self._same_bits(found) and is_right
 
-    def norms(self, way: str) -> tuple[float, float, bool]:
-        """The norms of all parameters and gradients, and nothing else."""
+    def norms(self, way: str) -> tuple[float, bool]:
+        """Time the norms of all parameters and gradients."""
         norms, results = self._norms_by(way), []
-        taken, used = self._timed(lambda: results.append(norms(self._start, self._gradients)))
+        seconds = self._timed(lambda: results.append(norms(self._start, self._gradients)))
         found = torch.tensor(results[-1], dtype=torch.float64)
         near = torch.allclose(found, torch.tensor(self._norms, dtype=torch.float64), rtol=TOLERANCE, atol=0.0)
-        return taken, used, self._same_bits([found]) and near
+        return seconds, self._same_bits([found]) and near
 
-    def gather(self, way: str) -> tuple[float, float, bool]:
-        """An all-gather of two numbers for each parameter, as strategy ps does one per step."""
+    def gather(self, way: str) -> tuple[float, bool]:
+        """Time an all-gather of two numbers for each parameter."""
         ranks = self._ways[way]
         assert ranks is not None
         mine = torch.full((len(self._start), 2), float(ranks.rank), dtype=torch.float64)
         results: list[torch.Tensor] = []
-        taken, used = self._timed(lambda: results.append(ranks.all_gather(mine)))
+        seconds = self._timed(lambda: results.append(ranks.all_gather(mine)))
         wanted = torch.arange(ranks.world, dtype=torch.float64)[:, None, None].expand(ranks.world, *mine.shape)
-        return taken, used, all(torch.equal(result, wanted) for result in results)
+        return seconds, all(torch.equal(result, wanted) for result in results)
 
     def _norms_by(self, way: str) -> Norms:
         ranks = self._ways[way]
         return LOCAL_NORMS if ranks is None else DistributedNorms(ranks)
 
-    def _timed(self, work: Callable[[], object]) -> tuple[float, float]:
-        """Wall and CPU seconds of one call, the mean of some, which all ranks begin at about the same time."""
-        self._gang.all_gather(b"", self._seconds)
-        begun, used = time.perf_counter(), time.process_time()
-        for _ in range(self._steps):
+    def _timed(self, work: Callable[[], object]) -> float:
+        """Return the mean seconds of the job's steps, which all ranks begin at about the same time."""
+        self._gang.all_gather(b"", self._job.timeout)
+        begun = time.perf_counter()
+        for _ in range(self._job.steps):
             work()
-        return (time.perf_counter() - begun) / self._steps, (time.process_time() - used) / self._steps
+        return (time.perf_counter() - begun) / self._job.steps
 
     def _same_bits(self, tensors: Sequence[torch.Tensor]) -> bool:
         digest = hashlib.sha256()
         for tensor in tensors:
             digest.update(tensor.numpy().data)
-        return len(set(self._gang.all_gather(digest.digest(), self._seconds))) == 1
+        return len(set(self._gang.all_gather(digest.digest(), self._job.timeout))) == 1
 
 
 def main() -> None:
-    folder, names, *numbers = sys.argv[1:]
-    warmup, repeats, steps, seconds, width = map(int, numbers)
-    place = Place.here()
+    folder, job, place = sys.argv[1], Job(**json.loads(sys.argv[2])), Place.here()
     torch.set_num_threads(1)
-    conf = CommConf.from_mapping({}, topology=str(place.topology), timeout=f"{seconds}s")
-    gang = join_gang(folder, place, seconds)
-    with gang, ExitStack() as undo:
-        ways: dict[str, Ranks | None] = {}
-        for name in names.split(","):
-            if name in (LOCALLY, BY_GANG):
-                ways[name] = None if name == LOCALLY else GangRanks(gang, seconds)
-            else:
-                group = CollectiveGroup(gang, name, conf)
-                undo.callback(group.close)
-                ways[name] = GroupRanks(gang, group)
-        bench = Bench(gang, ways, width, steps, seconds)
-        for case, run in (("lars", bench.step), ("norms", bench.norms), ("gather", bench.gather)):
-            cases = {way: lambda run=run, way=way: run(way) for way in ways if case != "gather" or way != LOCALLY}
-            for way, done in measure(cases, warmup=warmup, repeats=repeats).items():
-                tell(gang, {"case": case, "way": way, "bytes": bench.nbytes[case]}, done, seconds)
-        gang.all_gather(b"", seconds)
-    gang.wait_until_alone(seconds)
+    conf = CommConf.from_mapping({}, topology=str(place.topology), timeout=f"{job.timeout}s")
+    with join_gang(folder, place, job.timeout) as gang:
+        with closing(CollectiveGroup(gang, "ring", conf)) as group:
+            ways: dict[str, Ranks | None] = {
+                LOCALLY: None,
+                "gang": GangRanks(gang, job.timeout),
+                "ring": GroupRanks(gang, group),
+            }
+            bench = Bench(gang, ways, job)
+            for case, run in (("lars", bench.lars), ("norms", bench.norms), ("gather", bench.gather)):
+                cases = {way: lambda run=run, way=way: run(way) for way in ways if case != "gather" or way != LOCALLY}
+                for way, done in measure(cases, warmup=job.warmup, repeats=job.repeats).items():
+                    report(gang, {"case": case, "way": way, "bytes": bench.nbytes[case]}, done, job.timeout)
+            gang.all_gather(b"", job.timeout)
+        gang.wait_until_alone(job.timeout)
 
 
-def tell(gang: Gang, result: dict[str, Any], done: list[tuple[float, float, bool]], seconds: float) -> None:
-    """Prints, on rank 0, what all ranks measured in the repeats."""
-    told = [json.loads(text) for text in gang.all_gather(json.dumps(done).encode(), seconds)]
+def report(gang: Gang, result: dict[str, object], done: list[tuple[float, bool]], timeout: float) -> None:
+    """Print, on rank 0, the repeats of all ranks."""
+    of_ranks = [json.loads(text) for text in gang.all_gather(json.dumps(done).encode(), timeout)]
     if gang.rank == 0:
-        runs = list(zip(*told, strict=True))
-        result["samples"] = [max(taken for taken, _, _ in run) for run in runs]
-        result["cpu_seconds"] = sum(used for run in runs for _, used, _ in run) / len(runs)
-        result["verified"] = all(right for run in runs for _, _, right in run)
+        repeats = list(zip(*of_ranks, strict=True))
+        result["samples"] = [max(seconds for seconds, _ in repeat) for repeat in repeats]
+        result["verified"] = all(is_right for repeat in repeats for _, is_right in repeat)
         print(json.dumps(result), flush=True)
 
 

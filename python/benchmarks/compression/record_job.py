@@ -1,9 +1,7 @@
-"""Spark application: a network is trained on images that grow from stage to stage.
+"""Spark application: trainings of a network on images that grow from stage to stage. It has a result for each training.
 
-Its job is of class :class:`Trainings`; it has a result for each training.
-
-A stage is a fit of the model that the stage before has trained, on larger images and with settings of its own. Its optimizer
-and what compression leaves out begin anew; learning rates go on falling from stage to stage.
+A stage fits the model of the stage before on larger images, with other settings. It has a new optimizer and no residual.
+Learning rates go on falling from stage to stage.
 """
 
 from __future__ import annotations
@@ -30,8 +28,8 @@ _LEARNING_RATE = 0.05
 
 @dataclass(frozen=True)
 class Trainings:
-    """``sides``: of the images in each stage, pixels; ``epochs``: of each stage. ``ways``: by name, for each stage keys of
-    ``spark.sparkdl.comm`` without the prefix, with values."""
+    """``ways``: each way's settings of ``spark.sparkdl.comm`` by stage, without the prefix. ``sides``: the images' pixels and
+    ``epochs`` in each stage."""
 
     ways: dict[str, list[dict[str, str]]]
     sides: list[int]
@@ -41,7 +39,7 @@ class Trainings:
 
 
 class AnySize(nn.Sequential):
-    """A network of images of any size: 241,898 parameters. Input [rows, 1, side, side], output [rows, 10]."""
+    """Network for images of any size, with 241,898 parameters. Input [rows, 1, side, side], output [rows, 10]."""
 
     def __init__(self) -> None:
         super().__init__(
@@ -64,16 +62,16 @@ def _convolution(inputs: int, outputs: int) -> tuple[nn.Module, ...]:
 def falling(
     optimizer: torch.optim.Optimizer, total_steps: int, begin: float, end: float
 ) -> torch.optim.lr_scheduler.LRScheduler:
-    """From one share of the learning rate to another, by equal steps."""
+    """Return a schedule from one share of the learning rate to another, in equal steps."""
     return torch.optim.lr_scheduler.LinearLR(optimizer, begin, end, total_steps)
 
 
 def training(
     images: Mapping[int, DataFrame], stages: Sequence[dict[str, str]], job: Trainings, seed: int
 ) -> list[dict[str, Any]]:
-    """By stage, ``steps`` of an epoch; by epoch ``seconds`` of these, ``accuracy`` on the rows held out, and ``loss``."""
+    """Train once. Return for each stage the ``steps`` of an epoch and, by epoch, ``seconds``, ``accuracy`` and ``loss``."""
     model: type[AnySize] | TorchModel = AnySize
-    told = []
+    trained = []
     for number, (side, settings) in enumerate(zip(job.sides, stages, strict=True)):
         begin, end = (1 - sum(job.epochs[: number + more]) / sum(job.epochs) for more in (0, 1))
         with applied(images[side].sparkSession, settings):
@@ -91,18 +89,18 @@ def training(
                 seed=seed,
             ).fit(images[side].withColumn("held", functions.col("fold") == seed % FOLDS))
         by_epoch = {name: [row[name] for row in model.history] for name in ("seconds", "accuracy", "loss")}
-        told.append({"steps": model.history[-1]["step"] // len(model.history), **by_epoch})
-    return told
+        trained.append({"steps": model.history[-1]["step"] // len(model.history), **by_epoch})
+    return trained
 
 
 def results(spark: SparkSession, job: Trainings) -> Iterator[dict[str, Any]]:
     images = {side: spark.createDataFrame(digits_table(side), DIGITS_TYPES) for side in job.sides}
     for seed in range(1, job.seeds + 1):
         for name, stages in job.ways.items():
-            told = training(images, stages, job, seed)
+            trained = training(images, stages, job, seed)
             # A fit fails if its ranks do not end with the same bits.
-            finite = all(math.isfinite(loss) for stage in told for loss in stage["loss"])
-            yield {"way": name, "seed": seed, "stages": told, "verified": finite}
+            finite = all(math.isfinite(loss) for stage in trained for loss in stage["loss"])
+            yield {"way": name, "stages": trained, "verified": finite}
 
 
 if __name__ == "__main__":

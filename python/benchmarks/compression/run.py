@@ -3,18 +3,12 @@
     python python/benchmarks compression --operators mstopk,exact,topk,dgc --counts 4194304 --density 0.001 --json
     python python/benchmarks compression --topology hosts:4x2 --rate 200 --counts 25000000 --density 0.01 --json
 
-Selection alone, beside torch.topk: one process, float32, on the CPU with as many threads as torch takes (OMP_NUM_THREADS), or,
-with ``--device cuda``, on a GPU.
-Theory is one pass over the vector, the time of its sum in the same run: no operator that looks at every element takes less.
-Vectors are Gaussian, or gradient-like: Gaussian rows of 1024, each with a scale of its own that varies by orders of
-magnitude, a tenth of them zero.
+Selection alone, beside torch.topk: one process, float32, on the CPU with torch's number of threads (OMP_NUM_THREADS), or on
+a GPU with ``--device cuda``. Theory is the vector's sum in the same run, one pass. Vectors are Gaussian, or gradient-like:
+rows of 1024 with scales that vary by orders of magnitude, a tenth of them zero. See ``selection.py``.
 
-Verified: every repeat selects exactly k distinct elements, among them all above the operator's upper threshold; exact
-operators select the magnitudes that torch.topk does.
-
-Whole sums, with ``--topology``, are of Gaussian gradients, on emulated hosts whose links have the rate: see lab
-for what that needs. Theory is what the NIC of a host must take in. Verified: all ranks end with the same bits, which are
-those of a sum made on one rank.
+Whole sums, with ``--topology``, are of Gaussian gradients on emulated hosts. Theory is the traffic into the NIC of a host.
+Verified: all ranks end with the same bits, those of a sum made on one rank. See ``sums.py``, and lab for what it needs.
 """
 
 from __future__ import annotations

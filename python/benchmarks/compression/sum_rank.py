@@ -1,9 +1,9 @@
-"""One rank of the benchmark `compression`: times sums of gradients over the lab's links.
+"""Rank program of the benchmark `compression`: times sums of gradients over the lab's links.
 
-    python sum_rank.py RENDEZVOUS_FOLDER JSON
+    python sum_rank.py RENDEZVOUS_FOLDER JOB
 
-Where it runs is in the environment (see lab.place). Rank 0 prints a JSON line: how long the slowest rank took in
-each repeat; the seconds of its parts, of the slowest rank in the last one; and whether all ranks had the same bits, which were
+JOB: JSON of a Job. The environment tells the rank's place (see lab.place). Rank 0 prints a JSON line: the slowest rank's
+seconds in each repeat, and its seconds by part in the last one; and ``verified``: all ranks have the same bits, which are
 right on rank 0.
 """
 
@@ -13,6 +13,7 @@ import hashlib
 import json
 import sys
 import time
+from dataclasses import dataclass
 from typing import Any
 
 import torch
@@ -28,12 +29,25 @@ from sparkdl_comm.compress.sums import CompressedSum, NaiveAllGather, Sparsifier
 from sparkdl_comm.conf import CommConf, Compression
 from sparkdl_comm.gang.gang import Gang
 
-#: Of whose positions so many may differ from the reference: sums over hosts may be added in another order there.
+#: Share of the sent elements that may differ from the reference, which may add hosts up in another order.
 _TOLERATED = 1e-4
 
 
+@dataclass(frozen=True)
+class Job:
+    """``algorithm``: hitopk or naive-ag, or the dense algorithm ``plan`` if that is not empty. ``timeout``: seconds."""
+
+    algorithm: str
+    plan: str
+    count: int
+    density: float
+    warmup: int
+    repeats: int
+    timeout: float
+
+
 class Timed(Sparsifier):
-    """Tells how long it selected, and added up."""
+    """Sparsifier that measures the seconds of selecting and of adding up."""
 
     selecting = adding = 0.0
 
@@ -51,54 +65,51 @@ class Timed(Sparsifier):
 
 
 def main() -> None:
-    folder, asked = sys.argv[1], json.loads(sys.argv[2])
-    place, seconds = Place.here(), asked["timeout"]
+    folder, job, place = sys.argv[1], Job(**json.loads(sys.argv[2])), Place.here()
     torch.set_num_threads(1)
-    conf = CommConf.from_mapping({}, topology=str(place.topology), timeout=f"{seconds}s")
-    gang = join_gang(folder, place, seconds)
-    with gang:
-        result = measure(gang, place, conf, asked)
+    conf = CommConf.from_mapping({}, topology=str(place.topology), timeout=f"{job.timeout}s")
+    with join_gang(folder, place, job.timeout) as gang:
+        result = measure(gang, place, conf, job)
         if place.rank == 0:
             print(json.dumps(result), flush=True)
-        gang.wait_until_alone(seconds)
+        gang.wait_until_alone(job.timeout)
 
 
-def measure(gang: Gang, place: Place, conf: CommConf, asked: dict[str, Any]) -> dict[str, Any]:
-    sparsifier = Timed.of(Compression("exact", asked["density"]), conf.compression, gang.rank)
-    group = None
-    if asked["algorithm"] != "hitopk":
-        group = CollectiveGroup(gang, asked["plan"] or "ring", conf)
+def measure(gang: Gang, place: Place, conf: CommConf, job: Job) -> dict[str, Any]:
+    sparsifier = Timed.of(Compression("exact", job.density), conf.compression, gang.rank)
+    group: CollectiveGroup | None = None
     sums: CompressedSum | None = None
-    if asked["algorithm"] == "hitopk":
+    if job.algorithm == "hitopk":
         sums = HiTopK(sparsifier, whole, RankGroup.of_gang(gang), conf, torch.device("cpu"))
-    elif not asked["plan"]:
-        assert group is not None
-        sums = NaiveAllGather(sparsifier, whole, group, gang.world)
+    else:
+        group = CollectiveGroup(gang, job.plan or "ring", conf)
+        if not job.plan:
+            sums = NaiveAllGather(sparsifier, whole, group, gang.world)
     samples, same, parts = [], True, {}
-    given = gradient(gang.rank, asked)
+    given = gradient(gang.rank, job)
     vector = torch.empty_like(given)
-    for run in range(asked["warmup"] + asked["repeats"]):
+    for run in range(job.warmup + job.repeats):
         vector.copy_(given)
         if group is not None and sums is None:
             group.prepare("all_reduce", vector.numel(), vector.dtype)
         sparsifier.selecting = sparsifier.adding = 0.0
-        gang.all_gather(b"", asked["timeout"])
+        gang.all_gather(b"", job.timeout)
         begun = time.perf_counter()
         if sums is None:
             assert group is not None
-            group.start("all_reduce", vector).wait(asked["timeout"])
+            group.start("all_reduce", vector).wait(job.timeout)
             mine = {}
         else:
-            mine = by_stages(sums, sparsifier, vector, asked["density"])
-        taken = time.perf_counter() - begun
-        sparsifier.settle(False)  # each run is to begin with the same
-        told = gang.all_gather(json.dumps([taken, mine, digest(vector)]).encode(), asked["timeout"])
-        theirs = [json.loads(text) for text in told]
+            mine = by_stages(sums, sparsifier, vector, job.density)
+        seconds = time.perf_counter() - begun
+        sparsifier.settle(False)  # each run begins with the same residual
+        messages = gang.all_gather(json.dumps([seconds, mine, digest(vector)]).encode(), job.timeout)
+        theirs = [json.loads(text) for text in messages]
         same = same and len({bits for *_, bits in theirs}) == 1
-        if run >= asked["warmup"]:
+        if run >= job.warmup:
             samples.append(max(seconds for seconds, _, _ in theirs))
-            parts = {name: max(theirs_of[name] for _, theirs_of, _ in theirs) for name in mine}
-    right = gang.rank != 0 or is_right(vector, place, asked)
+            parts = {name: max(of_rank[name] for _, of_rank, _ in theirs) for name in mine}
+    right = gang.rank != 0 or is_right(vector, place, job)
     for opened in (group, sums):
         if opened is not None:
             opened.close()
@@ -106,7 +117,7 @@ def measure(gang: Gang, place: Place, conf: CommConf, asked: dict[str, Any]) -> 
 
 
 def by_stages(sums: CompressedSum, sparsifier: Timed, vector: torch.Tensor, density: float) -> dict[str, float]:
-    """Runs the stages; returns the seconds of the parts: what is waited for in between stages is communication."""
+    """Run the stages. Return the seconds of the parts. Waits between stages are communication."""
     marks = [time.perf_counter()]
     for _ in sums.stages(0, vector, density, 1.0):
         marks.append(time.perf_counter())
@@ -127,32 +138,31 @@ def whole(start: int, stop: int) -> FlatRange:
     return FlatRange.of(start, stop, [0])
 
 
-def gradient(rank: int, asked: dict[str, Any]) -> torch.Tensor:
-    return torch.randn(asked["count"], generator=torch.Generator().manual_seed(asked["seed"] + rank))
+def gradient(rank: int, job: Job) -> torch.Tensor:
+    return torch.randn(job.count, generator=torch.Generator().manual_seed(rank))
 
 
 def digest(vector: torch.Tensor) -> str:
     return hashlib.blake2b(vector.numpy().data, digest_size=16).hexdigest()
 
 
-def is_right(found: torch.Tensor, place: Place, asked: dict[str, Any]) -> bool:
-    """Compares with the same sum made here of all ranks' gradients, by torch.topk."""
+def is_right(found: torch.Tensor, place: Place, job: Job) -> bool:
+    """Compare with the same sum of all ranks' gradients, made here by torch.topk."""
     wanted = torch.zeros_like(found)
-    dense, slots = bool(asked["plan"]), place.topology.ranks_per_host
-    grouped = slots if asked["algorithm"] == "hitopk" else 1
+    grouped = place.topology.ranks_per_host if job.algorithm == "hitopk" else 1
     for first in range(0, place.world, grouped):
-        total = gradient(first, asked)
+        total = gradient(first, job)
         for rank in range(first + 1, first + grouped):
-            total += gradient(rank, asked)
-        if dense:
+            total += gradient(rank, job)
+        if job.plan:
             wanted += total
             continue
         for slot in range(grouped):
             start, stop = (part_start(0, len(total), grouped, number) for number in (slot, slot + 1))
-            entries = max(1, round(asked["density"] * (stop - start)))
+            entries = max(1, round(job.density * (stop - start)))
             chosen = start + total[start:stop].abs().topk(entries).indices
             wanted[chosen] += total[chosen]
-    if dense:
+    if job.plan:
         return torch.allclose(found, wanted, rtol=1e-4, atol=1e-5)
     close = torch.isclose(found, wanted, rtol=1e-4, atol=1e-5)
     sent = torch.count_nonzero(wanted)

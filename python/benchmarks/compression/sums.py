@@ -1,8 +1,7 @@
-"""Whole sums of gradients over emulated hosts, sparse ones beside dense ones.
+"""Whole sums of gradients over emulated hosts: sparse ones, of the largest elements with feedback, beside dense ones.
 
-Sparse ones select the share that the density says of their largest elements, with feedback, and send float32 values; dense
-ones send everything. Theory is what the NIC of a host must take in, at the links' rate; what ranks of one host give each other
-comes on top, and no link of the lab slows it down.
+Theory is the traffic into the NIC of a host at the links' rate. Traffic between ranks of one host comes on top, and no link
+of the lab slows it down.
 """
 
 from __future__ import annotations
@@ -12,9 +11,11 @@ import sys
 import tempfile
 from argparse import ArgumentParser, Namespace
 from collections.abc import Iterator
+from dataclasses import asdict
 from pathlib import Path
 from typing import Any
 
+from benchmarks.compression.sum_rank import Job
 from lab import Lab
 from lab.arguments import link_rate, names_of, topology_of
 from lab.bench import Row, versions
@@ -25,8 +26,11 @@ from sparkdl_comm.topology import Topology
 
 RANK_PROGRAM = Path(__file__).with_name("sum_rank.py")
 SPARSE = ("hitopk", "naive-ag")
-#: By the names that the CommLib paper has for them.
+#: The CommLib paper's name -> algorithm.
 DENSE = {"tree-ar": "tree", "torus2d": "torus2d", "ring": "ring"}
+NAMES = (*SPARSE, *DENSE)
+#: Seconds for all runs of one algorithm.
+TIMEOUT = 600.0
 
 
 def add_arguments(parser: ArgumentParser) -> None:
@@ -40,11 +44,10 @@ def add_arguments(parser: ArgumentParser) -> None:
         default="hitopk,naive-ag,tree-ar,torus2d",
         help=f"of {', '.join(NAMES)}",
     )
-    parser.add_argument("--timeout", type=float, default=600.0, help="seconds for all runs of one algorithm")
 
 
 def check(parser: ArgumentParser, options: Namespace) -> None:
-    """Gives the topology its rate, and ends the program if sums, or one of the algorithms, cannot be on it."""
+    """Give the topology its rate, and end the program if an algorithm cannot run on it."""
     options.topology = options.topology.with_rates(round(options.rate * 1e6))
     if options.topology.rails > 1:
         parser.error(f"--topology {options.topology.text}: sparse sums are for hosts with one NIC each")
@@ -55,25 +58,16 @@ def check(parser: ArgumentParser, options: Namespace) -> None:
 
 
 def rows(options: Namespace) -> Iterator[Row]:
-    """A row for each count and algorithm."""
+    """Yield a row for each count and algorithm."""
     with Lab(options.topology) as lab, tempfile.TemporaryDirectory(prefix="sparkdl-compress-") as folder:
         for count in options.counts:
             for algorithm in options.algorithms:
                 rendezvous = Path(folder) / f"{algorithm}-{count}"
                 rendezvous.mkdir()
-                asked = {
-                    "algorithm": algorithm,
-                    "plan": DENSE.get(algorithm, ""),
-                    "count": count,
-                    "density": options.density,
-                    "warmup": options.warmup,
-                    "repeats": options.repeats,
-                    "seed": options.seed,
-                    "timeout": options.timeout,
-                }
-                results = lab.run(
-                    [sys.executable, str(RANK_PROGRAM), str(rendezvous), json.dumps(asked)], timeout=options.timeout
-                )
+                plan = DENSE.get(algorithm, "")
+                job = Job(algorithm, plan, count, options.density, options.warmup, options.repeats, TIMEOUT)
+                command = [sys.executable, str(RANK_PROGRAM), str(rendezvous), json.dumps(asdict(job))]
+                results = lab.run(command, timeout=TIMEOUT)
                 yield _row(algorithm, count, json.loads(results[0].stdout.splitlines()[-1]), options)
 
 
@@ -96,7 +90,7 @@ def _row(algorithm: str, count: int, result: dict[str, Any], options: Namespace)
 
 
 def link_bytes(algorithm: str, topology: Topology, count: int, density: float) -> float:
-    """What the NIC of a host must take in, at least."""
+    """Return the least number of bytes into the NIC of a host."""
     hosts, slots = len(topology.hosts), topology.ranks_per_host
     if algorithm == "hitopk":
         return sum((hosts - 1) * _selected(count // slots, density) for _ in range(slots))
@@ -109,6 +103,3 @@ def link_bytes(algorithm: str, topology: Topology, count: int, density: float) -
 
 def _selected(elements: int, density: float) -> int:
     return SparseFormat.of_density(elements, density, flags=1).nbytes
-
-
-NAMES = (*SPARSE, *DENSE)

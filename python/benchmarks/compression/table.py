@@ -32,30 +32,30 @@ TABLE3_PAPER = {
     "vgg19": {"tree": 25.0, "torus2d": 66.4, "hitopk": 80.4},
     "bert_base": {"tree": 16.5, "torus2d": 61.6, "hitopk": 87.8},
 }
-#: What names of results begin with where MSTopK stands beside `exact`.
+#: Prefix of the results' names where MSTopK stands beside `exact`.
 BY_MSTOPK = "mstopk-"
-#: Networks whose throughput is measured at one commit, by the end of their tables' names.
+#: Networks whose throughput is measured at one commit, by the suffix of their tables' names.
 NETWORKS = {
     "": ("resnet50", "resnet50-96", "vgg19"),
     "_transformer": ("bert_base",),
     "_mstopk": (f"{BY_MSTOPK}resnet50-96",),
 }
 
-#: Tasks that are trained at one commit, likewise.
+#: Tasks that are trained at one commit, by the suffix of their tables' names.
 TASKS = {
     "": ("compress-accuracy-resnet", "compress-accuracy-transformer"),
     "_lenet5": ("compress-accuracy-lenet5",),
     "_mstopk": (f"compress-{BY_MSTOPK}accuracy",),
 }
 
-#: Results of sums over hosts that are measured at one commit, by the end of their tables' names.
+#: Sums over hosts that are measured at one commit, by the suffix of their tables' names.
 SUMS = {
     "": ("compress-0.01", "compress-0.001"),
     "_large": ("compress-large",),
     "_sweep": ("compress-0.1", "compress-0.03"),
     "_slow": ("compress-slow",),
 }
-#: The steps of its figure 8, which has no bar for adding up: by column, what the seconds are called in a row.
+#: Steps of the paper's figure 8, which has no bar for adding up: column -> name of the step in a row.
 HITOPK_STEPS = {
     "reduce-scatter inside": "scatter_inside",
     "selecting": "select",
@@ -63,12 +63,10 @@ HITOPK_STEPS = {
     "all-gather inside": "gather_inside",
     "adding up": "add",
 }
-#: What the chart has.
-CHART = ("hitopk", "naive-ag", "torus2d")
-#: Share by which a measured time may differ from theory.
+#: Tolerance for a measured time beside theory.
 THEORY_MISSED = 0.15
 
-#: Its table 4, throughput, % of linear scaling, and its table 5, seconds to 93 % accuracy; sparse in the first stage.
+#: The paper's table 4, throughput, % of linear scaling, and its table 5, seconds to 93 % accuracy.
 RECORD_PAPER = {
     "16 x 16": "96 x 96: 65 %",
     "24 x 24": "128 x 128: 70 %",
@@ -76,7 +74,7 @@ RECORD_PAPER = {
     "training": "151 s",
 }
 
-#: Its parallel tensor operator: ms that the norms of LARS take, computed by all ranks, and dealt out.
+#: The paper's parallel tensor operator: ms of the norms of LARS, computed by all ranks, and in parts.
 PTO_PAPER = (11, 7)
 #: Percentage points of accuracy that compression may cost.
 ACCURACY_LOST = 0.5
@@ -89,12 +87,8 @@ def selection(data: Data, results: str, operators: Sequence[str] = ("mstopk", "e
         topk = data.row(results, algorithm="topk", case=ours.case, bytes=ours.bytes)
         if topk and ours.algorithm in operators:
             about = f"`{ours.algorithm}`, {ours.case}, {ours.extra['count']:,} elements"
-            yield (
-                about,
-                f"torch.topk: {seconds(topk)}",
-                f"{seconds(ours)}, {ours.ratio:.1f} x one pass",
-                beside(ours, topk),
-            )
+            one_pass = f"{seconds(ours)}, {ours.ratio:.1f} x one pass"
+            yield about, f"torch.topk: {seconds(topk)}", one_pass, beside(ours, topk)
 
 
 def sparse_sums(data: Data, names: Sequence[str]) -> Iterator[Line]:
@@ -102,12 +96,8 @@ def sparse_sums(data: Data, names: Sequence[str]) -> Iterator[Line]:
         for ours in data.rows(name, algorithm="hitopk"):
             for other in data.rows(name, bytes=ours.bytes):
                 if other.algorithm != "hitopk":
-                    yield (
-                        _sum(ours),
-                        f"`{other.algorithm}`: {with_theory(other)}",
-                        with_theory(ours),
-                        beside(ours, other),
-                    )
+                    theirs = f"`{other.algorithm}`: {with_theory(other)}"
+                    yield _sum(ours), theirs, with_theory(ours), beside(ours, other)
 
 
 def sum_theory(data: Data, names: Sequence[str]) -> Iterator[Line]:
@@ -145,17 +135,17 @@ def _percents(row: Row) -> str:
 
 
 def _lost(ours: Row, dense: Row) -> str:
-    """A verdict on points of accuracy, the mean difference of fits with the same seed."""
+    """Return a verdict on points of accuracy, the mean difference of fits with the same seed."""
     pairs = zip(dense.extra["accuracies"], ours.extra["accuracies"], strict=True)
     lost = [100 * (theirs - mine) for theirs, mine in pairs]
-    told = f"{abs(fmean(lost)):.1f}"
+    mean, way = fmean(lost), "less" if fmean(lost) > 0 else "more"
     if len(lost) < COMPARED_FROM:
-        return f"too few seeds: {told} points {'less' if fmean(lost) > 0 else 'more'}"
+        return f"too few seeds: {abs(mean):.1f} points {way}"
     chance = CHANCE * stdev(lost) / math.sqrt(len(lost))
-    told = f"{told} ± {chance:.1f} points {'less' if fmean(lost) > 0 else 'more'}"
-    if fmean(lost) + chance <= ACCURACY_LOST:
-        return f"within {ACCURACY_LOST:g} points: {told}"
-    return told if fmean(lost) - chance > ACCURACY_LOST else f"not decided: {told}"
+    points = f"{abs(mean):.1f} ± {chance:.1f} points {way}"
+    if mean + chance <= ACCURACY_LOST:
+        return f"within {ACCURACY_LOST:g} points: {points}"
+    return points if mean - chance > ACCURACY_LOST else f"not decided: {points}"
 
 
 def record(data: Data) -> Iterator[Line]:
@@ -190,9 +180,8 @@ def sparse_pushes(data: Data) -> Iterator[Line]:
             if other:
                 share = ours.bytes / other.bytes
                 planned = f" ({kept(ours)})" if dense_way == "ibatch" else ""
-                about = (
-                    f"`{ours.algorithm}`{planned}, {ours.case}, {ours.rate_mbit:.0f} Mbit/s, {share:.2f} of the bytes"
-                )
+                about = f"`{ours.algorithm}`{planned}, {ours.case}, {ours.rate_mbit:.0f} Mbit/s"
+                about += f", {share:.2f} of the bytes"
                 yield about, f"`{rival}`: {seconds(other)}", seconds(ours), beside(ours, other)
 
 
@@ -200,22 +189,18 @@ def throughput(data: Data, names: Sequence[str]) -> Iterator[Line]:
     for name in names:
         network = name.removeprefix(BY_MSTOPK)
         for ours in data.rows(f"compress-{name}"):
-            told = TABLE3_PAPER[network].get(ours.algorithm.partition("+")[0])
+            paper = TABLE3_PAPER[network].get(ours.algorithm.partition("+")[0])
             share = 100 * ours.extra["computing"] / ours.seconds
             dense = data.row(f"compress-{name}", algorithm="tree")
             verdicts = []
-            if told and ours.algorithm == "tree":
-                verdicts = [f"{share / told:.2f} of the paper's"]
-            elif told and dense:
-                gain, wanted = dense.seconds / ours.seconds, told / TABLE3_PAPER[network]["tree"]
-                verdicts = [of_paper(share, told), of_paper(gain, wanted, "its gain over `tree`")]
+            if paper and ours.algorithm == "tree":
+                verdicts = [f"{share / paper:.2f} of the paper's"]
+            elif paper and dense:
+                gain, wanted = dense.seconds / ours.seconds, paper / TABLE3_PAPER[network]["tree"]
+                verdicts = [of_paper(share, paper), of_paper(gain, wanted, "its gain over `tree`")]
             verdicts += [beside(ours, dense)] if dense and dense.algorithm != ours.algorithm else []
-            yield (
-                f"`{ours.algorithm}`, {network}",
-                f"{told} %" if told else "-",
-                f"{share:.1f} %: {seconds(ours)}",
-                "; ".join(verdicts),
-            )
+            found = f"{share:.1f} %: {seconds(ours)}"
+            yield f"`{ours.algorithm}`, {network}", f"{paper} %" if paper else "-", found, "; ".join(verdicts)
 
 
 def breakdown(data: Data, names: Sequence[str]) -> Iterator[Line]:
@@ -250,13 +235,12 @@ def cache(data: Data) -> Iterator[Line]:
 
 def _fit(row: Row) -> str:
     epochs = ", ".join(f"{each:.2f}" for each in row.extra["epochs"])
-    return (
-        f"{seconds(row)}; reading {row.extra['reading']:.2f} s, epochs {epochs} s, {row.extra['memory'] / 1e6:.0f} MB"
-    )
+    reading, memory = row.extra["reading"], row.extra["memory"] / 1e6
+    return f"{seconds(row)}; reading {reading:.2f} s, epochs {epochs} s, {memory:.0f} MB"
 
 
 BESIDE_AUTO = ("", "in the same run", "`auto`", "verdict")
-#: Tables of which there are several, each of one commit: the beginning of the name, columns, lines, files by the end.
+#: Kinds of tables with a table per commit: the name without its suffix, columns, lines, and results by suffix.
 SEVERAL = (
     ("sparse_sums", ("", "in the same run", "`hitopk`", "verdict"), sparse_sums, SUMS),
     ("sum_theory", ("", "theory", "measured", "verdict"), sum_theory, SUMS),
@@ -268,9 +252,10 @@ SEVERAL = (
 
 
 def chart(data: Data) -> Chart:
-    """Sums over hosts, by density."""
+    """Return the chart of sums over hosts, by density."""
+    shown = ("hitopk", "naive-ag", "torus2d")
     groups = [
-        (f"density {density}", [bar(row) for row in data.rows(f"compress-{density}") if row.algorithm in CHART])
+        (f"density {density}", [bar(row) for row in data.rows(f"compress-{density}") if row.algorithm in shown])
         for density in ("0.001", "0.01", "0.03", "0.1")
     ]
     return Chart("A sum of 25 million gradients on four hosts of two ranks, links of 200 Mbit/s", "s", groups)

@@ -1,7 +1,4 @@
-"""What the benchmark `compression/convergence` trains: rows to learn from and to test with, and a network.
-
-Each is classification of real data: scikit-learn's digits, and docstrings of the installed libraries, by library.
-"""
+"""Tasks of the benchmark `compression/convergence`: scikit-learn's digits, and docstrings by their library."""
 
 from __future__ import annotations
 
@@ -21,13 +18,15 @@ from sparkdl_comm.networks import LeNet5, digits
 
 _VOCABULARY = 2000
 _SPLIT_SEED = 1998
-#: Of the digits.
+#: Folds of the digits.
 FOLDS = 5
 
 
 class Task(NamedTuple):
-    """``table``: columns features, label and fold, in Spark of ``types``. The rows of one of the first ``folds``, from 0 on,
-    are held out, to test with."""
+    """Classification task. ``table``: columns features, label and fold, with the Spark types ``types``.
+
+    The rows of one of the first ``folds`` are held out for tests.
+    """
 
     network: Callable[[], nn.Module]
     table: pd.DataFrame
@@ -54,7 +53,7 @@ class _Residual(nn.Module):
 
 
 class SmallResNet(nn.Sequential):
-    """Three residual blocks: 46,938 parameters. Input [rows, 784] (28 x 28, flat), output [rows, 10]."""
+    """Network of three residual blocks, with 46,938 parameters. Input [rows, 784] (28 x 28), output [rows, 10]."""
 
     def __init__(self) -> None:
         super().__init__(
@@ -73,7 +72,7 @@ class SmallResNet(nn.Sequential):
 
 
 class SmallTransformer(nn.Module):
-    """Two encoder layers of 64 over words: 199,108 parameters. Input int64 [rows, 60], 0 for none; output [rows, 4]."""
+    """Two encoder layers over words, with 199,108 parameters. Input int64 [rows, 60], 0 for no word; output [rows, 4]."""
 
     def __init__(self) -> None:
         super().__init__()
@@ -91,14 +90,14 @@ class SmallTransformer(nn.Module):
 
 
 def digits_table(side: int) -> pd.DataFrame:
-    """Digits of side x side pixels, dealt to folds."""
+    """Return digits of side x side pixels, dealt to folds."""
     pixels, labels = digits(side)
     fold = np.random.default_rng(_SPLIT_SEED).permutation(len(labels)) % FOLDS
     return pd.DataFrame({"features": list(pixels.numpy()), "label": labels.numpy(), "fold": fold})
 
 
 def _docstrings() -> pd.DataFrame:
-    """Fold 0 has those of files of its own; words that are not in others are not known."""
+    """Return docstrings. Those of some files are in fold 0. Only words of the others are known."""
     rows = [
         (words, label, int(not testing))
         for label, (library, part) in enumerate(LIBRARIES.items())

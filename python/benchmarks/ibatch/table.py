@@ -1,4 +1,4 @@
-"""The tables of ibatch.md."""
+"""Tables of the page ibatch."""
 
 from __future__ import annotations
 
@@ -9,31 +9,24 @@ from benchmarks.charts import Chart
 from benchmarks.tables import PAPER, Data, Line, Table, at_most, bar, beside, of_paper, seconds, summary, with_theory
 from lab.results import Row
 
-#: Speed-up over one node on so many nodes.
+#: The paper's speed-ups over one node on 30 nodes: by iBatch, by default, with one batch per layer.
 IBATCH_NODES = 30
-#: With iBatch, by default, one batch per layer.
 IBATCH_PAPER = {
     "googlenet": (29, 26, 25),
     "inception_v3": (28, 25, 24),
     "vgg19": (26, 23, 22),
     "vgg19_22k": (25, 22, 21),
 }
-#: Of VGG19-22K on 72 nodes.
+#: The same on 72 nodes, of VGG19-22K.
 IBATCH_PAPER_72 = (45, 26, 32)
 
-#: As Autotuner.scala: a smaller share of time is chance, and then the fewest batches stay.
+#: Smaller shares of time are chance, and then the fewest batches stay, like in Autotuner.scala.
 CHANCE = 0.02
 
-#: What the chart has.
-CHART = ("whole", "layerwise", "ibatch", "ring", "ddp")
 KEPT = ("", "`ibatch` kept", "ours", "verdict")
 SPLIT = ("", "overlapping", "communication", "computation", "iteration")
-#: Numbers of hosts beside one, a file of results for each; and those whose iterations are told by parts.
-NODES = (2, 4, 8, 16)
-SPLIT_NODES = (8, 16)
-#: What ran on each. The paper batches pulls alone, as `paper` does; of pushes its ways are `whole`.
+#: Ways in the order of the table of nodes. The paper batches pulls alone, like `paper`, and pushes whole.
 NODE_WAYS = ("whole", "paper", "layerwise", "ibatch")
-NODE_PAPER = {"paper": 0, "whole": 1}
 
 
 def networks(data: Data) -> Iterator[Line]:
@@ -48,13 +41,13 @@ def networks(data: Data) -> Iterator[Line]:
 
 
 def _layers(data: Data, source: str, ours: Row) -> int | None:
-    """Of a network that was trained with a batch for each layer, too."""
+    """Return the number of layers, if the network was also trained with a batch for each layer."""
     batches = [row.extra["batches"]["pull"] for row in data.rows(source, algorithm="layerwise", case=ours.case)]
     return max(batches, default=None)
 
 
 def rivals(network: str, data: Data) -> Iterator[Line]:
-    """`ibatch` beside its bound, other cuts of `ps`, and all-reduces that overlap backward; then the paper's way."""
+    """Compare `ibatch` with its bound, other ways of `ps`, and all-reduces; then the paper's way with `whole`."""
     source = f"ibatch-rivals-{network}"
     for ours in data.rows(source, algorithm="ibatch"):
         about = f"a pull {ours.extra['pull_seconds'] / ours.extra['forward_seconds']:.2g} x forward"
@@ -84,7 +77,7 @@ def _of_plan(stays: str) -> str:
 
 
 def startups(data: Data) -> Iterator[Line]:
-    """On the paper's terms, where start-ups follow one another, batches beside one for each layer; `ibatch` beside both."""
+    """Compare batches with one batch per layer where start-ups follow one another, and `ibatch` with both."""
     for ours in data.rows("ibatch-startups"):
         others = {"paper": ("paper-layerwise",), "ibatch": ("layerwise", "paper-layerwise")}.get(ours.algorithm, ())
         way = f"`{ours.algorithm}`"
@@ -102,8 +95,8 @@ def startups(data: Data) -> Iterator[Line]:
 
 
 def scaling(data: Data) -> Iterator[Line]:
-    """The paper's figure 5: speed-ups over one node, on links of one rate."""
-    measured = {nodes: data.rows(f"ibatch-nodes-{nodes}") for nodes in NODES}
+    """Yield the paper's figure 5: speed-ups over one node, on links of one rate."""
+    measured = {nodes: data.rows(f"ibatch-nodes-{nodes}") for nodes in (2, 4, 8, 16)}
     for alone in data.rows("ibatch-nodes-1", algorithm="whole"):
         for nodes, rows in measured.items():
             found = sorted(
@@ -112,7 +105,7 @@ def scaling(data: Data) -> Iterator[Line]:
             if found:
                 source = f"ibatch-nodes-{nodes}"
                 paper = IBATCH_PAPER.get(alone.case)
-                told = "; ".join(f"`{way}` {paper[index]}" for way, index in NODE_PAPER.items()) if paper else "-"
+                told = f"`paper` {paper[0]}; `whole` {paper[1]}" if paper else "-"
                 ours = "; ".join(f"{_way(data, source, row)} {_speedup(row, alone):.1f}" for row in found)
                 shares = "; ".join(f"{_speedup(row, alone) / nodes:.2f}" for row in found)
                 yield f"{alone.case}, {nodes} nodes", f"on {IBATCH_NODES}: {told}", ours, f"{shares} of linear"
@@ -128,8 +121,8 @@ def _speedup(row: Row, alone: Row) -> float:
 
 
 def split(data: Data) -> Iterator[Line]:
-    """The paper's figure 7, in shares of the iteration by `whole`, by timelines."""
-    for nodes in SPLIT_NODES:
+    """Yield the paper's figure 7 from timelines, in shares of the iteration by `whole`."""
+    for nodes in (8, 16):
         for whole in data.rows(f"ibatch-nodes-{nodes}", algorithm="whole"):
             for row in data.rows(f"ibatch-nodes-{nodes}", case=whole.case):
                 phases, overlapped = row.extra["phases"], row.extra["overlapped"]
@@ -142,12 +135,12 @@ def split(data: Data) -> Iterator[Line]:
 
 
 def kept(row: Row, layers: int | None = None) -> str:
-    """What was kept, as in "plan, 7 pulls, 5 pushes", ``parts:24`` or ``layerwise``.
+    """Return the kept batches, such as "plan, 7 pulls, 5 pushes", ``parts:24`` or ``layerwise``.
 
-    Newer results record it. Of older ones it follows from how many batches there were, and from the times of what was
-    tried. Where it does not follow, the cell says that it was not recorded.
+    Older results do not record the choice. There it follows from the number of batches and the times of the trials, or
+    the cell says that it was not recorded.
 
-    :param layers: of the network, if known.
+    :param layers: layers of the network, if known.
     """
     if recorded := row.extra.get("kept"):
         pull, push = recorded["pull"], recorded["push"]
@@ -176,12 +169,12 @@ def kept(row: Row, layers: int | None = None) -> str:
 
 
 def _one_each(tried: Mapping[str, float]) -> str:
-    """`layerwise` is tried unless the plan is the same."""
+    """Return a remark if the plan has one batch per layer: `layerwise` is tried unless it is the plan."""
     return ", one per layer" if "ibatch" in tried and "layerwise" not in tried else ""
 
 
 def tried(row: Row) -> str:
-    """What was tried, seconds of an iteration; and what was predicted of each, where that was recorded."""
+    """Return the trials with their seconds of an iteration, and with their predictions where recorded."""
     predicted = row.extra.get("tried_predicted", {})
 
     def one(name: str, seconds: float) -> str:
@@ -192,14 +185,15 @@ def tried(row: Row) -> str:
 
 
 def chart(data: Data) -> Chart:
-    """What is fastest on eight hosts."""
+    """Return the chart of ways on eight hosts."""
+    shown = ("whole", "layerwise", "ibatch", "ring", "ddp")
     groups = [
         (f"{network}, pull {ratio:g} x forward", [bar(row) for row in rows])
         for network in ("googlenet", "inception_v3", "vgg19")
         for ratio in (1.2, 2)
         if (
             rows := [
-                row for row in data.rows(f"ibatch-rivals-{network}") if row.algorithm in CHART and _pull(row) == ratio
+                row for row in data.rows(f"ibatch-rivals-{network}") if row.algorithm in shown and _pull(row) == ratio
             ]
         )
     ]

@@ -51,7 +51,7 @@ def job_loops(data: Data) -> Iterator[Line]:
 
 
 def job_batches(data: Data) -> Iterator[Line]:
-    """Buckets that iBatch's planner cuts beside those of two sizes, from each of which a fit begins."""
+    """Compare the planner's buckets with the buckets by size from which the fit begins."""
     for name in ("jobs-batched", "jobs-batched-small"):
         for ours in data.rows(name, loop="decoupled+ibatch"):
             exchange = ours.extra["exchange"]
@@ -68,7 +68,7 @@ def job_batches(data: Data) -> Iterator[Line]:
 
 
 def jobs_real(data: Data) -> Iterator[Line]:
-    """By Spark: `bml` on two NICs beside what there is for one."""
+    """Compare `bml` on two NICs with `ps` and `ring` on one, through Spark."""
     least, most = JOBS_PAPER["lenet5"]
     others = {row.algorithm: row for row in data.rows("jobs-real-star")}
     for bml in data.rows("jobs-real-bcube", algorithm="bml"):
@@ -83,7 +83,7 @@ def jobs_real(data: Data) -> Iterator[Line]:
 
 
 def chart(data: Data) -> Chart:
-    """BML beside a parameter server and DDP."""
+    """Return the chart of BML beside a parameter server and DDP."""
     groups = [
         (f"{name}, {rows} rows", [bar(row) for row in data.rows(f"jobs-{name}") if row.extra["rows"] == rows])
         for name in JOBS_PAPER

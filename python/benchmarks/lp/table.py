@@ -1,4 +1,4 @@
-"""Tables of results/lp.md: the linear-pipeline paper's figures 3 to 5 and its table 2.
+"""Tables of the page lp: the linear-pipeline paper's figures 3 to 5 and its table 2.
 
 Linnan Wang, Wei Wu, George Bosilca, Richard Vuduc, Zenglin Xu: "Efficient Communications in Training Large Scale Neural
 Networks", 2016.
@@ -13,31 +13,31 @@ from benchmarks.charts import Chart
 from benchmarks.tables import MIB, PAPER, Data, Line, Table, at_most, bar, beside, of_paper, seconds
 from lab.results import Row
 
-#: How section 4.2 may number the loops. It says that Alg. 3 takes max(comm, compt), and Alg. 1 and 2 comm + compt; in the
-#: pseudo-code of section 3.3 Alg. 1 is the loop that overlaps. By reading: the loop of its Alg. 1, and that of its Alg. 3.
+#: Reading of section 4.2 -> the loops of its Alg. 1 and Alg. 3. It says that Alg. 3 takes max(comm, compt), and Alg. 1 and 2
+#: comm + compt. In the pseudo-code of section 3.3 Alg. 1 is the loop that overlaps.
 READINGS = {
     "as 4.2 describes them": ("root", "root-overlap"),
     "as 3.3 numbers them": ("root-overlap", "all-reduce"),
 }
-#: Section 4.2: how many times as fast training was: (whether LP has Alg. 3, not 1; the other, with Alg. 1) -> by network.
+#: Section 4.2: speedups by network. The key: True if LP has Alg. 3, False for Alg. 1; the other, with Alg. 1.
 TRAINING_PAPER = {
     (True, "be"): {"alexnet": 2.12, "googlenet": 2.19},
     (False, "be"): {"alexnet": 1.91, "googlenet": 1.6},
     (False, "mst"): {"alexnet": 1.74, "googlenet": 1.1},
 }
-#: Pairs of which the paper has no figure: (ours, its loop, the other, its loop).
+#: Pairs without a figure in the paper: ours, its loop, the other, its loop.
 TRAINING_OURS = (
     ("lp", "all-reduce", "lp", "root"),
     ("lp", "root", "lp", "root-overlap"),
     ("lp", "all-reduce", "be", "all-reduce"),
     ("lp", "all-reduce", "mst", "all-reduce"),
 )
-#: Table 2, MST with Alg. 1 on four GPUs: seconds of communication, and of computing. By reading, the former is all of it, or
-#: what the latter does not hide.
+#: Table 2, MST with Alg. 1 on four GPUs: seconds of communication and of computing. By reading, computing hides a part of
+#: communication or nothing.
 PROFILE_PAPER = {"alexnet": (0.77, 0.92), "googlenet": (0.046, 0.267)}
 #: MST on four ranks sends a message twice over a link; an all-reduce by the links 1.5 times.
 MST_SENDS, LINKS_SEND = 2.0, 1.5
-#: Of forward and backward together.
+#: Forward's share of computing.
 FORWARD_SHARE = 1 / 3
 #: Section 4.1: mean speedup over Caffe's MST, and over the BE of Open MPI, which took data through the host's memory.
 SIZES_PAPER = {"broadcast": (2.3, 29.2), "reduce": (8.7, 360.55), "allreduce": (7.9, 109.2)}
@@ -72,7 +72,7 @@ def _compared(network: str, ours: Row, other: Row) -> Line:
 
 
 def exchanges(data: Data) -> Iterator[Line]:
-    """An all-reduce by the links, in times of backward: as the paper's table 2 has it by each reading, and as emulated."""
+    """Yield an all-reduce by the links, in times of backward: of the paper's table 2 by each reading, and as emulated."""
     for network, (communication, computing) in PROFILE_PAPER.items():
         found = {row.extra["exchange"] for row in data.rows(f"lp-{network}")}
         if found:
@@ -83,12 +83,12 @@ def exchanges(data: Data) -> Iterator[Line]:
 
 
 def _message_summed(communication: float) -> float:
-    """Seconds in which a link carries all parameters, if broadcast and reduce by MST follow computing."""
+    """Return the seconds in which a link carries all parameters, if broadcast and reduce by MST follow computing."""
     return communication / (2 * MST_SENDS)
 
 
 def _message_overlapped(communication: float, computing: float) -> float:
-    """Likewise, if the broadcast goes on beside forward, and the reduce beside backward: it is what these do not hide."""
+    """Return the same if the broadcast overlaps forward, and the reduce overlaps backward."""
     forward, backward = FORWARD_SHARE * computing, (1 - FORWARD_SHARE) * computing
     both = (communication + computing) / (2 * MST_SENDS)
     return both if MST_SENDS * both > backward else (communication + forward) / MST_SENDS
@@ -155,7 +155,7 @@ def by_block(data: Data) -> Iterator[Line]:
 
 
 def main_lines(data: Data) -> Iterator[Line]:
-    """What the other tables come to."""
+    """Yield the main lines of the other tables."""
     for about, paper, ours, verdict in training(data):
         if "as 4.2" in paper:
             yield about, paper, ours, verdict
@@ -171,7 +171,7 @@ def main_lines(data: Data) -> Iterator[Line]:
 
 
 def chart(data: Data) -> Chart:
-    """Iterations by loop."""
+    """Return the chart of iterations by loop."""
     groups = [
         (f"{network}, {loop}", [bar(row) for row in data.rows(f"lp-{network}", loop=loop)])
         for network in PROFILE_PAPER

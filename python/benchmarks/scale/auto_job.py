@@ -28,9 +28,13 @@ AUTO = "auto"
 
 @dataclass(frozen=True)
 class AutoJob:
-    """``profile``: a file; ``conf``: of spark.sparkdl.comm. Fits of ``ways``, as ``auto.candidates`` calls them, of
-    ``fixed_steps``; of auto, of ``steps``, after whose step ``change`` (0: none) the file ``signal`` is made. ``times``: the
-    file for when steps end."""
+    """Fits of the ways, strategies by the names of auto's candidates.
+
+    - ``profile``: file of the network. ``conf``: settings of spark.sparkdl.comm.
+    - ``fixed_steps``: steps of a fit. ``steps``: steps of a fit with auto. After step ``change`` (0: none) of such a fit the
+      file ``signal`` is created.
+    - ``times``: file for the times at which steps end.
+    """
 
     profile: str
     conf: dict[str, str]
@@ -44,9 +48,10 @@ class AutoJob:
 
 
 class Marks(Callback):
-    """At rank 0: notes when training began and each step ended, and makes a file after one of the steps.
+    """Callback that records when training began and each step ended, and creates a file after one of the steps.
 
-    All steps are one epoch's: at its end the module has to be complete, so that nothing overlaps the next step."""
+    All steps are in one epoch. At its end the module has to be complete, so nothing would overlap the next step.
+    """
 
     def __init__(self, times: str, step: int, signal: str) -> None:
         self._times, self._step, self._signal = times, step, signal
@@ -80,19 +85,21 @@ def results(spark: SparkSession, job: AutoJob) -> Iterator[dict[str, Any]]:
         )
         with applied(spark, {**job.conf, "strategy": way}):
             model = estimator.fit(data)
-        yield {"way": way, **told(model, profile, job)}
+        yield {"way": way, **_result(model, profile, job)}
 
 
 def _data(spark: SparkSession, count: int) -> DataFrame:
-    """So many rows that are alike to an emulated network, which sees their means: whatever a step's rows are, it is the same
-    step. They differ, as rows are dealt out by what is in them."""
+    """Return rows with equal means, which alone an emulated network sees, so that all steps are the same.
+
+    The rows differ, as their contents decide which rank gets them.
+    """
     (inputs,), targets = rows(1)
     random = np.random.default_rng(1)
     alike = pd.DataFrame({"features": [random.permutation(inputs) for _ in range(count)], "label": targets[0]})
     return spark.createDataFrame(alike, "features array<float>, label float")
 
 
-def told(model: TorchModel, profile: Profile, job: AutoJob) -> dict[str, Any]:
+def _result(model: TorchModel, profile: Profile, job: AutoJob) -> dict[str, Any]:
     summary = model.summary
     assert summary is not None
     ends = json.loads(Path(job.times).read_text())

@@ -1,6 +1,5 @@
-"""Cells that nobody has measured: collectives on topologies, at rates and of sizes that no result has. They are simulated
-first, with the parameters that `--validate` fits, and what comes out is written down; then the lab measures them, by
-the benchmark `collectives`.
+"""Cells that are simulated before the lab measures them: collectives on topologies, at rates and of sizes that no other
+result has. `--validate` fits the simulator's parameters.
 """
 
 from __future__ import annotations
@@ -24,19 +23,24 @@ from sparkdl_comm.sim.step_run import ITEMSIZE
 from sparkdl_comm.topology import Topology
 
 MIB = 1 << 20
-#: Calls of a repeat, and how many repeats are timed.
 CALLS, REPEATS = 3, 3
+#: Predictions are written here before anything is measured.
+PREDICTIONS = Path("build/blind-predictions.json")
 
 
 @dataclass(frozen=True)
 class Group:
-    """Cells of one run: an algorithm's operations of several sizes."""
+    """Cells of one run: an algorithm's operations of several sizes. ``rate``: Mbit/s."""
 
     topology: str
-    rate_mbit: float
+    rate: float
     algorithm: str
     sizes: tuple[int, ...]
     operations: tuple[Operation, ...] = ("all_reduce",)
+
+    @property
+    def links(self) -> Topology:
+        return Topology.parse(self.topology).with_rates(round(self.rate * 1e6))
 
 
 GROUPS = (
@@ -55,34 +59,26 @@ GROUPS = (
 
 def add_arguments(parser: ArgumentParser) -> None:
     parser.add_argument("--blind", action="store_true", help="cells that are simulated first, and then measured")
-    parser.add_argument(
-        "--predictions",
-        type=Path,
-        default=Path("build/blind-predictions.json"),
-        help="of --blind: written before it measures",
-    )
 
 
 def rows(options: Namespace, note: Callable[[str], None]) -> Iterator[Row]:
-    """A row for each cell, and a note of the errors."""
+    """Yield a row for each cell, and note the errors."""
     groups = GROUPS[:1] if options.quick else GROUPS
     parameters = validation.fitted_parameters()
     predicted = {
-        (group, operation, nbytes): validation.collective_seconds(
-            group.algorithm, _collective(group, operation, nbytes), CALLS
-        )(parameters)
+        (group, operation, nbytes): _predicted(group, operation, nbytes)(parameters)
         for group in groups
         for operation in group.operations
         for nbytes in group.sizes
     }
-    told = [
+    cells = [
         {**asdict(group), "operation": operation, "bytes": nbytes, "seconds": seconds}
         for (group, operation, nbytes), seconds in predicted.items()
     ]
-    written = {"written": datetime.now(timezone.utc).isoformat(), "parameters": asdict(parameters), "cells": told}
-    options.predictions.parent.mkdir(parents=True, exist_ok=True)
-    options.predictions.write_text(json.dumps(written, indent=1))
-    note(f"{len(predicted)} predictions are in {options.predictions}")
+    written = {"written": datetime.now(timezone.utc).isoformat(), "parameters": asdict(parameters), "cells": cells}
+    PREDICTIONS.parent.mkdir(parents=True, exist_ok=True)
+    PREDICTIONS.write_text(json.dumps(written, indent=1))
+    note(f"{len(predicted)} predictions are in {PREDICTIONS}")
     errors = []
     for group in groups:
         for row in _measured(group, options):
@@ -91,23 +87,20 @@ def rows(options: Namespace, note: Callable[[str], None]) -> Iterator[Row]:
             error = seconds / row.seconds - 1
             errors.append(abs(error))
             yield replace(row, suite="sim", extra={**row.extra, "simulated": seconds, "error": error})
-    note(validation.told("blind", errors))
+    note(validation.errors_text("blind", errors))
 
 
-def _topology(group: Group) -> Topology:
-    return Topology.parse(group.topology).with_rates(round(group.rate_mbit * 1e6))
-
-
-def _collective(group: Group, operation: Operation, nbytes: int) -> Collective:
-    """In the blocks that the run has."""
-    topology, count = _topology(group), nbytes // ITEMSIZE
+def _predicted(group: Group, operation: Operation, nbytes: int) -> validation.Simulated:
+    """Return the simulation of a cell, in the blocks of the run."""
+    topology, count = group.links, nbytes // ITEMSIZE
     block = predict(group.algorithm, operation, topology, count, ITEMSIZE, Cost.of(topology)).block
-    return Collective(operation, topology, count, block=max(1, block // ITEMSIZE))
+    collective = Collective(operation, topology, count, block=max(1, block // ITEMSIZE))
+    return validation.collective_seconds(group.algorithm, collective, CALLS)
 
 
 def _measured(group: Group, options: Namespace) -> Iterator[Row]:
     asked = Namespace(
-        rate=[group.rate_mbit],
+        rate=[group.rate],
         algorithms=[group.algorithm],
         operations=list(group.operations),
         bytes=list(group.sizes),
@@ -119,4 +112,4 @@ def _measured(group: Group, options: Namespace) -> Iterator[Row]:
         loopback=False,
     )
     with tempfile.TemporaryDirectory(prefix="sparkdl-blind-") as folder:
-        yield from own(asked, _topology(group), Path(folder))
+        yield from own(asked, group.links, Path(folder))

@@ -1,11 +1,11 @@
-"""Processes of a gang: the driver, a rank of the gang, or all other ranks, as threads that do what a gang needs.
+"""Process of a gang: the driver, one rank, or all ranks but 0 and 1, as threads that do what a gang needs.
 
     python member.py driver WORLD
-    python member.py rank WORLD PORT GATHERS RANK
-    python member.py crowd WORLD PORT GATHERS
+    python member.py rank WORLD PORT GATHERINGS RANK
+    python member.py crowd WORLD PORT GATHERINGS
 
-The driver prints the port it listens on, and ends when a line comes on its standard input. Each prints at last JSON: for each
-phase what it used (see :class:`Watch`).
+The driver prints its port, and ends when it reads a line on its standard input. At the end each process prints JSON: its
+usage in each phase (see :class:`Usage`).
 """
 
 from __future__ import annotations
@@ -36,16 +36,14 @@ ATTEMPT = "5e" * 8
 SECRET = bytes(range(32))
 SECONDS = 200.0
 HOST = "127.0.0.1"
-#: Bytes that each rank gives in a gathering.
+#: Bytes of each rank in a gathering.
 GIVEN = 100
-#: Seconds after which one of a thousand threads may ask the others for its turn.
-SWITCH = 0.2
-#: Bytes of a thread's stack.
-STACK = 256 << 10
+#: Interpreter's switch interval, seconds, and bytes of a thread's stack, for a thousand threads.
+SWITCH, STACK = 0.2, 256 << 10
 
 
 class CountedSocket(socket.socket):
-    """Counts what passes it, of all of this process's sockets together."""
+    """Socket that counts the bytes and the sent messages of all of this process's sockets together."""
 
     counts: Counter[str] = Counter()
     lock = threading.Lock()
@@ -71,33 +69,33 @@ class CountedSocket(socket.socket):
             self.counts["messages"] += messages
 
 
-class Watch:
-    """What this process uses from now on: ``cpu`` seconds; ``elapsed`` ones; ``memory``, bytes by which the largest that it
-    ever had grows; ``bytes`` through its sockets, both ways, and ``messages`` that it sends; at the end, open ``files`` and
-    ``threads``."""
+class Usage:
+    """Resources that this process uses from now on.
+
+    ``cpu`` seconds; ``memory``, bytes by which its peak grows; ``bytes`` through its sockets, both ways; sent ``messages``;
+    and, at the end, open ``files``.
+    """
 
     def __init__(self) -> None:
-        Path("/proc/self/clear_refs").write_text("5")  # forgets how large it ever was
+        Path("/proc/self/clear_refs").write_text("5")  # resets the peak
         self._before = self._now()
 
-    def told(self) -> dict[str, float]:
-        now = self._now()
-        used = {name: value - self._before[name] for name, value in now.items()}
-        return {**used, "files": len(os.listdir("/proc/self/fd")), "threads": threading.active_count()}
+    def so_far(self) -> dict[str, float]:
+        used = {name: value - self._before[name] for name, value in self._now().items()}
+        return {**used, "files": len(os.listdir("/proc/self/fd"))}
 
     @staticmethod
     def _now() -> dict[str, float]:
         used = resource.getrusage(resource.RUSAGE_SELF)
         return {
             "cpu": used.ru_utime + used.ru_stime,
-            "elapsed": time.perf_counter(),
             "memory": 1024.0 * int(re.findall(r"VmHWM:\s+(\d+) kB", Path("/proc/self/status").read_text())[0]),
             **{name: CountedSocket.counts[name] for name in ("bytes", "messages")},
         }
 
 
 def payload(rank: int) -> dict[str, Any]:
-    """What a rank of a fit by `ps` tells the others, about as large."""
+    """Return a payload like that of a rank of a fit by `ps`, of about its size."""
     rows = {
         part: {"rows": 1000, "sha256": hashlib.sha256(f"{part} {rank}".encode()).hexdigest()}
         for part in ("training", "validation")
@@ -106,8 +104,8 @@ def payload(rank: int) -> dict[str, Any]:
     return {"data": {**rows, "sealed": False}, "model": "c" * 64, "strategy": strategy}
 
 
-def registered(rank: int, world: int, port: int, text: str) -> list[str]:
-    """As a task of Spark does it."""
+def register(rank: int, world: int, port: int, text: str) -> list[str]:
+    """Register like a task of Spark. Return the texts of all ranks."""
     sock = handshake.connect((HOST, port), SECRET, time.monotonic() + SECONDS)
     return rendezvous.register(sock, rank, world, ATTEMPT, json.dumps([rank, text]), SECONDS)
 
@@ -116,40 +114,40 @@ def driver(world: int) -> None:
     with DriverListener(
         HOST, None, SECRET, lambda progress: None, attempt=ATTEMPT, world=world, timeout=SECONDS, bind=HOST
     ) as listener:
-        watch = Watch()
+        usage = Usage()
         print(listener.address[1], flush=True)
         sys.stdin.readline()
-        print(json.dumps({"rendezvous": watch.told()}), flush=True)
+        print(json.dumps({"rendezvous": usage.so_far()}), flush=True)
 
 
-def member(world: int, port: int, gathers: int, rank: int) -> None:
-    watch = Watch()
+def member(world: int, port: int, gatherings: int, rank: int) -> None:
+    usage = Usage()
     gang = Gang.join(
         rank=rank,
         world=world,
         host=HOST,
-        exchange=lambda text: [json.loads(each)[1] for each in registered(rank, world, port, text)],
+        exchange=lambda text: [json.loads(each)[1] for each in register(rank, world, port, text)],
         secret=SECRET,
         attempt=ATTEMPT,
         payload=payload(rank),
         timeout=SECONDS,
         nic=HOST,
     )
-    told = {"join": watch.told()}
+    used = {"join": usage.so_far()}
     with gang:
         gang.all_gather(b"", SECONDS)  # opens the connections
-        watch = Watch()
-        for _ in range(gathers):
+        usage = Usage()
+        for _ in range(gatherings):
             if len(gang.all_gather(b"x" * GIVEN, SECONDS)) != world:
-                raise SystemExit("not all ranks gave something")
-        told["gather"] = watch.told()
+                raise SystemExit("a gathering has not the contributions of all ranks")
+        used["gather"] = usage.so_far()
         gang.wait_until_alone(SECONDS)
-    print(json.dumps(told), flush=True)
+    print(json.dumps(used), flush=True)
 
 
-def one_of_crowd(rank: int, world: int, port: int, gathers: int) -> None:
+def one_of_crowd(rank: int, world: int, port: int, gatherings: int) -> None:
     me = Member(rank, HOST, {"eth0": HOST}, port, (), payload(rank))
-    [_, text] = json.loads(registered(rank, world, port, json.dumps({"attempt": ATTEMPT, **asdict(me)}))[0])
+    [_, text] = json.loads(register(rank, world, port, json.dumps({"attempt": ATTEMPT, **asdict(me)}))[0])
     first = json.loads(text)
     credentials = Credentials(rank, ATTEMPT, SECRET)
 
@@ -162,24 +160,23 @@ def one_of_crowd(rank: int, world: int, port: int, gathers: int) -> None:
         store = StoreService(
             rank, world, serve=lambda *_: None, dial=dial, check=lambda wait: None, clock=time.monotonic
         )
-        for turn in range(gathers + 1):
+        for turn in range(gatherings + 1):
             store.gather(f"all-gather/{turn}", b"x" * GIVEN, SECONDS)
         store.close()
         frames.send_frame(control, {"type": "leave"}, 1024, deadline)
 
 
-def crowd(world: int, port: int, gathers: int) -> None:
-    """All ranks but 0 and 1."""
+def crowd(world: int, port: int, gatherings: int) -> None:
+    """Run all ranks but 0 and 1."""
     failures: list[str] = []
 
     def one(rank: int) -> None:
         try:
-            one_of_crowd(rank, world, port, gathers)
-        except Exception as error:  # noqa: BLE001 - told, and the benchmark fails
+            one_of_crowd(rank, world, port, gatherings)
+        except Exception as error:  # noqa: BLE001 - reported, and the benchmark fails
             failures.append(f"rank {rank}: {error!r}")
 
     sys.setswitchinterval(SWITCH)
-    watch = Watch()
     threads = [threading.Thread(target=one, args=(rank,)) for rank in range(2, world)]
     for thread in threads:
         thread.start()
@@ -187,7 +184,7 @@ def crowd(world: int, port: int, gathers: int) -> None:
         thread.join()
     if failures:
         raise SystemExit(f"{len(failures)} ranks failed, first {failures[0]}")
-    print(json.dumps({"all": watch.told()}), flush=True)
+    print("{}", flush=True)
 
 
 if __name__ == "__main__":

@@ -1,10 +1,9 @@
-"""What `sparkdl-comm predict` says beside what the lab then measures: one fit's timeline, and other rates, topologies and
-strategies.
+"""Predictions of `sparkdl-comm predict` beside measurements, at other rates, on other topologies, with other strategies.
 
-In the first place a network is trained by the parameter server with batches by iBatch, and its timeline is all that
-predictions know. Then it is trained in every place by every strategy, all in Spark, with emulated computing (see
-ibatch/job.py). A place's links are so fast that on the first topology a pull takes `ratio` times as long as forward. In
-other places `ibatch` makes other batches, where predictions have those of the timeline.
+The timeline of one fit, by the parameter server with iBatch's batches in the first place, is all that predictions know.
+Then the network is trained in every place by every strategy, in Spark with emulated computing (see ibatch/job.py). A
+place's links are so fast that on the first topology a pull takes `ratio` times as long as forward. In other places
+`ibatch` makes other batches than the timeline's, which predictions use.
 """
 
 from __future__ import annotations
@@ -35,9 +34,9 @@ from sparkdl_comm.sim.traced_timings import TracedTimings, timings_from_spans
 from sparkdl_comm.topology import Topology
 from sparkdl_comm.units import parse_size
 
-#: How the fit is trained whose timeline is used.
+#: Way of the fit whose timeline is used.
 SOURCE = "ibatch"
-#: The parameter server's ways -> batches that are predicted for them.
+#: Way of the parameter server -> predicted batches.
 BATCHINGS = {SOURCE: "traced", **{way: way for way in SIMPLE_BATCHINGS}}
 
 
@@ -50,7 +49,7 @@ class Place:
     ways: tuple[str, ...]
 
 
-#: The first is where the timeline is from.
+#: The timeline is from the first place.
 PLACES = (
     Place("star:4", 1.0, (SOURCE, "whole", "ring", "lp")),
     Place("star:4", 2.0, (SOURCE, "whole", "ring", "p2p-ps")),
@@ -60,15 +59,13 @@ PLACES = (
 
 
 def add_arguments(parser: ArgumentParser) -> None:
-    parser.add_argument("--predict", action="store_true", help="predictions from a timeline, and what comes of them")
+    parser.add_argument("--predict", action="store_true", help="predictions from a timeline, beside measurements")
     parser.add_argument("--network", choices=shipped(), default="googlenet", help="of --predict")
-    parser.add_argument("--forward", type=float, default=0.25, help="of --predict: seconds to which it is scaled")
-    parser.add_argument("--steps", type=int, default=2, help="of --predict: iterations that are timed together")
 
 
 def rows(options: Namespace, note: Callable[[str], None]) -> Iterator[Row]:
-    """A row for each strategy on each place; notes the errors, and how many pairs of strategies are in the right order."""
-    profile = share_of(options.network, options.forward, slowdown=60.0)
+    """Yield a row for each strategy in each place. Note the errors, and the pairs of strategies in the right order."""
+    profile = share_of(options.network, forward=0.25, slowdown=60.0)
     places = PLACES[:: len(PLACES) - 1] if options.quick else PLACES
     found: list[Row] = []
     with tempfile.TemporaryDirectory(prefix="sparkdl-predict-") as folder:
@@ -77,9 +74,11 @@ def rows(options: Namespace, note: Callable[[str], None]) -> Iterator[Row]:
         timeline = Path(folder, "timeline.json")
         for place in places:
             topology = _topology(place, options.network, profile)
-            told = _measured(place, topology, str(network), str(timeline) if place is places[0] else None, options)
+            results = _measured(
+                place, topology, str(network), str(timeline) if place is places[0] else None, options.repeats
+            )
             computed = timings_from_spans(*read_trace(timeline))
-            for result in told:
+            for result in results:
                 found.append(_row(result, computed, topology, profile, options, place is places[0]))
                 yield found[-1]
     errors = [abs(row.extra["error"]) for row in found if not row.extra["source"]]
@@ -89,8 +88,7 @@ def rows(options: Namespace, note: Callable[[str], None]) -> Iterator[Row]:
 
 
 def ordered(found: Sequence[Row]) -> tuple[int, int]:
-    """Of pairs of strategies on one place, whose samples do not overlap: how many are predicted in their order, and how many
-    there are."""
+    """Return the number of pairs of strategies in the right order, and of all pairs in one place with distinct samples."""
     places: dict[tuple[str, str, float | None], list[Row]] = defaultdict(list)
     for row in found:
         places[row.case, row.topology, row.rate_mbit].append(row)
@@ -110,7 +108,7 @@ def _topology(place: Place, network: str, profile: Profile) -> Topology:
 
 
 def _measured(
-    place: Place, topology: Topology, network: str, timeline: str | None, options: Namespace
+    place: Place, topology: Topology, network: str, timeline: str | None, repeats: int
 ) -> list[dict[str, Any]]:
     job = Job(
         network,
@@ -118,8 +116,8 @@ def _measured(
         ways=list(place.ways),
         ranks=topology.world,
         rows=2,
-        steps=options.steps,
-        epochs=options.repeats,
+        steps=2,
+        epochs=repeats,
         warmup=1 if BATCHINGS.keys() & set(place.ways) else 0,
         timeline=timeline,
     )
@@ -149,7 +147,6 @@ def _row(
         world=topology.world,
         bytes=4 * profile.parameters,
         samples=result["samples"],
-        theory_seconds=None,
         verified=result["verified"],
         compute="emulated",
         versions=versions("torch", "pyspark", "sparkdl_comm"),
@@ -158,6 +155,5 @@ def _row(
             "error": seconds / measured - 1,
             "source": at_home and way == SOURCE,
             "computing": computed.passes,
-            "startup": computed.server.startup,
         },
     )

@@ -1,24 +1,21 @@
-"""The simulator of networks beside the lab, and what the lab cannot hold: the papers' figures at their sizes.
+"""The simulator of networks beside the lab, and the papers' figures at sizes that the lab cannot hold.
 
     python python/benchmarks scale --validate --json
     python python/benchmarks scale --scale --json
     python python/benchmarks scale --predict --json
     python python/benchmarks scale --blind --json
 
-``--validate`` simulates cells that the lab has measured, which pages tell: measured, simulated and error of
-each, and of those that no parameter was fitted to the median and the worst error (see ``validation.py``).
+``--validate`` simulates the cells of other pages. It notes the median and the worst error (see ``validation.py``).
 
-``--scale`` simulates the BML paper's figure 5 at 1,024 servers with start-ups counted, and collectives of up to 64 ranks as in
-the linear-pipeline paper's figure 4 (see ``figures.py``).
+``--scale`` simulates figures of the papers (see ``figures.py``).
 
-``--predict`` trains on the lab, predicts other networks and strategies from one fit's timeline, and trains there (see
+``--predict`` predicts other networks and strategies from one fit's timeline, and then trains there (see
 ``prediction.py``).
 
-``--blind`` simulates collectives that were never measured, writes that down, and then measures them (see
+``--blind`` simulates collectives that were never measured, writes the predictions down, and then measures (see
 ``blind.py``).
 
-Other seconds are virtual. Verified: no virtual time is below what links allow; what is measured has the right sums, or
-weights.
+Verified: no virtual time is below the links' bound; measured collectives and fits have the right sums, or weights.
 """
 
 from __future__ import annotations
@@ -30,7 +27,7 @@ from benchmarks.command import Note
 from benchmarks.scale import blind, figures, prediction, validation
 from lab.bench import Row
 
-#: By their options.
+#: Option -> suite.
 SUITES = {"validate": validation, "scale": figures, "predict": prediction, "blind": blind}
 
 

@@ -1,20 +1,16 @@
-"""What strategy auto loses against the best strategy that stays, on emulated networks.
+"""Regret of strategy `auto` against the best strategy that stays, on emulated networks.
 
     python python/benchmarks scale/auto --topology star:4 --profiles googlenet,vgg19 --ratios 0.5,2 --json
 
-Fits run through Spark on the lab, as the parameter server needs the plugin; computing is emulated: the profile's network, of
-each layer a share, so that forward takes `--forward` seconds. At ratio R links are so fast that an all-reduce takes by what
-they allow R times as long as backward. For each network and ratio there are fits with each strategy that stays, of
-`--fixed-steps` steps, the first ten of which do not count, and one with auto, of `--steps`, all of which count: its first
-ones, trials, and whatever one strategy takes to follow another. A fit is one epoch, and a step lies between the ends of two.
+Fits run through Spark on the lab. Computing is emulated: the profile's network, with a share of each layer, so that forward
+takes `--forward` seconds. At ratio R the links' capacity lets an all-reduce take R times as long as backward. Each network
+and ratio has a fit by each strategy that stays, without its first ten steps, and a fit with auto, with all its steps:
+trials and changes of the strategy count. A fit is one epoch, and a step lies between the ends of two steps.
 
-Small models, of which computing takes no longer than the way of the parameter server through the JVMs, are
-`--slowdown 1 --forward 0.00063`.
-
-Theory of auto's step is the median of the best one that stays. `regret` is by how much more auto took for all of its steps.
-With `--drop`, links become as slow as at the last ratio in the middle of another fit with auto at the first one: the regret
-is against the best of those that stay for all of it; `switched` is how many steps after the change auto had decided again.
-Verified: weights are at last those that one process finds.
+Theory of auto's step is the median step of the best strategy that stays. `regret` is auto's additional time for all of its
+steps, as a share. With `--drop`, the links change from the first ratio to the last in the middle of another fit with auto.
+The regret then is against the best strategy that stays throughout. `switched`: steps from the change until auto had
+decided again. Verified: one process finds the same final weights.
 """
 
 from __future__ import annotations
@@ -33,19 +29,23 @@ from benchmarks.applications import set_rate, submit
 from benchmarks.case import share_of
 from benchmarks.command import Note
 from benchmarks.scale.auto_job import AUTO, AutoJob
-from benchmarks.workload import check, fits
+from benchmarks.workload import fits
 from lab import Lab
-from lab.arguments import names_of, numbers, positive, topology_of
+from lab.arguments import names_of, numbers, topology_of
 from lab.bench import Row, allreduce_seconds, versions
 from lab.spark import SparkCluster
 
-from sparkdl_comm.errors import ConfError
 from sparkdl_comm.sim.profile import Profile, shipped
 
-#: Steps of a fit that stays which do not count: JVMs compile, and ranks connect.
+#: First steps of a fit that do not count, unless it is auto's: JVMs compile, and ranks connect.
 SETTLING = 10
-#: One of each family of auto's candidates, and the collectives that share the work in other ways.
-WAYS = "ring,ring+decoupled,bml+decoupled,torus2d+decoupled,ps+whole,ps+layerwise,ps+ibatch"
+#: A strategy of each family of auto's candidates, and further collectives.
+WAYS = (
+    *("ring", "ring+decoupled", "bml+decoupled", "torus2d+decoupled"),
+    *("ps+whole", "ps+layerwise", "ps+ibatch"),
+)
+#: Steps of a fit with auto, and of others; MiB of an executor; seconds for the fits of a network at a ratio.
+STEPS, FIXED_STEPS, MEMORY, TIMEOUT = 300, 20, 512, 450.0
 
 
 def rows(options: Namespace, note: Note) -> Iterator[Row]:
@@ -53,7 +53,7 @@ def rows(options: Namespace, note: Note) -> Iterator[Row]:
     with (
         tempfile.TemporaryDirectory(prefix="sparkdl-auto-") as folder,
         Lab(topology.with_rates(1_000_000_000)) as lab,
-        lab.spark(memory=f"{options.memory}m") as spark,
+        lab.spark(memory=f"{MEMORY}m") as spark,
     ):
         for name in options.profiles:
             profile = share_of(name, options.forward, options.slowdown)
@@ -76,13 +76,13 @@ def rows(options: Namespace, note: Note) -> Iterator[Row]:
                 with _once(signal, lambda rate=rates[-1]: set_rate(lab, rate)):
                     (each,) = _fits(spark, options, path, [AUTO], change, signal)
                 best = min((stay[0][way] + stay[-1][way]) / 2 for way in stay[0])  # half of the steps at each rate
-                about = {"exchange": options.ratios[0], "then": options.ratios[-1], "changed": change}
+                about = {"exchange": options.ratios[0], "changed": change}
                 about["switched"] = _switched(each["auto"]["decisions"], change)
                 yield _row(options, f"{name} drop", profile, rates[0], each, about, best)
 
 
 def _switched(decisions: list[dict[str, Any]], change: int) -> int | None:
-    """Steps from the change to the end of the first decision after it; None: there was none."""
+    """Return the steps from the change to the end of the first decision after it, or None."""
     return next((one["since"] - change for one in decisions if one["since"] and one["step"] > change), None)
 
 
@@ -95,12 +95,12 @@ def _fits(
     job = AutoJob(
         str(profile), conf, ways, topology.world, options.fixed_steps, options.steps, change, str(signal), times
     )
-    return submit(spark, Path(__file__).with_name("auto_job.py"), job, options.timeout)
+    return submit(spark, Path(__file__).with_name("auto_job.py"), job, TIMEOUT)
 
 
 @contextlib.contextmanager
 def _once(signal: Path, act: Any) -> Iterator[None]:
-    """Acts when the file is there."""
+    """Call ``act`` when the file exists."""
     over = threading.Event()
 
     def wait() -> None:
@@ -129,16 +129,9 @@ def _row(
 ) -> Row:
     is_auto = result["way"] == AUTO
     seconds = result["seconds"] if is_auto else result["seconds"][SETTLING:]
-    extra: dict[str, Any] = {**about, "computing": profile.seconds, "steps": len(result["seconds"])}
+    extra: dict[str, Any] = {**about, "computing": profile.seconds}
     if is_auto:
-        decisions = result["auto"]["decisions"]
-        extra |= {
-            "regret": fmean(seconds) / best - 1,
-            "chosen": result["auto"]["chosen"],
-            "decisions": decisions,
-            "server": result["auto"]["server"],
-            "steps_of": {"first": fmean(seconds[:30]), "last": fmean(seconds[-30:])},
-        }
+        extra |= {"regret": fmean(seconds) / best - 1, "decisions": result["auto"]["decisions"]}
     else:
         del extra["ways"]
     return Row(
@@ -168,24 +161,12 @@ def arguments(parser: ArgumentParser, words: Sequence[str]) -> Namespace:
     )
     parser.add_argument("--ratios", type=numbers, default="0.5,2", help="of an all-reduce, by the links, to backward")
     parser.add_argument("--drop", action="store_true", help="links change from the first ratio to the last in mid-run")
-    parser.add_argument("--ways", default=WAYS, help="strategies that stay; those that do not fit are left out")
-    parser.add_argument("--steps", type=positive, default=300, help="of a fit with auto")
-    parser.add_argument("--fixed-steps", type=positive, default=20, help="of a fit with a strategy that stays")
     parser.add_argument("--forward", type=float, default=0.05, help="seconds")
     parser.add_argument("--slowdown", type=float, default=60.0, help="of the device that computes")
-    parser.add_argument("--memory", type=positive, default=512, help="MiB of each executor")
-    parser.add_argument("--timeout", type=float, default=450.0, help="seconds for the fits of a network at a ratio")
     options = parser.parse_args(words)
+    options.ways, options.steps, options.fixed_steps = WAYS, STEPS, FIXED_STEPS
     if options.quick:
-        options.profiles, options.steps, options.fixed_steps, options.ways = ["vgg19"], 40, 12, "ring,ps+layerwise"
+        options.profiles, options.steps, options.fixed_steps, options.ways = ["vgg19"], 40, 12, ("ring", "ps+layerwise")
         options.ratios = options.ratios[:2]
-    if options.fixed_steps <= SETTLING:
-        parser.error(f"--fixed-steps {options.fixed_steps}: more than the {SETTLING} that do not count")
-    options.ways = options.ways.split(",")
-    for way in options.ways:
-        try:
-            check({"strategy": way}, options.topology.world)
-        except ConfError as error:
-            parser.error(f"--ways {way}: {error}")
     options.ways = [way for way in options.ways if fits(way, options.topology)]
     return options

@@ -1,15 +1,15 @@
-"""What a gang costs at its size: the driver, rank 0 and any other rank, with 8 to 1,024 ranks on the loopback interface.
+"""Cost of a gang at its size: the driver, rank 0 and any other rank, with 8 to 1,024 ranks on the loopback interface.
 
     python python/benchmarks scale/size --json
 
-The driver's listener, its rendezvous, rank 0 with the control connections and the key-value store, and rank 1 are the real
-ones, each in a process of its own; all other ranks are threads of one process, which register, connect and gather as ranks
-do, but have no gang of their own. For each of the three: processor seconds (those are what `seconds` has), memory, bytes
-through its sockets, messages, connections and threads, from its start until all are in, and for each gathering of 100 bytes
-per rank, such as there is one for each epoch. While training a rank sends nothing of all this but rank 0 a heartbeat to the
-driver, one a second, and progress, five a second at most, whatever the number of ranks.
+The driver's listener with its rendezvous, rank 0 with control connections and key-value store, and rank 1 each have a
+process. The other ranks are threads of one process, which register, connect and gather like ranks, but have no Gang.
 
-Verified: all ranks are in, and each gathering had what all gave.
+Rows have processor seconds (as `seconds`), peak memory, bytes through sockets, messages and open files: from the start
+until all ranks are in, and for each gathering of 100 bytes per rank. A fit has one such gathering per epoch. During
+training only rank 0 talks to the driver: a heartbeat each second, and progress at most five times a second.
+
+Verified: all ranks are in, and each gathering had the contributions of all.
 """
 
 from __future__ import annotations
@@ -24,26 +24,28 @@ from pathlib import Path
 from typing import Any
 
 from benchmarks.command import Note
-from lab.arguments import positive, whole_numbers
 from lab.bench import Row, versions
 
 from sparkdl_comm.errors import LabError
 
 PROGRAM = Path(__file__).with_name("member.py")
+#: Numbers of ranks, gatherings, and seconds for one gang.
+WORLDS, GATHERINGS, TIMEOUT = (8, 64, 512, 1024), 5, 240.0
 
 
 def rows(options: Namespace, note: Note) -> Iterator[Row]:
-    for world in options.ranks:
-        driver, first, other = _run(world, options)
+    worlds, gatherings = ((4, 8), 2) if options.quick else (WORLDS, GATHERINGS)
+    for world in worlds:
+        driver, first, other = _run(world, gatherings)
         yield _row("rendezvous", "driver", world, driver["rendezvous"])
-        for algorithm, told in (("rank 0", first), ("rank 1", other)):
-            yield _row("join", algorithm, world, told["join"])
-            each = {name: told["gather"][name] / options.gathers for name in ("cpu", "elapsed", "bytes", "messages")}
-            yield _row("gather", algorithm, world, {**told["gather"], **each})
+        for algorithm, used in (("rank 0", first), ("rank 1", other)):
+            yield _row("join", algorithm, world, used["join"])
+            each = {name: used["gather"][name] / gatherings for name in ("cpu", "bytes", "messages")}
+            yield _row("gather", algorithm, world, {**used["gather"], **each})
 
 
-def _run(world: int, options: Namespace) -> list[dict[str, Any]]:
-    """What the driver, rank 0 and rank 1 tell."""
+def _run(world: int, gatherings: int) -> list[dict[str, Any]]:
+    """Run a gang. Return the usage of the driver, of rank 0 and of rank 1."""
     with contextlib.ExitStack() as started:
 
         def start(*arguments: object) -> subprocess.Popen[str]:
@@ -55,27 +57,27 @@ def _run(world: int, options: Namespace) -> list[dict[str, Any]]:
 
         driver = start("driver", world)
         port = int(driver.stdout.readline())
-        crowd = start("crowd", world, port, options.gathers)
-        ranks = [start("rank", world, port, options.gathers, rank) for rank in (0, 1)]
-        _, *told = [_told(process, options.timeout) for process in (crowd, *ranks)]
-        return [_told(driver, options.timeout, "end\n"), *told]
+        crowd = start("crowd", world, port, gatherings)
+        ranks = [start("rank", world, port, gatherings, rank) for rank in (0, 1)]
+        _, *used = [_result(process) for process in (crowd, *ranks)]
+        return [_result(driver, "end\n"), *used]
 
 
-def _told(process: subprocess.Popen[str], timeout: float, last: str | None = None) -> dict[str, Any]:
-    """What it tells after it was told ``last``.
+def _result(process: subprocess.Popen[str], last: str | None = None) -> dict[str, Any]:
+    """Send a process its ``last`` input. Return the JSON that it prints.
 
-    :raises LabError: it failed, or does not end.
+    :raises LabError: the process failed, or did not end in time.
     """
     try:
-        out, err = process.communicate(last, timeout=timeout)
+        out, err = process.communicate(last, timeout=TIMEOUT)
     except subprocess.TimeoutExpired:
-        raise LabError(f"{process.args} did not end within {timeout:g} s") from None
+        raise LabError(f"{process.args} did not end within {TIMEOUT:g} s") from None
     if process.returncode:
         raise LabError(f"{process.args} ended with status {process.returncode}: {err[-1000:]}")
     return dict(json.loads(out))
 
 
-def _row(case: str, algorithm: str, world: int, told: Mapping[str, float]) -> Row:
+def _row(case: str, algorithm: str, world: int, used: Mapping[str, float]) -> Row:
     return Row(
         suite="size",
         case=case,
@@ -83,19 +85,13 @@ def _row(case: str, algorithm: str, world: int, told: Mapping[str, float]) -> Ro
         topology="loopback",
         rate_mbit=None,
         world=world,
-        bytes=round(told["bytes"]),
-        samples=[told["cpu"]],
+        bytes=round(used["bytes"]),
+        samples=[used["cpu"]],
         verified=True,
         versions=versions("sparkdl_comm"),
-        extra={name: told[name] for name in ("elapsed", "memory", "messages", "files", "threads")},
+        extra={name: used[name] for name in ("memory", "messages", "files")},
     )
 
 
 def arguments(parser: ArgumentParser, words: Sequence[str]) -> Namespace:
-    parser.add_argument("--ranks", type=whole_numbers(2), default="8,64,512,1024", help="of a gang, one after another")
-    parser.add_argument("--gathers", type=positive, default=5, help="that are counted")
-    parser.add_argument("--timeout", type=float, default=240.0, help="seconds for one gang")
-    options = parser.parse_args(words)
-    if options.quick:
-        options.ranks, options.gathers = [4, 8], 2
-    return options
+    return parser.parse_args(words)

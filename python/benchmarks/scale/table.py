@@ -18,27 +18,18 @@ from lab.results import Row
 PARTS = ("overlapping", "communication", "computation")
 OF_AUTO = ("", "best that stays", "`auto`, all its steps", "regret")
 GREEDY = ("greedy1", "greedy2", "ibatch")
-#: Errors of simulated seconds that were aimed at, %: the median and the worst.
+#: Aims for errors of simulated seconds, %: the median and the worst.
 AIMS = (5.0, 15.0)
-#: Of predictions from a timeline: the median error, %, and the share of pairs of strategies in their order.
+#: Aims for predictions from a timeline: the median error, %, and the share of pairs of strategies in the right order.
 PREDICT_AIM, ORDER_AIM = 10.0, 0.9
-#: Networks whose timelines predict.
-PREDICTED = ("googlenet", "vgg19")
-#: Results of strategy auto, a file for each topology and network, and its regrets that were aimed at, %: the median and the
-#: worst; and in how many steps after a change of rates it should have decided again.
+#: Results of strategy auto, a file for each topology and network.
 AUTO = tuple(
     f"auto-{topology}-{network}"
     for topology in ("star4", "star8", "hosts2x2", "bcube22")
     for network in ("googlenet", "inception_v3", "vgg19")
 )
-#: Likewise of a model whose computing takes no longer than the parameter server's way through the JVMs.
-AUTO_SMALL = ("auto-small-vgg19",)
-AUTO_AIMS = (3.0, 10.0)
-#: So many cells the aims are for: where links stay, and where they change.
-AUTO_CELLS = (2 * len(AUTO), len(AUTO))
-AUTO_STEPS = 20
-#: Labels of the chart that are shorter.
-SHORT = {"exchanges": "compressed sums", "loops": "loops"}
+#: Aims for regrets, %: the median and the worst; and for the steps after a change of rates until a new decision.
+AUTO_AIMS, AUTO_STEPS = (3.0, 10.0), 20
 SUITES = {
     "collectives": "collectives",
     "exchanges": "sums of compressed training",
@@ -49,15 +40,18 @@ SUITES = {
 }
 
 
-def scale_errors(data: Data) -> Iterator[Line]:
-    """Of each suite and of all cells, those that parameters were fitted to left out."""
+def _errors_by_suite(data: Data) -> Iterator[tuple[str, str, list[float]]]:
+    """Yield each suite, its label and its cells' errors, %, without the fitted cells; then the same for all suites."""
     every = [row for row in data.rows("scale-validation") if not row.extra["fitted"]]
     for case, about in {**SUITES, "": "all"}.items():
-        found = [abs(row.extra["error"]) * 100 for row in every if case in ("", row.case)]
-        if found:
-            median, worst = statistics.median(found), max(found)
-            reached = median <= AIMS[0] and worst <= AIMS[1]
-            yield about, f"{len(found)}", f"{median:.1f} %", f"{worst:.1f} %", _verdict(reached)
+        if found := [abs(row.extra["error"]) * 100 for row in every if case in ("", row.case)]:
+            yield case, about, found
+
+
+def scale_errors(data: Data) -> Iterator[Line]:
+    for _, about, found in _errors_by_suite(data):
+        median, worst = statistics.median(found), max(found)
+        yield about, f"{len(found)}", f"{median:.1f} %", f"{worst:.1f} %", _verdict(found, AIMS)
 
 
 def scale_cells(data: Data) -> Iterator[Line]:
@@ -113,12 +107,12 @@ def scale_blind(data: Data) -> Iterator[Line]:
         about = f"`{row.algorithm}`{what}, {row.topology}, {row.rate_mbit:g} Mbit/s, {row.bytes / MIB:g} MiB"
         yield about, f"{row.extra['simulated']:.4g} s", seconds(row), f"{row.extra['error'] * 100:+.1f} %"
     if rows:
-        yield f"all {len(rows)}", "-", "-", _errors([row.extra["error"] for row in rows], *AIMS)
+        yield f"all {len(rows)}", "-", "-", _errors(rows, AIMS)
 
 
 def scale_predict(data: Data) -> Iterator[Line]:
     every: list[Row] = []
-    for network in PREDICTED:
+    for network in ("googlenet", "vgg19"):
         rows = data.rows(f"scale-predict-{network}")
         every += rows
         for row in rows:
@@ -126,18 +120,21 @@ def scale_predict(data: Data) -> Iterator[Line]:
             error = "its timeline" if row.extra["source"] else f"{row.extra['error'] * 100:+.1f} %"
             yield about, f"{row.extra['predicted']:.3g} s", seconds(row), error
     if every:
-        errors = [row.extra["error"] for row in every if not row.extra["source"]]
-        yield f"all {len(errors)}", "-", "-", _errors(errors, PREDICT_AIM, math.inf)
+        predicted = [row for row in every if not row.extra["source"]]
+        yield f"all {len(predicted)}", "-", "-", _errors(predicted, (PREDICT_AIM, math.inf))
         right, pairs = ordered(every)
         verdict = "reached" if right >= ORDER_AIM * pairs else "**missed**"
         yield "pairs of strategies", "-", f"{right} of {pairs} in the right order", f"{verdict}: {right / pairs:.0%}"
 
 
-def _errors(found: Sequence[float], median_aim: float, worst_aim: float) -> str:
-    """Errors as shares, aims in %."""
-    median, worst = (100 * each for each in (statistics.median(map(abs, found)), max(map(abs, found))))
-    verdict = "reached" if median <= median_aim and worst <= worst_aim else "**missed**"
-    return f"{verdict}: median {median:.1f} %, worst {worst:.1f} %"
+def _errors(rows: Sequence[Row], aims: tuple[float, float]) -> str:
+    found = [abs(100 * row.extra["error"]) for row in rows]
+    return f"{_verdict(found, aims)}: median {statistics.median(found):.1f} %, worst {max(found):.1f} %"
+
+
+def _verdict(found: Sequence[float], aims: tuple[float, float]) -> str:
+    """Return the verdict on aims for the median and the worst."""
+    return "reached" if statistics.median(found) <= aims[0] and max(found) <= aims[1] else "**missed**"
 
 
 def scale_size(data: Data) -> Iterator[Line]:
@@ -162,10 +159,10 @@ def scale_size(data: Data) -> Iterator[Line]:
 
 
 def _used(row: Row) -> str:
-    told = f"{_time(row)} CPU, {row.bytes / 1e6:.3g} MB, {row.extra['messages']:.4g} messages"
+    used = f"{_time(row)} CPU, {row.bytes / 1e6:.3g} MB, {row.extra['messages']:.4g} messages"
     if row.case == "gather":
-        return told
-    return f"{told}, {row.extra['memory'] / 1e6:.3g} MB memory, {row.extra['files']} files"
+        return used
+    return f"{used}, {row.extra['memory'] / 1e6:.3g} MB memory, {row.extra['files']} files"
 
 
 def scale_ibatch(data: Data) -> Iterator[Line]:
@@ -189,7 +186,7 @@ def scale_ibatch(data: Data) -> Iterator[Line]:
 
 
 def scale_ibatch_split(data: Data) -> Iterator[Line]:
-    """Shares of the iteration by `whole`."""
+    """Yield shares of the iteration by `whole`."""
     for network in ("inception_v3", "vgg19"):
         rows = data.rows("scale-figures", case="ibatch", network=network, nodes=72)
         whole = next((row.seconds for row in rows if row.algorithm == "whole"), 0.0)
@@ -211,7 +208,7 @@ def _over_optimum(row: Row) -> str:
     return f"{statistics.median(over):.3f} ({min(over):.3f} to {max(over):.3f})"
 
 
-def scale_auto(data: Data, names: Sequence[str] = AUTO) -> Iterator[Line]:
+def scale_auto(data: Data, names: Sequence[str]) -> Iterator[Line]:
     for row in _auto(data, names):
         about, regret = f"{row.case}, {row.topology}, {row.rate_mbit:.4g} Mbit/s", f"{row.extra['regret'] * 100:+.1f} %"
         chosen = " then ".join(f"`{one['chosen']}`" for one in row.extra["decisions"] if one["chosen"])
@@ -226,32 +223,23 @@ def scale_auto(data: Data, names: Sequence[str] = AUTO) -> Iterator[Line]:
 
 def scale_auto_regrets(data: Data) -> Iterator[Line]:
     found = _auto(data, AUTO)
-    kept = [row.extra["regret"] * 100 for row in found if "changed" not in row.extra]
-    if kept:
-        reached = statistics.median(kept) <= AUTO_AIMS[0] and max(kept) <= AUTO_AIMS[1]
-        yield "links that stay", *_so_far(kept, AUTO_CELLS[0], _verdict(reached))
-    changed = [row for row in found if "changed" in row.extra]
-    if changed:
-        regrets = [row.extra["regret"] * 100 for row in changed]
-        switched = [row.extra["switched"] for row in changed]
-        reached = all(steps is not None and steps <= AUTO_STEPS for steps in switched)
-        verdict = f"{_verdict(reached)}: {', '.join(map(str, switched))} steps"
-        yield "links that change", *_so_far(regrets, AUTO_CELLS[1], verdict)
+    if stay := [row.extra["regret"] * 100 for row in found if "changed" not in row.extra]:
+        yield "links that stay", *_regrets(stay, 2 * len(AUTO), _verdict(stay, AUTO_AIMS))
+    if changed := [row for row in found if "changed" in row.extra]:
+        switched = [math.inf if row.extra["switched"] is None else row.extra["switched"] for row in changed]
+        verdict = f"{_verdict(switched, (AUTO_STEPS, AUTO_STEPS))}: {', '.join(map(str, switched))} steps"
+        yield "links that change", *_regrets([row.extra["regret"] * 100 for row in changed], len(AUTO), verdict)
 
 
-def _so_far(regrets: Sequence[float], wanted: int, verdict: str) -> Line:
-    """Of fewer cells than the aims are for no aim is reached."""
+def _regrets(regrets: Sequence[float], wanted: int, verdict: str) -> Line:
+    """Return cells about regrets. ``wanted``: number of fits that the aims are for."""
     few = "" if len(regrets) >= wanted else "too few cells; of these "
-    told = f"{len(regrets)} of {wanted}", f"{statistics.median(regrets):.1f} %", f"{max(regrets):.1f} %"
-    return *told, f"{few}{verdict}"
+    median, worst = statistics.median(regrets), max(regrets)
+    return f"{len(regrets)} of {wanted}", f"{median:.1f} %", f"{worst:.1f} %", f"{few}{verdict}"
 
 
 def _auto(data: Data, names: Sequence[str]) -> list[Row]:
     return [row for name in names for row in data.rows(name, algorithm="auto")]
-
-
-def _verdict(reached: bool) -> str:
-    return "reached" if reached else "**missed**"
 
 
 def _time(row: Row) -> str:
@@ -259,7 +247,7 @@ def _time(row: Row) -> str:
 
 
 def scale(data: Data) -> Iterator[Line]:
-    """What the other tables come to."""
+    """Yield the main lines of the other tables."""
     aims = f"aims: median {AIMS[0]:g} %, worst {AIMS[1]:g} %"
     for about, cells, median, worst, verdict in scale_errors(data):
         if about == "all":
@@ -291,15 +279,13 @@ def scale(data: Data) -> Iterator[Line]:
 
 
 def chart(data: Data) -> Chart:
-    """Errors of the simulator."""
+    """Return the chart of the simulator's errors."""
+    short = {"exchanges": "compressed sums", "loops": "loops"}
     groups: list[tuple[str, list[Bar]]] = []
-    for case, about in {**SUITES, "": "all"}.items():
-        rows = [row for row in data.rows("scale-validation") if case in ("", row.case) and not row.extra["fitted"]]
-        errors = [abs(row.extra["error"]) * 100 for row in rows]
-        found = {"median": statistics.median(errors), "worst": max(errors)}
-        groups.append(
-            (f"{SHORT.get(case, about)}, {len(errors)} cells", [Bar(name, x, x, x) for name, x in found.items()])
-        )
+    for case, about, errors in _errors_by_suite(data):
+        values = {"median": statistics.median(errors), "worst": max(errors)}
+        bars = [Bar(name, value, value, value) for name, value in values.items()]
+        groups.append((f"{short.get(case, about)}, {len(errors)} cells", bars))
     return Chart("Simulated seconds beside those that the lab has measured: errors", "%", groups)
 
 
@@ -318,8 +304,9 @@ TABLES = {
     "scale_ibatch": Table(("", "paper: iBatch; default; layer by layer", "simulated", "verdict"), scale_ibatch),
     "scale_ibatch_split": Table(SPLIT, scale_ibatch_split),
     "scale_greedy": Table(("", "greedy 1", "greedy 2", "the better one"), scale_greedy),
-    "scale_auto": Table(OF_AUTO, scale_auto),
-    "scale_auto_small": Table(OF_AUTO, partial(scale_auto, names=AUTO_SMALL)),
+    "scale_auto": Table(OF_AUTO, partial(scale_auto, names=AUTO)),
+    # A model whose computing takes no longer than the parameter server's way through the JVMs.
+    "scale_auto_small": Table(OF_AUTO, partial(scale_auto, names=["auto-small-vgg19"])),
     "scale_auto_regrets": Table(
         ("", "cells", "median regret", "worst", "at most 3 % and 10 %, or 20 steps"), scale_auto_regrets
     ),

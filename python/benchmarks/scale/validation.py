@@ -1,10 +1,9 @@
-"""Cells that the lab has measured, simulated: collectives, sums of compressed training, steps of training and iterations with
-the parameter server, both with emulated computing.
+"""Cells that the lab has measured, simulated.
 
-Races with the fabric, and plain asynchronous ones, stand beside what the benchmark `fabric` has predicted of them.
-
-Cells are rows of results of other pages. What is not known beforehand is fitted to those of FITTED, which are not counted.
-What ranks compute in a cell (layers' waits, selecting, adding up) is taken from its row, as it is not what is simulated.
+Cells are rows of other pages' results: collectives, sums of compressed training, steps of training, and iterations with
+the parameter server, with emulated computing. Races of the fabric and plain asynchronous ones stand beside the
+predictions of the benchmark `fabric`. The computing of ranks (layers' waits, selecting, adding up) is the cell's own.
+Other parameters are fitted to the cells of FITTED, which are not counted.
 """
 
 from __future__ import annotations
@@ -13,7 +12,8 @@ import itertools
 import math
 import statistics
 from argparse import ArgumentParser, Namespace
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from collections import defaultdict
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import asdict, dataclass, replace
 
 from benchmarks.fabric.table import RACED
@@ -29,125 +29,42 @@ from sparkdl_comm.conf import CommConf
 from sparkdl_comm.sim.network import HEADERS, ethernet_cost
 from sparkdl_comm.sim.plan_run import simulate
 from sparkdl_comm.sim.profile import Profile
-from sparkdl_comm.sim.server_run import SIMPLE_BATCHINGS, Batch, ServerCost, TimedLayer, iteration_seconds
+from sparkdl_comm.sim.server_run import SIMPLE_BATCHINGS, ServerCost, TimedLayer, iteration_seconds
 from sparkdl_comm.sim.step_run import ITEMSIZE, ComputeTimings, decoupled_seconds, step_seconds
 from sparkdl_comm.topology import Topology
-
-#: Ways to cut layers into batches that can be simulated: of the last one the row has the plans.
-WAYS = (*SIMPLE_BATCHINGS, "ibatch")
-
-
-def served(row: Row) -> Simulated:
-    """What gives the seconds of an iteration of the row."""
-    full = Profile.load(row.case)
-    forward = math.fsum(layer.forward for layer in full.layers)
-    profile = full.scaled(row.extra["scale"], row.extra["forward_seconds"] / forward)
-    share = ITEMSIZE * (row.world - 1) / row.world
-    layers = [TimedLayer(layer.forward, layer.backward, share * layer.parameters) for layer in profile.layers]
-    pulls, pushes = (_batches(row, way, len(layers)) for way in ("pull", "push"))
-    beta = HEADERS * 8 / ((row.rate_mbit or 0.0) * 1e6)
-    # Start-ups that are slowed down follow one another at each server (SlowStart.scala).
-    delay = row.extra["delay"]
-
-    def simulated(parameters: Parameters) -> float:
-        startup = parameters.server_startup + delay
-        cost = ServerCost(beta, startup, delay, handling=parameters.handling)
-        return iteration_seconds(layers, pulls, pushes, cost)
-
-    return simulated
-
-
-def _batches(row: Row, way: str, layers: int) -> list[Batch]:
-    """In the order of the layers."""
-    if row.algorithm in SIMPLE_BATCHINGS:
-        return SIMPLE_BATCHINGS[row.algorithm](layers)
-    return sorted((first - 1, last - 1) for first, last in row.extra["plans"][way])
-
-
-STARTUPS = (0.0, 2e-5, 5e-5, 1e-4)
-LATENCIES = (0.0, 1e-4, 2e-4, 5e-4)
-LOCALS = (1e-9, 2e-9, 3e-9, 4e-9)
-SERVER_STARTUPS = (0.0, 0.05, 0.1, 0.15, 0.2, 0.25)
-HANDLINGS = (0.0, 0.0005, 0.001, 0.0015, 0.002, 0.0025, 0.003)
 
 
 @dataclass(frozen=True)
 class Parameters:
-    """``startup``: seconds before each message. ``latency``: seconds until a message that was sent is with its receiver's
-    program. ``local``: seconds per byte between processes of a host. ``update``: seconds for a byte of the parameters that
-    all ranks of the machine update.
+    """Fitted parameters of the simulator.
 
-    Of the parameter server: ``server_startup``, seconds from asking for a batch to its first byte; ``handling``, seconds of a
-    worker for each batch of gradients, however small.
+    - ``startup``: seconds before each message. ``latency``: seconds until a sent message reaches its receiver's program.
+    - ``local``: seconds per byte between processes of a host.
+    - ``update``: seconds per byte of the parameters that all ranks of the machine update.
+    - ``server_startup``: seconds from the request of a batch to its first byte, of the parameter server.
+    - ``handling``: a worker's seconds for each batch of gradients, of the parameter server.
     """
 
-    startup: float
-    latency: float
+    startup: float = 0.0
+    latency: float = 0.0
     local: float = LOCAL_BETA
     update: float = 0.0
     server_startup: float = 0.0
     handling: float = 0.0
 
     def cost(self, topology: Topology) -> Cost:
-        """With the topology's rates, less headers."""
+        """Return the cost model with the topology's rates, less headers."""
         return ethernet_cost(topology, self.startup, self.local)
 
 
-Simulated = Callable[[Parameters], float]
-
-
-@dataclass(frozen=True)
-class Known:
-    """A cell that parameters are fitted to: ``seconds`` that were measured, ``nbytes`` of all ranks' parameters together."""
-
-    seconds: float
-    nbytes: int
-    simulated: Simulated
-
-
-def fitted(known: Mapping[str, Sequence[Known]]) -> Parameters:
-    """Of a grid, those with which the mean error is least: start-up and latency of ``collectives``, the local rate of
-    ``exchanges``, the start-up of ``server``, the handling of ``batches``; then the update that takes what is missing in
-    ``steps``."""
-    best = _least(known["collectives"], (Parameters(*pair) for pair in itertools.product(STARTUPS, LATENCIES)))
-    best = _least(known["exchanges"], (replace(best, local=local) for local in LOCALS))
-    best = _least(known["server"], (replace(best, server_startup=startup) for startup in SERVER_STARTUPS))
-    best = _least(known["batches"], (replace(best, handling=seconds) for seconds in HANDLINGS))
-    missing = [(cell.seconds - cell.simulated(best)) / cell.nbytes for cell in known["steps"]]
-    return replace(best, update=max(0.0, statistics.mean(missing)))
-
-
-def _least(known: Sequence[Known], candidates: Iterable[Parameters]) -> Parameters:
-    def error(parameters: Parameters) -> float:
-        return statistics.mean(abs(cell.simulated(parameters) / cell.seconds - 1) for cell in known)
-
-    return min(candidates, key=error)
-
-
-OPERATIONS = {"allreduce": "all_reduce", "broadcast": "broadcast", "reduce": "reduce"}
-#: How peers and the package's own rows call algorithms -> the plan that is run for them. gloo and DDP reduce by a ring.
-PLANS = {
-    **{name: name for name in ("ring", "bml", "lp", "be", "torus2d", "p2p-ps", "hierarchical", "tree")},
-    "gloo": "ring",
-    "ddp": "ring",
-    "tree-ar": "tree",
-}
-COLLECTIVES = (
-    "collectives-star",
-    "collectives-bcube-3-2",
-    "collectives-bcube-2-3",
-    "collectives-bcube-2x3",
-    "lp-2",
-    "lp-9",
-    "fig5-bcube",
-    "fig5-fattree",
+#: Grids of parameters, and the cells that they are fitted to, one after another.
+GRIDS: tuple[tuple[str, dict[str, tuple[float, ...]]], ...] = (
+    ("collectives", {"startup": (0.0, 2e-5, 5e-5, 1e-4), "latency": (0.0, 1e-4, 2e-4, 5e-4)}),
+    ("exchanges", {"local": (1e-9, 2e-9, 3e-9, 4e-9)}),
+    ("server", {"server_startup": (0.0, 0.05, 0.1, 0.15, 0.2, 0.25)}),
+    ("batches", {"handling": (0.0, 0.0005, 0.001, 0.0015, 0.002, 0.0025, 0.003)}),
 )
-EXCHANGES = ("compress-0.01", "compress-0.001")
-STEPS = ("jobs-lenet5", "jobs-vgg19", "compress-resnet50", "compress-resnet50-96", "compress-vgg19")
-#: Steps in which the halves of an all-reduce are apart, or not, in buckets of so many bytes.
-LOOPS, LOOP_BUCKET = ("jobs-loops-star", "jobs-loops-bcube"), 512 << 10
-SERVER = ("ibatch-networks", "ibatch-delays")
-#: (file, case, algorithm, bytes, or rows of a rank, or seconds added to a start-up): what parameters are fitted to.
+#: Cells that parameters are fitted to: file, case, algorithm, and bytes, rows of a rank or added seconds of a start-up.
 FITTED = {
     ("collectives-star", "allreduce", "ring", 4 << 20),
     ("collectives-bcube-3-2", "allreduce", "bml", 16 << 20),
@@ -159,13 +76,24 @@ FITTED = {
     ("ibatch-delays", "vgg19", "layerwise", 0.0),
     ("ibatch-networks", "googlenet", "layerwise", 0.0),
 }
-#: Bytes of torch's first bucket, and of the others.
-DDP_FIRST, DDP_BUCKET = 1 << 20, 25 << 20
+#: Algorithm of a row -> its plan. gloo and DDP reduce by a ring.
+PLANS = {
+    **{name: name for name in ("ring", "bml", "lp", "be", "torus2d", "p2p-ps", "hierarchical", "tree")},
+    "gloo": "ring",
+    "ddp": "ring",
+    "tree-ar": "tree",
+}
+OPERATIONS = {"allreduce": "all_reduce", "broadcast": "broadcast", "reduce": "reduce"}
+#: Bytes of a bucket of the loops' cells, of torch's first bucket, and of its others.
+LOOP_BUCKET, DDP_FIRST, DDP_BUCKET = 512 << 10, 1 << 20, 25 << 20
+
+#: Simulated seconds with some parameters.
+Simulated = Callable[[Parameters], float]
 
 
 @dataclass(frozen=True)
 class Cell:
-    """``simulated``: its seconds with some parameters."""
+    """Measured row of the file ``source``, and its simulation."""
 
     suite: str
     source: str
@@ -178,44 +106,49 @@ class Cell:
         size = {"steps": row.extra.get("rows"), "server": row.extra.get("delay")}.get(self.suite, row.bytes)
         return (self.source, row.case, row.algorithm, size) in FITTED
 
+    def error(self, parameters: Parameters) -> float:
+        """Return the relative error of the simulated seconds."""
+        return self.simulated(parameters) / self.row.seconds - 1
+
 
 def add_arguments(parser: ArgumentParser) -> None:
     parser.add_argument("--validate", action="store_true", help="cells that the lab has measured")
 
 
 def rows(options: Namespace, note: Callable[[str], None]) -> Iterator[Row]:
-    """A row for each cell; notes the parameters, and the errors of what was not fitted."""
+    """Yield a row for each cell. Note the parameters, and the errors of the cells that were not fitted."""
     parameters = fitted_parameters()
     note(f"fitted: {parameters}")
-    errors: dict[str, list[float]] = {}
+    errors: dict[str, list[float]] = defaultdict(list)
     for cell in cells()[:: 6 if options.quick else 1]:
         row = _row(cell, parameters)
         if not cell.is_fitted:
-            errors.setdefault(cell.suite, []).append(abs(row.extra["error"]))
+            errors[cell.suite].append(abs(row.extra["error"]))
         yield row
     for suite, found in {**errors, "all": sum(errors.values(), [])}.items():
-        note(told(suite, found))
+        note(errors_text(suite, found))
 
 
-def told(suite: str, errors: Sequence[float]) -> str:
+def errors_text(suite: str, errors: Sequence[float]) -> str:
     median, worst = statistics.median(errors), max(errors)
     return f"{suite}: {len(errors)} cells, error median {median:.1%}, worst {worst:.1%}"
 
 
 def fitted_parameters() -> Parameters:
-    """By the cells of FITTED."""
-    known: dict[str, list[Known]] = {}
+    """Return the parameters of the grids with the least mean error, and the update that explains the steps' rest."""
+    parts: dict[str, list[Cell]] = defaultdict(list)
     for cell in cells():
-        row = cell.row
         if cell.is_fitted:
-            part = "batches" if cell.source == "ibatch-networks" else cell.suite
-            known.setdefault(part, []).append(Known(row.seconds, row.world * row.bytes, cell.simulated))
-    return fitted(known)
-
-
-def cells() -> list[Cell]:
-    """All that there are."""
-    return [*_collectives(), *_exchanges(), *_steps(), *_loops(), *_server(), *_fabric()]
+            parts["batches" if cell.source == "ibatch-networks" else cell.suite].append(cell)
+    best = Parameters()
+    for part, grid in GRIDS:
+        known = parts[part]
+        choices = [
+            replace(best, **dict(zip(grid, values, strict=True))) for values in itertools.product(*grid.values())
+        ]
+        best = min(choices, key=lambda choice, known=known: statistics.mean(abs(cell.error(choice)) for cell in known))
+    steps = [(cell.row.seconds - cell.simulated(best)) / (cell.row.world * cell.row.bytes) for cell in parts["steps"]]
+    return replace(best, update=max(0.0, statistics.mean(steps)))
 
 
 def _row(cell: Cell, parameters: Parameters) -> Row:
@@ -237,7 +170,6 @@ def _row(cell: Cell, parameters: Parameters) -> Row:
             "source": cell.source,
             "what": measured.case,
             "measured": measured.seconds,
-            "measured_spread": measured.spread,
             "error": simulated / measured.seconds - 1,
             "fitted": cell.is_fitted,
             "parameters": asdict(parameters),
@@ -247,19 +179,27 @@ def _row(cell: Cell, parameters: Parameters) -> Row:
     )
 
 
-def _collectives() -> Iterator[Cell]:
-    for source in COLLECTIVES:
-        for row in _read(source):
-            if row.algorithm in PLANS and not (row.algorithm == "gloo" and row.case != "allreduce"):
-                topology = _topology(row)
-                block = max(1, row.extra.get("block", 0) // ITEMSIZE)
-                collective = Collective(OPERATIONS[row.case], topology, row.bytes // ITEMSIZE, block=block)
-                simulated = collective_seconds(PLANS[row.algorithm], collective, row.extra["calls"])
-                yield Cell("collectives", source, row, simulated)
+def cells() -> list[Cell]:
+    """Return all cells that can be simulated."""
+    return [
+        Cell(suite, source, *made)
+        for suite, (sources, make) in SUITES.items()
+        for source in sources
+        for row in Data().rows(source)
+        if (made := make(row))
+    ]
+
+
+def _collective(row: Row) -> tuple[Row, Simulated] | None:
+    if row.algorithm not in PLANS or (row.algorithm == "gloo" and row.case != "allreduce"):
+        return None
+    block = max(1, row.extra.get("block", 0) // ITEMSIZE)
+    collective = Collective(OPERATIONS[row.case], _topology(row), row.bytes // ITEMSIZE, block=block)
+    return row, collective_seconds(PLANS[row.algorithm], collective, row.extra["calls"])
 
 
 def collective_seconds(name: str, collective: Collective, calls: int) -> Simulated:
-    """Of one of so many calls."""
+    """Return the simulation of one of several calls."""
     plan = make_plan(name, collective)
 
     def simulated(parameters: Parameters) -> float:
@@ -269,27 +209,15 @@ def collective_seconds(name: str, collective: Collective, calls: int) -> Simulat
     return simulated
 
 
-def _exchanges() -> Iterator[Cell]:
-    for source in EXCHANGES:
-        for row in _read(source):
-            topology = _topology(row)
-            if row.algorithm == "hitopk":
-                yield Cell("exchanges", source, row, _hitopk(row, topology))
-            elif row.algorithm in PLANS:
-                yield Cell("exchanges", source, row, _dense(PLANS[row.algorithm], topology, row.bytes // ITEMSIZE))
+def _exchange(row: Row) -> tuple[Row, Simulated] | None:
+    topology = _topology(row)
 
-
-def _dense(name: str, topology: Topology, count: int) -> Simulated:
-    def simulated(parameters: Parameters) -> float:
-        cost = parameters.cost(topology)
-        plan = make_plan(name, make_collective(name, "all_reduce", topology, count, ITEMSIZE, cost))
+    def dense(parameters: Parameters) -> float:
+        name, cost = PLANS[row.algorithm], parameters.cost(topology)
+        plan = make_plan(name, make_collective(name, "all_reduce", topology, row.bytes // ITEMSIZE, ITEMSIZE, cost))
         return simulate(plan, cost, latency=parameters.latency).seconds
 
-    return simulated
-
-
-def _hitopk(row: Row, topology: Topology) -> Simulated:
-    def simulated(parameters: Parameters) -> float:
+    def hitopk(parameters: Parameters) -> float:
         return hierarchical_top_k(
             topology,
             row.extra["count"],
@@ -300,65 +228,88 @@ def _hitopk(row: Row, topology: Topology) -> Simulated:
             adding=row.extra["add_seconds"],
         )
 
-    return simulated
+    if row.algorithm == "hitopk":
+        return row, hitopk
+    return (row, dense) if row.algorithm in PLANS else None
 
 
-def _steps() -> Iterator[Cell]:
-    for source in STEPS:
-        for row in _read(source):
-            if row.algorithm in PLANS:
-                yield Cell("steps", source, row, _step(row, _topology(row)))
+def _step(row: Row) -> tuple[Row, Simulated] | None:
+    return (row, _step_simulation(row)) if row.algorithm in PLANS else None
 
 
-def _loops() -> Iterator[Cell]:
-    for source in LOOPS:
-        for row in _read(source):
-            if row.algorithm != "ddp":
-                about = f"{row.case} {row.extra['loop']}, exchange {row.extra['exchange']:g} x backward"
-                told = replace(row, case=about, theory_seconds=row.extra["computing"])
-                yield Cell("loops", source, told, _step(row, _topology(row), LOOP_BUCKET))
+def _loop(row: Row) -> tuple[Row, Simulated] | None:
+    if row.algorithm == "ddp":
+        return None
+    case = f"{row.case} {row.extra['loop']}, exchange {row.extra['exchange']:g} x backward"
+    return replace(row, case=case, theory_seconds=row.extra["computing"]), _step_simulation(row, LOOP_BUCKET)
 
 
-def _step(row: Row, topology: Topology, bucket: int = 0) -> Simulated:
-    """``bucket``: bytes of those of gradients; 0: what the system has."""
-    share = 1 / row.extra["shrink"]
+def _step_simulation(row: Row, bucket: int = 0) -> Simulated:
+    """``bucket``: bytes of a bucket of gradients; 0: the system's default."""
+    topology, share, is_ddp = _topology(row), 1 / row.extra["shrink"], row.algorithm == "ddp"
     profile = Profile.load(row.case).scaled(share, share)
-    scale = row.extra["computing"] / profile.seconds
-    ddp = row.algorithm == "ddp"
-    bucket = bucket or (DDP_BUCKET if ddp else CommConf.from_mapping({}).collective.bucket)
-    taken = decoupled_seconds if row.extra.get("loop") == "decoupled" else step_seconds
+    bucket = bucket or (DDP_BUCKET if is_ddp else CommConf.from_mapping({}).collective.bucket)
+    run = decoupled_seconds if row.extra.get("loop") == "decoupled" else step_seconds
 
     def simulated(parameters: Parameters) -> float:
         update = parameters.update * row.world * row.bytes
-        computing = ComputeTimings.of(profile, scale, bucket, update, DDP_FIRST if ddp else None)
-        cost = parameters.cost(topology)
-        return taken(PLANS[row.algorithm], topology, computing, cost, latency=parameters.latency)
+        scale = row.extra["computing"] / profile.seconds
+        computing = ComputeTimings.of(profile, scale, bucket, update, DDP_FIRST if is_ddp else None)
+        return run(PLANS[row.algorithm], topology, computing, parameters.cost(topology), latency=parameters.latency)
 
     return simulated
 
 
-def _server() -> Iterator[Cell]:
-    for source in SERVER:
-        for row in _read(source):
-            if row.algorithm in WAYS:
-                yield Cell("server", source, row, served(row))
+def _served(row: Row) -> tuple[Row, Simulated] | None:
+    if row.algorithm not in (*SIMPLE_BATCHINGS, "ibatch"):
+        return None
+    full = Profile.load(row.case)
+    forward = math.fsum(layer.forward for layer in full.layers)
+    profile = full.scaled(row.extra["scale"], row.extra["forward_seconds"] / forward)
+    share = ITEMSIZE * (row.world - 1) / row.world
+    layers = [TimedLayer(layer.forward, layer.backward, share * layer.parameters) for layer in profile.layers]
+    if row.algorithm in SIMPLE_BATCHINGS:
+        pulls = pushes = SIMPLE_BATCHINGS[row.algorithm](len(layers))
+    else:
+        plans = row.extra["plans"]
+        pulls, pushes = (sorted((first - 1, last - 1) for first, last in plans[way]) for way in ("pull", "push"))
+    beta = HEADERS * 8 / ((row.rate_mbit or 0.0) * 1e6)
+    # Start-ups that are slowed down follow one another at each server (SlowStart.scala).
+    delay = row.extra["delay"]
+
+    def simulated(parameters: Parameters) -> float:
+        cost = ServerCost(beta, parameters.server_startup + delay, delay, handling=parameters.handling)
+        return iteration_seconds(layers, pulls, pushes, cost)
+
+    return row, simulated
 
 
-def _fabric() -> Iterator[Cell]:
-    """Races over a number of updates, whose predictions are results themselves."""
-    predicted = {(row.case, row.algorithm.removesuffix("-30")): row.seconds for row in _read("fabric-predicted")}
-    for setting in RACED:
-        source = f"fabric-trained-{setting}-server"
-        for row in _read(source):
-            seconds = predicted[setting, row.algorithm]
-            ends = [curve[-1][0] for curve in row.extra["curves"]]
-            yield Cell("fabric", source, replace(row, samples=ends), lambda parameters, seconds=seconds: seconds)
-
-
-def _read(source: str) -> list[Row]:
-    """None if it was never measured."""
-    return Data().rows(source)
+def _race(row: Row) -> tuple[Row, Simulated] | None:
+    setting = row.case.removeprefix("train ")
+    [predicted] = [
+        each.seconds
+        for each in Data().rows("fabric-predicted", case=setting)
+        if each.algorithm.removesuffix("-30") == row.algorithm
+    ]
+    return replace(row, samples=[curve[-1][0] for curve in row.extra["curves"]]), lambda parameters: predicted
 
 
 def _topology(row: Row) -> Topology:
     return Topology.parse(row.topology).with_rates(round((row.rate_mbit or 0) * 1e6))
+
+
+#: Suite -> files of its rows, and the simulation of a row, with the row as it is compared; None: cannot be simulated.
+SUITES: dict[str, tuple[Sequence[str], Callable[[Row], tuple[Row, Simulated] | None]]] = {
+    "collectives": (
+        (
+            *("collectives-star", "collectives-bcube-3-2", "collectives-bcube-2-3", "collectives-bcube-2x3"),
+            *("lp-2", "lp-9", "fig5-bcube", "fig5-fattree"),
+        ),
+        _collective,
+    ),
+    "exchanges": (("compress-0.01", "compress-0.001"), _exchange),
+    "steps": (("jobs-lenet5", "jobs-vgg19", "compress-resnet50", "compress-resnet50-96", "compress-vgg19"), _step),
+    "loops": (("jobs-loops-star", "jobs-loops-bcube"), _loop),
+    "server": (("ibatch-networks", "ibatch-delays"), _served),
+    "fabric": ([f"fabric-trained-{setting}-server" for setting in RACED], _race),
+}

@@ -26,7 +26,7 @@ from sparkdl_comm.topology import Topology
 
 
 def test_all_ways_are_settings_that_the_driver_takes() -> None:
-    for settings in [*run_convergence.ways(0.01).values(), *itertools.chain(*run_record.ways(0.01, 3).values())]:
+    for settings in [*run_convergence.WAYS.values(), *itertools.chain(*run_record.ways(3).values())]:
         check(settings, 4)
 
 
@@ -133,7 +133,7 @@ def test_all_steps_of_auto_count_and_settled_ones_of_others() -> None:
 
 
 def test_what_stays_is_what_can_run_there() -> None:
-    ways = run_auto.WAYS.split(",")
+    ways = list(run_auto.WAYS)
 
     def kept(topology: str) -> list[str]:
         return [way for way in ways if fits(way, Topology.parse(topology))]
