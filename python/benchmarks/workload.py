@@ -30,8 +30,6 @@ Model = int | Profile
 
 INPUTS = 784
 LEARNING_RATE = 0.05
-#: Rows of a rank in a step of the benchmark `jobs`. Emulated layers wait equally long for any number.
-ROWS = 4
 #: Largest difference to the expected weights, as a share of the largest change in training.
 TOLERANCE = 1e-3
 _SEED = 11
@@ -78,30 +76,6 @@ class Job:
     def write(self, results: Sequence[dict[str, Any]]) -> None:
         """Write a JSON line for each result, with `bytes`, `samples` (seconds per iteration) and `verified`."""
         Path(self.output).write_text("".join(json.dumps({"case": "training", **result}) + "\n" for result in results))
-
-
-@dataclass(frozen=True)
-class RankJob:
-    """Job of a rank of the benchmark `jobs`.
-
-    ``loop``, ``batching``, ``compression`` and ``bucket`` are the settings of these names.
-
-    :param bucket: bytes of a bucket. None: the default.
-    :param profile: file of the profile. ``scale`` multiplies its waits.
-    :param steps: iterations of a run. ``warmup`` runs precede ``repeats`` timed runs.
-    """
-
-    strategy: str
-    loop: str
-    batching: str
-    compression: str
-    bucket: int | None
-    profile: str
-    scale: float
-    steps: int
-    warmup: int
-    repeats: int
-    timeout: float
 
 
 def nbytes(model: Model) -> int:

@@ -39,13 +39,11 @@ def test_ps(rows_of: Rows) -> None:
     assert list(found) == [*WAYS, "ring", "bml", "ddp"]
     for row in found.values():
         assert (row["compute"], row["world"], row["delay"]) == ("emulated", 2, 0.02)
-        assert row["throughput_over_ddp"] == pytest.approx(found["ddp"]["seconds"] / row["seconds"])
     for way in WAYS:
         row = found[way]
         assert row["pull_seconds"] == pytest.approx(row["forward_seconds"]), "the rate was chosen so"
         assert row["predicted_seconds"] > 0
         assert row["theory_seconds"] >= 2 * row["pull_seconds"]
-        assert row["throughput_over_whole"] == pytest.approx(found["whole"]["seconds"] / row["seconds"])
         assert {"forward", "backward", "update"} <= row["phases"].keys()
         assert 0 <= row["overlapped"] < sum(row["phases"][name] for name in ("forward", "backward", "update"))
     assert {way: found[way]["kept"]["pull"] for way in ("whole", "layerwise")} == {

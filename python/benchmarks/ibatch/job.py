@@ -1,7 +1,6 @@
-"""A Spark application of the benchmark `ps`: fits of one network, one for each way to cut it into batches.
+"""Spark application of the benchmark `ps`: fits of one network, one for each way to cut it into batches.
 
-A fit begins with five epochs in which it measures, plans and tries its plan, and then has as many epochs of equal length as
-are timed.
+A fit first measures, plans and tries its plan for five epochs. Timed epochs of equal length follow.
 """
 
 from __future__ import annotations
@@ -31,7 +30,7 @@ from sparkdl_comm.networks import LeNet5
 from sparkdl_comm.report.timeline import Timeline
 from sparkdl_comm.sim.profile import Profile
 
-#: Of gradients that are all-reduced at once, at least.
+#: Least size of a bucket of all-reduced gradients.
 BUCKET = "256KiB"
 
 
@@ -43,8 +42,8 @@ def _all_reduce(name: str) -> dict[str, str]:
     return {"strategy": name, "collective.bucket": BUCKET}
 
 
-#: What a way is called in the table -> what is set of spark.sparkdl.comm. The paper batches pulls only, and asks for one batch
-#: at a time. All-reduces overlap backward.
+#: Way -> its settings of spark.sparkdl.comm. The paper batches pulls only, and requests one batch at a time. All-reduces
+#: overlap backward.
 WAYS: dict[str, dict[str, str]] = {
     "whole": _ps("whole", "whole"),
     "layerwise": _ps("layerwise", "layerwise"),
@@ -56,23 +55,24 @@ WAYS: dict[str, dict[str, str]] = {
     "ring": _all_reduce("ring"),
     "bml": _all_reduce("bml"),
 }
-#: All-reduces that are not in the benchmark `ps`'s table.
+#: All-reduces of other benchmarks.
 OTHER_WAYS = {name: _all_reduce(name) for name in ("p2p-ps", "lp", "torus2d", "tree", "hierarchical")}
-#: Ways of which a hundredth of the gradients is pushed.
+#: Ways that push a hundredth of the gradients.
 SPARSE_WAYS = {
     f"{name}-sparse": WAYS[name] | {"compression": "exact:0.01"} for name in ("whole", "layerwise", "ibatch")
 }
 _SETTINGS = WAYS | OTHER_WAYS | SPARSE_WAYS
-#: One way more: torch's DistributedDataParallel over gloo, under TorchDistributor.
+#: Way of torch's DistributedDataParallel over gloo, under TorchDistributor.
 DDP = "ddp"
 _WARM_UP_EPOCHS = 5
 _INPUTS = 784
 
 
 class SmallVgg(nn.Sequential):
-    """Much to compute in front and much to send behind, as VGG has it.
+    """Network whose first layers compute much and whose last layers are large, like VGG.
 
-    Input [rows, 784] (28 x 28, flat), output [rows, 10]."""
+    Input [rows, 784] (28 x 28, flat), output [rows, 10].
+    """
 
     def __init__(self) -> None:
         layers: list[nn.Module] = [nn.Unflatten(1, (1, 28, 28))]
@@ -89,10 +89,17 @@ REAL: dict[str, Callable[[], nn.Module]] = {"real:lenet5": LeNet5, "real:vgg": S
 
 @dataclass(frozen=True)
 class Job:
-    """`network`: of REAL, or the file that an emulated one's profile is in; `scale`: the share of the real one's parameters
-    that it has; `ways`: of WAYS, OTHER_WAYS, SPARSE_WAYS, or DDP; `rows`: of a rank in a step;
-    `steps`: of an epoch; `epochs`: timed ones; `warmup`: fits before all others, as JVMs compile what they run often.
-    `timeline`: the file to which that of the first way is written."""
+    """Fits of a network by several ways.
+
+    :param network: key of REAL, or the file of an emulated network's profile.
+    :param scale: the network's share of the real network's parameters.
+    :param ways: keys of WAYS, OTHER_WAYS or SPARSE_WAYS, or DDP.
+    :param rows: rows of a rank in a step.
+    :param steps: steps of an epoch.
+    :param epochs: timed epochs.
+    :param warmup: fits before all others, so that JVMs compile.
+    :param timeline: file for the timeline of the first way.
+    """
 
     network: str
     scale: float
@@ -105,8 +112,11 @@ class Job:
     timeline: str | None = None
 
     def profile_iterations(self) -> int:
-        """So that what was chosen is in use before the first epoch that is timed. It is after the profile, and trials of
-        the plan and of at most three that are plainer; pulls change one step after that, pushes two."""
+        """Return the iterations of the profile, so that the choice is in use before the first timed epoch.
+
+        The profile is followed by trials of the plan and of up to three plainer ways. Pulls change one step later, and
+        pushes two.
+        """
         return (_WARM_UP_EPOCHS * self.steps - 3) // 5
 
     def make_network(self) -> Callable[[], nn.Module]:
@@ -133,7 +143,7 @@ def train(spark: SparkSession, data: DataFrame, job: Job, way: str) -> TorchMode
 
 
 def train_with_ddp(job: Job) -> dict[str, Any]:
-    """One rank, under TorchDistributor. What rank 0 returns arrives at the driver."""
+    """Train one rank under TorchDistributor. The driver gets rank 0's result."""
     import torch.distributed as dist
     from benchmarks.peers.ddp import trained
 
@@ -154,12 +164,12 @@ def train_with_ddp(job: Job) -> dict[str, Any]:
 
 
 def weights(model: TorchModel) -> torch.Tensor:
-    """All of them, flat."""
+    """Return all weights, flat."""
     return torch.cat([tensor.flatten() for tensor in model.module.state_dict().values()])
 
 
 def result(model: TorchModel, job: Job, others: torch.Tensor) -> dict[str, Any]:
-    """`others`: weights that it should have, but for the order of additions."""
+    """Return the result of a fit. `others`: expected weights, but for the order of additions."""
     summary, found = model.summary or {}, weights(model)
     return {
         "samples": [row["seconds"] / job.steps for row in model.history[_WARM_UP_EPOCHS:]],
@@ -173,7 +183,7 @@ def result(model: TorchModel, job: Job, others: torch.Tensor) -> dict[str, Any]:
 
 
 def phases(timeline: Timeline) -> dict[str, float]:
-    """Seconds of an iteration, the mean over ranks and iterations, in each phase; what is within another one counts once."""
+    """Return the mean seconds of an iteration in each phase. A phase within another one counts once."""
     spent: dict[str, float] = defaultdict(float)
     around: dict[int, list[dict[str, Any]]] = defaultdict(list)
     for span in timeline.spans:
@@ -190,7 +200,7 @@ def phases(timeline: Timeline) -> dict[str, float]:
 
 
 def mean_overlapped(timeline: Timeline) -> float:
-    """Seconds of an iteration in which a rank computed while something came to it, the mean over ranks and iterations."""
+    """Return the mean seconds of an iteration in which a rank computed while it received something."""
     by_rank = ([span for span in timeline.spans if span["rank"] == rank] for rank in range(timeline.world))
     return sum(map(overlapped, by_rank)) / len(timeline.iterations) / timeline.world
 

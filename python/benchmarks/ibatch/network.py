@@ -1,20 +1,18 @@
-"""The parameter server with layers in batches, on an emulated network; computing is emulated, or real. Of several rails
-collectives use all, all else the first one.
+"""The parameter server with layers in batches, on an emulated network. Computing is emulated, or real. Collectives use all
+rails, everything else the first one.
 
-Theory of an iteration, whatever the batches: links carry each parameter and each gradient once, (N-1)/N of the bytes each
-way, and no pull of a step ends after its first push begins; computing is that of the profile, and not known of networks that
-really compute. So it takes at least
+Theory of an iteration, for any batches: links carry each parameter and each gradient once, (N-1)/N of the bytes each way.
+No pull of a step ends after its first push begins. Computing is the profile's, and unknown for networks that really
+compute. So an iteration takes at least
 
     max(computing + 2 (T_s + T_t[1]), communication + 2 T_s + C_f[L] + C_b[L])
 
-with the start-up T_s that the lab adds, T_t[1] the transfer of the first layer, and C_f[L], C_b[L] forward and backward of
-the last one: the first layer is pulled before anything is computed and pushed after everything is, and the last one is
-computed between the last pull and the first push.
+T_s: start-up that the lab adds. T_t[1]: transfer of the first layer, which is pulled before all computing and pushed after
+it. C_f[L], C_b[L]: forward and backward of the last layer, between the last pull and the first push.
 """
 
 from __future__ import annotations
 
-import statistics
 import tempfile
 from argparse import Namespace
 from collections import defaultdict
@@ -35,12 +33,12 @@ from sparkdl_comm.errors import ConfError
 from sparkdl_comm.jvm.planner import predict_iteration_seconds
 from sparkdl_comm.topology import Topology
 
-#: Trains in all ways; see there.
+#: Application that trains in all ways.
 JOB = Path(__file__).with_name("job.py")
 
 
 def cases(options: Namespace) -> list[Case]:
-    """A case for each network, pull-to-forward ratio and delay. Sets the ways that are tried, if none are asked for.
+    """Return a case for each network, pull-to-forward ratio and delay. Set the ways, if none are given.
 
     :param options: of the benchmark `ps`.
     :raises ConfError: an option that makes no sense.
@@ -59,7 +57,7 @@ def cases(options: Namespace) -> list[Case]:
 
 
 def rows(options: Namespace, note: Note) -> Iterator[Row]:
-    """A row for each case and way, and what it means beside others.
+    """Yield a row for each case and way.
 
     :raises LabError: an application failed.
     """
@@ -91,7 +89,7 @@ def _case(name: str, rate: str, delay: float, world: int, options: Namespace) ->
 
 
 def conf_of(nics: list[str]) -> dict[str, str]:
-    """So that collectives use all of a host's NICs, and gloo the first one."""
+    """Return Spark settings that let collectives use all of a host's NICs, and gloo the first one."""
     conf = {"spark.executorEnv.GLOO_SOCKET_IFNAME": nics[0]}
     if len(nics) > 1:
         conf["spark.sparkdl.comm.rails"] = ",".join(nics)
@@ -107,7 +105,6 @@ def _submit(spark: SparkCluster, job: Job, case: Case, timeout: float, nics: lis
 
 
 def _rows(case: Case, found: list[dict[str, Any]], topology: Topology) -> Iterator[Row]:
-    seconds = {result["way"]: statistics.median(result["samples"]) for result in found}
     predicted = {}
     for kind in (False, True):  # whose transfers of gradients differ
         predicted |= _predicted([result for result in found if result.get("sparse") is kind])
@@ -123,7 +120,6 @@ def _rows(case: Case, found: list[dict[str, Any]], topology: Topology) -> Iterat
             **case.about,
             "batches": {name: len(plan["batches"]) for name, plan in plans.items()},
             "predicted_seconds": predicted.get(way),
-            "measured_over_predicted": seconds[way] / predicted[way] if way in predicted else None,
             "kept": {name: plan["kept"] for name, plan in plans.items()},
             "outcome": {name: plan["outcome"] for name, plan in plans.items()},
             "tried": {name: each["seconds"] for name, each in tried.items()},
@@ -132,14 +128,6 @@ def _rows(case: Case, found: list[dict[str, Any]], topology: Topology) -> Iterat
             "overlapped": result.get("overlapped"),
             "plans": {name: plan["batches"] for name, plan in plans.items() if "profile" in plan},
             "startup_seconds": {name: plan["profile"]["startup"] for name, plan in plans.items() if "profile" in plan},
-            "transfer_seconds": {
-                name: sum(plan["profile"]["transfer"]) for name, plan in plans.items() if "profile" in plan
-            },
-        }
-        extra |= {
-            f"throughput_over_{other}": seconds[other] / seconds[way]
-            for other in ("whole", "layerwise", "paper", "ring", "bml", DDP)
-            if other in seconds
         }
         yield Row(
             suite="ps",
@@ -159,8 +147,11 @@ def _rows(case: Case, found: list[dict[str, Any]], topology: Topology) -> Iterat
 
 
 def _predicted(found: list[dict[str, Any]]) -> dict[str, float]:
-    """Seconds of an iteration by way, of the batches in use. Those that were cut without a profile are judged by the one that
-    another way measured, of several batches at once if there is one; nobody is, if there is none."""
+    """Return the predicted seconds of an iteration by way, with the batches in use.
+
+    Batches that were cut without a profile are judged by the profile of another way, if possible one with several batches
+    in flight. Without any profile there are no predictions.
+    """
     plans = {result["way"]: result["batching"] for result in found if result.get("batching")}
     complete = [each for each in plans.values() if all("profile" in plan for plan in each.values())]
     if not complete:

@@ -1,10 +1,11 @@
-"""Rank program: trains an emulated network by a strategy of this package, over the lab's links and without Spark.
+"""Rank program: trains an emulated network over the lab's links, without Spark.
 
     python rank.py RENDEZVOUS_FOLDER JOB
 
-JOB: JSON of a RankJob. Rank 0 prints a JSON line: bytes of the parameters, seconds per iteration in each run (the
-slowest rank's), the mean of what the parts of an iteration take, what the strategy says of itself, and whether the weights
-are at last those that one process finds; of compressed gradients, whether they are finite and the same bits on all ranks.
+JOB: JSON of a RankJob. The environment tells the rank's place (see lab.place), and GLOO_SOCKET_IFNAME the network interface
+of gloo. Rank 0 prints a JSON line: ``samples``, the slowest rank's seconds per iteration in each run; ``parts``, the mean
+seconds of an iteration's parts; the strategy's ``details``; and ``verified``: one process finds the same final weights.
+With compressed gradients, all ranks have the same finite weights. DDP has neither parts nor details.
 """
 
 from __future__ import annotations
@@ -16,14 +17,16 @@ import json
 import sys
 import time
 from collections.abc import Iterator
+from dataclasses import dataclass
 from pathlib import Path
+from typing import Any
 
 import torch
 from benchmarks import breakdown
-from benchmarks.rendezvous import join_gang
-from benchmarks.workload import LEARNING_RATE, ROWS, RankJob, loss, right, rows
+from benchmarks.peers.ddp import trained
+from benchmarks.rendezvous import gloo_group, join_gang
+from benchmarks.workload import LEARNING_RATE, loss, network, right, rows
 from lab import Place
-from lab.emulated import EmulatedNetwork
 
 from sparkdl_comm.conf import CommConf
 from sparkdl_comm.gang.gang import Gang
@@ -33,11 +36,54 @@ from sparkdl_comm.space.flat import FlatModel
 from sparkdl_comm.strategies.base import Strategy
 from sparkdl_comm.strategies.registry import strategy_class
 
+#: torch's DistributedDataParallel over gloo.
+DDP = "ddp"
+#: Rows of a rank in a step. Emulated layers wait equally long for any number.
+ROWS = 4
+
+
+@dataclass(frozen=True)
+class RankJob:
+    """Job of all ranks. ``strategy`` may be DDP.
+
+    ``loop``, ``batching``, ``compression`` and ``bucket`` are the settings of these names.
+
+    :param bucket: bytes of a bucket. None: the default.
+    :param profile: file of the profile. ``scale`` multiplies its waits.
+    :param steps: iterations of a run. ``warmup`` runs precede ``repeats`` timed runs.
+    """
+
+    strategy: str
+    loop: str
+    batching: str
+    compression: str
+    bucket: int | None
+    profile: str
+    scale: float
+    steps: int
+    warmup: int
+    repeats: int
+    timeout: float
+
 
 def main() -> None:
-    folder, job = sys.argv[1], RankJob(**json.loads(sys.argv[2]))
-    place = Place.here()
+    folder, job, place = sys.argv[1], RankJob(**json.loads(sys.argv[2])), Place.here()
     torch.set_num_threads(1)
+    profile = Profile.read(Path(job.profile))
+    result = (train_by_ddp if job.strategy == DDP else train_by_strategy)(folder, job, profile, place)
+    if place.rank == 0:
+        print(json.dumps(result), flush=True)
+
+
+def train_by_ddp(folder: str, job: RankJob, profile: Profile, place: Place) -> dict[str, Any]:
+    bucket_mb = None if job.bucket is None else job.bucket / (1 << 20)
+    with gloo_group(f"{folder}/rendezvous", job.timeout):
+        module, runs = network(profile, job.scale), {"warmup": job.warmup, "repeats": job.repeats}
+        samples, verified = trained(module, profile, ROWS, steps=job.steps, **runs, bucket_mb=bucket_mb)
+    return {"samples": samples, "parts": {}, "details": {}, "verified": verified}
+
+
+def train_by_strategy(folder: str, job: RankJob, profile: Profile, place: Place) -> dict[str, Any]:
     conf = CommConf.from_mapping(
         {},
         strategy=job.strategy,
@@ -50,10 +96,8 @@ def main() -> None:
         timeout=f"{job.timeout}s",
         timeline=job.steps * job.repeats,
     )
-    gang = join_gang(folder, place, job.timeout, place.addresses[0])
-    with gang:
-        profile = Profile.read(Path(job.profile))
-        model = FlatModel(EmulatedNetwork(profile, outputs=1, scale=job.scale))
+    with join_gang(folder, place, job.timeout, place.addresses[0]) as gang:
+        model = FlatModel(network(profile, job.scale))
         strategy = strategy_class(conf)(conf)
         optimizer = functools.partial(torch.optim.SGD, lr=LEARNING_RATE)
         strategy.join(gang, model, OptimizerMaker(model, Optimization(optimizer=optimizer)))
@@ -65,19 +109,18 @@ def main() -> None:
         parts = breakdown.mean(map(json.loads, gang.all_gather(json.dumps(mine).encode(), job.timeout)))
         bits = hashlib.sha256(model.values.numpy().data).digest()
         verified = len(set(gang.all_gather(bits, job.timeout))) == 1 and bool(model.values.isfinite().all())
-        if gang.rank == 0:
-            if job.compression == "none":
-                iterations = job.steps * (job.warmup + job.repeats)
-                verified &= right(model.module, profile, ROWS * gang.world, iterations)
-            told = {"bytes": 4 * model.count, "samples": samples, "parts": parts, "verified": verified}
-            told["details"] = strategy.details()
-            print(json.dumps(told), flush=True)
+        if gang.rank == 0 and job.compression == "none":
+            iterations = job.steps * (job.warmup + job.repeats)
+            verified &= right(model.module, profile, ROWS * gang.world, iterations)
+        details = strategy.details() if gang.rank == 0 else {}
+        result = {"samples": samples, "parts": parts, "details": details, "verified": verified}
         strategy.close()
         gang.wait_until_alone(job.timeout)
+    return result
 
 
 def run(gang: Gang, model: FlatModel, strategy: Strategy, job: RankJob, numbers: Iterator[int]) -> float:
-    """Seconds per iteration, of the slowest rank. ``numbers``: of the iterations to come."""
+    """Return the slowest rank's seconds per iteration of a run. ``numbers``: numbers of the next iterations."""
     mine = slice(gang.rank * ROWS, (gang.rank + 1) * ROWS)
     inputs, targets = (torch.from_numpy(part[mine]) for part in rows(ROWS * gang.world))
     gang.all_gather(b"", job.timeout)
@@ -93,8 +136,8 @@ def run(gang: Gang, model: FlatModel, strategy: Strategy, job: RankJob, numbers:
         model.complete_gradients()
         strategy.after_backward()
         strategy.update()
-    taken = (time.perf_counter() - begun) / job.steps
-    return max(json.loads(theirs) for theirs in gang.all_gather(json.dumps(taken).encode(), job.timeout))
+    seconds = (time.perf_counter() - begun) / job.steps
+    return max(json.loads(theirs) for theirs in gang.all_gather(json.dumps(seconds).encode(), job.timeout))
 
 
 if __name__ == "__main__":

@@ -2,27 +2,28 @@
 
     python python/benchmarks jobs --profile lenet5 --rows 128,1024 --systems bml@bcube:3,2 p2p-ps@star:9 ddp@star:9
 
-A system is a strategy, or `ddp`, and the topology it runs on; `ring+exact:0.001@hosts:4x2` is a strategy with compressed
-gradients, for the CommLib paper's table 3. Ranks are processes of their own and call the strategy as the training loop does;
-`ddp` is torch's DistributedDataParallel over gloo with its own settings, which overlaps backward as this package's collectives
-do (the strategy `gloo` does not). What the papers call job completion time, or throughput, is that of many iterations; what
-Spark adds to a job, its start and its end, is not in here.
+A system is a strategy and its topology. `ring+exact:0.001@hosts:4x2` has compressed gradients, for the CommLib paper's
+table 3. `ddp` is torch's DistributedDataParallel over gloo with its own settings, which overlaps backward like this
+package's collectives. Ranks are processes that call the strategy like the training loop. The start and the end of a Spark
+job are not included.
 
-The profile's network has emulated computing: layers wait as long as they would compute for `--rows` rows at `--teraflops`, and
-every byte is sent. The BML paper's links have 40 Gbit/s (`--paper-rate`); as many times as the lab's are slower, layers
-compute slower, so that computing and sending are in proportion. With `--shrink` D every layer has about 1/D of its parameters
-and of its computing time, which keeps the proportion.
+Computing is emulated: layers wait as long as they would compute for `--rows` rows at `--teraflops`, and every byte is sent.
+The BML paper's links have 40 Gbit/s (`--paper-rate`). Layers compute slower in the proportion of that rate to the lab's.
+With `--shrink` D every layer has about 1/D of its parameters and of its computing time, which keeps the proportion.
 
-`--loop` takes the three loops of the linear-pipeline paper (L. Wang et al., 2016): `root-overlap` is its Algorithm 1, `root`
-Algorithm 2, `all-reduce` Algorithm 3 (its Table 2 and figure 5), and `decoupled`. Reductions overlap backward in all of them.
-`decoupled+ibatch` has buckets that iBatch's planner cuts, after nine iterations or so: the warm-up runs should have more.
+`--loop` takes the loops of the linear-pipeline paper (L. Wang et al., 2016): `root-overlap` is its Algorithm 1, `root`
+Algorithm 2, `all-reduce` Algorithm 3 (its Table 2 and figure 5); and `decoupled`. Reductions overlap backward in all of
+them. iBatch's planner cuts the buckets of `decoupled+ibatch` after some nine iterations, which the warm-up should cover.
 
-Theory of an iteration: forward, and then backward, or what the hosts' links allow for the all-reduce, whichever is longer;
-with compressed gradients computing alone. With `root-overlap` each of forward and backward, or the time in which one link
-carries all parameters, whichever is longer; with `root` parameters travel after backward, beside nothing. With `decoupled`
-all computing, or all that the links carry, whichever is longer, and the exchange of one bucket, that of the first layers,
-which nothing hides; where buckets are planned, of the first layer alone.
-`parts` are where the time of an iteration goes, the mean of all ranks, for all but `ddp`: see breakdown.py.
+Theory of an iteration, from computing and the links' capacity:
+
+- `all-reduce`: forward, then the longer of backward and the all-reduce. With compressed gradients: computing alone.
+- `root-overlap`: the longer of forward and a broadcast, then the longer of backward and a reduce. `root`: forward, the
+  longer of backward and a reduce, then a broadcast.
+- `decoupled`: the longer of computing and the all-reduce, and the exchange of the first layers' bucket, which nothing
+  hides; of the first layer alone where buckets are planned.
+
+`parts`: seconds of an iteration by part, the mean of all ranks, without `ddp` (see breakdown.py).
 """
 
 from __future__ import annotations
@@ -39,7 +40,8 @@ from pathlib import Path
 from typing import Any
 
 from benchmarks.command import Note
-from benchmarks.workload import RankJob, check
+from benchmarks.jobs.rank import DDP, RankJob
+from benchmarks.workload import check
 from lab import Lab
 from lab.arguments import link_rate, numbers, positive, size, whole_numbers
 from lab.bench import Row, allreduce_seconds, broadcast_seconds, versions
@@ -50,7 +52,8 @@ from sparkdl_comm.sim.profile import Profile, shipped
 from sparkdl_comm.space.layer_buckets import group_into_buckets
 from sparkdl_comm.topology import Topology
 
-DDP = "ddp"
+#: Seconds for all runs of one row.
+TIMEOUT = 300.0
 LOOPS = ("all-reduce", "root", "root-overlap", "decoupled", "decoupled+ibatch")
 
 
@@ -81,15 +84,15 @@ def _rows(options: Namespace, folder: Path) -> Iterator[Row]:
             options.steps,
             options.warmup,
             options.repeats,
-            options.timeout,
+            TIMEOUT,
         )
         rendezvous = folder / str(number)
         rendezvous.mkdir()
         with Lab(topology) as lab:
-            program = Path(__file__).with_name("ddp_rank.py" if strategy == DDP else "rank.py")
+            program = Path(__file__).with_name("rank.py")
             command = [sys.executable, str(program), str(rendezvous), json.dumps(asdict(job))]
             env = {"GLOO_SOCKET_IFNAME": lab.layout.node(0).interface(0)}
-            result = json.loads(lab.run(command, timeout=options.timeout, env=env)[0].stdout)
+            result = json.loads(lab.run(command, timeout=TIMEOUT, env=env)[0].stdout)
         forward, backward = (scale * seconds for seconds in passes(options.profile))
         first = first_layers(options.profile, 1 if batching else bucket)
         whole = broadcast_seconds(nbytes, options.rate)
@@ -106,7 +109,7 @@ def _rows(options: Namespace, folder: Path) -> Iterator[Row]:
             topology=topology.text,
             rate_mbit=options.rate,
             world=topology.world,
-            bytes=result["bytes"],
+            bytes=nbytes,
             samples=result["samples"],
             theory_seconds=theory[how],
             verified=result["verified"],
@@ -117,21 +120,21 @@ def _rows(options: Namespace, folder: Path) -> Iterator[Row]:
                 ("exchange" if options.exchange else "rows"): load,
                 "computing": forward + backward,
                 "parts": result["parts"],
-                **told_of(result.get("details", {})),
+                **_planned(result["details"]),
                 "teraflops": speed or None,
                 "shrink": options.shrink,
             },
         )
 
 
-def told_of(details: dict[str, Any]) -> dict[str, Any]:
-    """Of decoupled loops, how many buckets there are; of planned ones, what was predicted and measured."""
+def _planned(details: dict[str, Any]) -> dict[str, Any]:
+    """Return the number of buckets of decoupled loops, and the decisions about planned ones."""
     buckets = {"buckets": details["decoupled"]["buckets"]} if "decoupled" in details else {}
     return buckets | ({"decisions": details["auto"]["decisions"]} if "auto" in details else {})
 
 
 def cases(options: Namespace) -> list[tuple[str, str, Topology]]:
-    """The systems, those of this package with each loop."""
+    """Return the systems, this package's with each loop."""
     return [
         (name, loop, topology)
         for name, topology in options.systems
@@ -140,21 +143,24 @@ def cases(options: Namespace) -> list[tuple[str, str, Topology]]:
 
 
 def scale_of(options: Namespace, teraflops: float, load: float, links: float) -> float:
-    """By which the profile's times are multiplied. `load`: rows, or a figure of `--exchange`. `links`: seconds that they need
-    for an all-reduce."""
+    """Return the factor of the profile's times.
+
+    :param load: rows, or a value of `--exchange`.
+    :param links: seconds of an all-reduce by the links' capacity.
+    """
     if options.exchange:
         return links / load / passes(options.profile)[1]
     return load / options.profile.rows * options.paper_rate / options.rate / teraflops
 
 
 def passes(profile: Profile) -> tuple[float, float]:
-    """Seconds of forward and of backward."""
+    """Return the seconds of forward and of backward."""
     forward, backward = (math.fsum(getattr(layer, way) for layer in profile.layers) for way in ("forward", "backward"))
     return forward, backward
 
 
 def first_layers(profile: Profile, bucket: int) -> int:
-    """Bytes of the bucket that backward completes last."""
+    """Return the bytes of the bucket that backward completes last."""
     sizes = [4 * layer.parameters for layer in reversed(profile.layers)]
     last = group_into_buckets(sizes, bucket)[-1]
     return sum(sizes[last.start : last.stop])
@@ -184,8 +190,7 @@ def arguments(parser: ArgumentParser, words: Sequence[str]) -> Namespace:
     parser.add_argument(
         "--exchange",
         type=numbers,
-        help="in place of --rows and --teraflops: by what the links allow, an all-reduce takes so many times as long as"
-        " backward, such as 1,1.5",
+        help="in place of --rows and --teraflops: time of an all-reduce over time of backward, such as 1,1.5",
     )
     parser.add_argument(
         "--loop",
@@ -210,7 +215,6 @@ def arguments(parser: ArgumentParser, words: Sequence[str]) -> Namespace:
     parser.add_argument("--rate", type=link_rate, default=200.0, help="Mbit/s of each link, each way")
     parser.add_argument("--paper-rate", type=float, default=40_000.0, help="Mbit/s that computing is in proportion to")
     parser.add_argument("--steps", type=positive, default=3, help="iterations of a run")
-    parser.add_argument("--timeout", type=float, default=300.0, help="seconds for all runs of one row")
     options = parser.parse_args(words)
     if options.quick:
         options.rows, options.steps, options.repeats, options.shrink = options.rows[:1], 1, 1, 64
