@@ -49,18 +49,14 @@ WAYS: dict[str, dict[str, str]] = {
     "layerwise": _ps("layerwise", "layerwise"),
     "paper": _ps("paper", "whole"),
     "paper-layerwise": _ps("paper-layerwise", "whole"),
-    "ibatch-pull": _ps("ibatch", "whole"),
     "ibatch": _ps("ibatch", "ibatch"),
-    "optimal": _ps("optimal", "optimal"),
     "ring": _all_reduce("ring"),
     "bml": _all_reduce("bml"),
 }
 #: All-reduces of other benchmarks.
-OTHER_WAYS = {name: _all_reduce(name) for name in ("p2p-ps", "lp", "torus2d", "tree", "hierarchical")}
+OTHER_WAYS = {name: _all_reduce(name) for name in ("p2p-ps", "lp", "tree")}
 #: Ways that push a hundredth of the gradients.
-SPARSE_WAYS = {
-    f"{name}-sparse": WAYS[name] | {"compression": "exact:0.01"} for name in ("whole", "layerwise", "ibatch")
-}
+SPARSE_WAYS = {f"{name}-sparse": WAYS[name] | {"compression": "exact:0.01"} for name in ("whole", "ibatch")}
 _SETTINGS = WAYS | OTHER_WAYS | SPARSE_WAYS
 #: Way of torch's DistributedDataParallel over gloo, under TorchDistributor.
 DDP = "ddp"

@@ -15,7 +15,6 @@ layer has the same share of its parameters and times, so that forward takes `--f
 compute.
 
 - `paper` batches only pulls, and requests each batch when the one before has arrived.
-- `ibatch-pull` batches only pulls, and requests all at once.
 - `ring`, `bml` and `ddp` are all-reduces that overlap backward. `ddp` is torch's, under TorchDistributor.
 - `…-sparse` pushes a hundredth of the gradients. Its theory is that of whole gradients.
 
