@@ -67,7 +67,7 @@ class Row:
     "loopback". ``rate_mbit``: of each link, per direction; None: not limited. ``world``: ranks. ``bytes``: of the buffer that
     a collective works on, or that a step moves over the network. ``theory_seconds``: a lower bound, None where none is stated.
     ``verified``: the result of every timed repeat was compared with what it must be, and was that. ``compute``: "emulated" if
-    layers only waited (see ``lab.emulated``). ``versions``: of what was measured.
+    layers only waited (see ``lab.emulated``). ``versions``: of what was measured; default: of Python and the installed packages.
 
     :raises InputError: no sample, times that are not positive, or ``extra`` has one of FIELDS.
     """
@@ -83,7 +83,7 @@ class Row:
     theory_seconds: float | None = None
     verified: bool
     compute: Compute = "real"
-    versions: Mapping[str, str]
+    versions: Mapping[str, str] = field(default_factory=lambda: versions(*_PACKAGES))
     extra: Mapping[str, Any] = field(default_factory=dict)
 
     def __post_init__(self) -> None:

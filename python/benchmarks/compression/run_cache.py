@@ -26,7 +26,7 @@ from benchmarks.command import Note
 from benchmarks.compression.cache_job import WAYS, Fits
 from lab import Lab
 from lab.arguments import topology_of
-from lab.bench import Row, versions
+from lab.bench import Row
 
 RATE_MBIT = 100.0
 #: Copies of each of 1,797 digits, epochs of a fit, and seconds for all fits.
@@ -56,7 +56,6 @@ def rows(options: Namespace, note: Note) -> Iterator[Row]:
             bytes=fits[0]["bytes"],
             samples=[fit["seconds"] for fit in fits],
             verified=len(fits) == options.repeats and all(_is_right(name, repeat) for repeat in repeats),
-            versions=versions("torch", "numpy", "pyspark", "pillow"),
             extra={
                 "reading": statistics.median(fit["reading"] for fit in fits),
                 "epochs": [statistics.median(times) for times in zip(*(fit["epochs"] for fit in fits), strict=True)],

@@ -26,7 +26,7 @@ from benchmarks.compression.convergence_job import Fits
 from benchmarks.compression.tasks import TASKS
 from lab import Lab
 from lab.arguments import link_rates, names_of, positive
-from lab.bench import Row, versions
+from lab.bench import Row
 
 from sparkdl_comm.networks import parameter_count
 from sparkdl_comm.topology import Topology
@@ -80,7 +80,6 @@ def _row(name: str, way: str, rate: float, fits: list[dict[str, Any]]) -> Row:
         bytes=4 * parameter_count(TASKS[name]().network()),
         samples=[seconds for fit in fits for seconds in fit["seconds_per_step"][_FIRST_TIMED:]],
         verified=all(fit["verified"] for fit in fits),
-        versions=versions("torch", "numpy", "pyspark"),
         extra={
             "accuracies": [fit["accuracy"][-1] for fit in fits],
             "curves": [fit["accuracy"] for fit in fits],

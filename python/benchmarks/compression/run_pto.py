@@ -26,7 +26,7 @@ from benchmarks.command import Note
 from benchmarks.compression.pto_rank import LOCALLY, Job
 from lab import Lab
 from lab.arguments import topology_of
-from lab.bench import Row, versions
+from lab.bench import Row
 
 RANK_PROGRAM = str(Path(__file__).with_name("pto_rank.py"))
 RATE_MBIT = 200.0
@@ -53,7 +53,6 @@ def rows(options: Namespace, note: Note) -> Iterator[Row]:
             bytes=found["bytes"],
             samples=found["samples"],
             verified=found["verified"],
-            versions=versions("torch"),
         )
 
 

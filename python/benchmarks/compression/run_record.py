@@ -25,7 +25,7 @@ from benchmarks.applications import submit
 from benchmarks.command import Note
 from benchmarks.compression.record_job import BATCH, AnySize, Trainings
 from lab import Lab
-from lab.bench import Row, versions
+from lab.bench import Row
 
 from sparkdl_comm.networks import parameter_count
 from sparkdl_comm.topology import Topology
@@ -75,7 +75,6 @@ def _rows(way: str, trainings: list[dict[str, Any]], job: Trainings) -> Iterator
             bytes=4 * parameter_count(AnySize()),
             samples=samples,
             verified=all(training["verified"] for training in trainings),
-            versions=versions("torch", "numpy", "pyspark"),
             extra=extra,
         )
 

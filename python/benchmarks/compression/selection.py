@@ -15,7 +15,7 @@ from typing import NamedTuple
 
 import torch
 from lab.arguments import fraction, whole_numbers
-from lab.bench import Row, measure, versions
+from lab.bench import Row, measure
 
 from sparkdl_comm.compress.selection import OPERATORS, Operator, operator
 from sparkdl_comm.errors import ConfError
@@ -91,7 +91,6 @@ def _compared(distribution: str, values: torch.Tensor, k: int, options: Namespac
             samples=[repeat.seconds for repeat in timed[one.name]],
             theory_seconds=one_pass,
             verified=all(right(one, values, repeat.indices, largest, upper, above) for repeat in timed[one.name]),
-            versions=versions("torch", "numpy"),
             extra={
                 "count": len(values),
                 "density": options.density,

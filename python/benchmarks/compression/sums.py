@@ -18,7 +18,7 @@ from typing import Any
 from benchmarks.compression.sum_rank import Job
 from lab import Lab
 from lab.arguments import link_rate, names_of, topology_of
-from lab.bench import Row, versions
+from lab.bench import Row
 
 from sparkdl_comm.collectives.algorithms import ALGORITHMS
 from sparkdl_comm.compress.wire import SparseFormat
@@ -84,7 +84,6 @@ def _row(algorithm: str, count: int, result: dict[str, Any], options: Namespace)
         samples=result["samples"],
         theory_seconds=link_bytes(algorithm, topology, count, options.density) * 8 / (options.rate * 1e6),
         verified=result["verified"],
-        versions=versions("torch", "numpy"),
         extra={"count": count, "density": options.density if algorithm in SPARSE else 1.0, **result["parts"]},
     )
 

@@ -35,7 +35,7 @@ from benchmarks.fabric.curve import Moment, Start, first
 from benchmarks.fabric.race import RATE, Race, System
 from benchmarks.fabric.topics import Corpus
 from lab import Lab
-from lab.bench import Row, versions
+from lab.bench import Row
 
 from sparkdl_comm.errors import ConfError
 from sparkdl_comm.networks import digits_28x28
@@ -151,7 +151,6 @@ def _row(system: System, setting: str, runs: list[dict[str, Any]], options: Name
         samples=[(moment or run["curve"][-1]).seconds for moment, run in zip(reached, runs, strict=True)],
         verified=None not in reached and max_delay <= (system.delay_bound or max_delay),
         compute="emulated",
-        versions=versions("torch", "numpy"),
         extra={
             "max_delay": max_delay,
             "dropped": statistics.median(run["dropped"] for run in runs),

@@ -25,7 +25,7 @@ from benchmarks.case import Case, case_of, number, share_of
 from benchmarks.command import Note
 from benchmarks.ibatch.job import DDP, REAL, WAYS, Job
 from lab import Lab
-from lab.bench import Row, versions
+from lab.bench import Row
 from lab.spark import SparkCluster
 
 import sparkdl_comm
@@ -141,7 +141,6 @@ def _rows(case: Case, found: list[dict[str, Any]], topology: Topology) -> Iterat
             theory_seconds=case.about.get("bound_seconds"),
             verified=result["verified"] and (not plans or len(ends[result["sparse"]]) == 1),
             compute="emulated" if case.profile is not None else "real",
-            versions=versions("torch", "pyspark", "sparkdl_comm"),
             extra=extra,
         )
 

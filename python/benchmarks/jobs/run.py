@@ -44,7 +44,7 @@ from benchmarks.jobs.rank import DDP, RankJob
 from benchmarks.workload import check
 from lab import Lab
 from lab.arguments import link_rate, numbers, positive, size, whole_numbers
-from lab.bench import Row, allreduce_seconds, broadcast_seconds, versions
+from lab.bench import Row, allreduce_seconds, broadcast_seconds
 
 from sparkdl_comm.conf import CommConf
 from sparkdl_comm.errors import ConfError
@@ -114,7 +114,6 @@ def _rows(options: Namespace, folder: Path) -> Iterator[Row]:
             theory_seconds=theory[how],
             verified=result["verified"],
             compute="emulated",
-            versions=versions("torch", "numpy"),
             extra={
                 "loop": loop,
                 ("exchange" if options.exchange else "rows"): load,

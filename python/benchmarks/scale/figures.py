@@ -36,7 +36,7 @@ from typing import Any
 from benchmarks.command import Note
 from benchmarks.ibatch.table import IBATCH_NODES, IBATCH_PAPER
 from benchmarks.scale.group_run import hierarchical_top_k
-from lab.bench import Row, versions
+from lab.bench import Row
 
 from sparkdl_comm.collectives.algorithms import make_plan
 from sparkdl_comm.collectives.cost import ALPHA
@@ -99,7 +99,6 @@ def _row(case: str, algorithm: str, seconds: float, least: float, extra: dict[st
         theory_seconds=least,
         verified=seconds >= least,
         compute="emulated",
-        versions=versions("numpy", "sparkdl_comm"),
         extra=extra,
         **fields,
     )

@@ -23,7 +23,7 @@ from benchmarks.case import case_of, share_of
 from benchmarks.ibatch.job import BUCKET, Job
 from benchmarks.ibatch.network import JOB, conf_of
 from lab import Lab
-from lab.bench import Row, versions
+from lab.bench import Row
 
 from sparkdl_comm.conf.strategy import SERVER
 from sparkdl_comm.report.trace_file import read_trace
@@ -149,7 +149,6 @@ def _row(
         samples=result["samples"],
         verified=result["verified"],
         compute="emulated",
-        versions=versions("torch", "pyspark", "sparkdl_comm"),
         extra={
             "predicted": seconds,
             "error": seconds / measured - 1,

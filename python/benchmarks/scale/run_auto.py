@@ -32,7 +32,7 @@ from benchmarks.scale.auto_job import AUTO, AutoJob
 from benchmarks.workload import fits
 from lab import Lab
 from lab.arguments import names_of, numbers, topology_of
-from lab.bench import Row, allreduce_seconds, versions
+from lab.bench import Row, allreduce_seconds
 from lab.spark import SparkCluster
 
 from sparkdl_comm.sim.profile import Profile, shipped
@@ -146,7 +146,6 @@ def _row(
         theory_seconds=best,
         verified=result["verified"],
         compute="emulated",
-        versions=versions("torch", "pyspark", "sparkdl_comm"),
         extra=extra,
     )
 

@@ -24,7 +24,7 @@ from pathlib import Path
 from typing import Any
 
 from benchmarks.command import Note
-from lab.bench import Row, versions
+from lab.bench import Row
 
 from sparkdl_comm.errors import LabError
 
@@ -88,7 +88,6 @@ def _row(case: str, algorithm: str, world: int, used: Mapping[str, float]) -> Ro
         bytes=round(used["bytes"]),
         samples=[used["cpu"]],
         verified=True,
-        versions=versions("sparkdl_comm"),
         extra={name: used[name] for name in ("memory", "messages", "files")},
     )
 

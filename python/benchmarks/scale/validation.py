@@ -19,7 +19,7 @@ from dataclasses import asdict, dataclass, replace
 from benchmarks.fabric.table import RACED
 from benchmarks.scale.group_run import hierarchical_top_k
 from benchmarks.tables import Data
-from lab.bench import Row, versions
+from lab.bench import Row
 
 from sparkdl_comm.collectives.algorithms import make_plan
 from sparkdl_comm.collectives.cost import LOCAL_BETA, Cost
@@ -165,7 +165,6 @@ def _row(cell: Cell, parameters: Parameters) -> Row:
         theory_seconds=measured.theory_seconds,
         verified=simulated >= (measured.theory_seconds or 0.0),
         compute="emulated",
-        versions=versions("numpy"),
         extra={
             "source": cell.source,
             "what": measured.case,

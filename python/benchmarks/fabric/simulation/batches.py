@@ -20,7 +20,7 @@ from typing import NamedTuple
 import numpy as np
 from benchmarks.fabric.conditions import FULL_RATE
 from lab.arguments import whole_numbers
-from lab.bench import Row, measure, versions
+from lab.bench import Row, measure
 
 from sparkdl_comm.fabric.core.messages import BandwidthReported, Decision, DroppedUpdate, Push, Roles, Update
 from sparkdl_comm.fabric.core.scheduler import Scheduler
@@ -78,7 +78,6 @@ def rows(options: Namespace) -> Iterator[Row]:
                 bytes=updates * BYTES,
                 samples=[repeat.seconds for repeat in repeats],
                 verified=all(right(repeat.batch, repeat.decisions) for repeat in repeats),
-                versions=versions("numpy"),
                 extra={"updates": updates, "paper_seconds": PAPER.get(updates)},
             )
 

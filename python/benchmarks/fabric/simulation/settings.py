@@ -32,7 +32,7 @@ from benchmarks.fabric.simulation.fabric_run import Control, FabricRun
 from benchmarks.fabric.simulation.run import AsyncRun, Job, Outcome, RingRun, Run
 from benchmarks.fabric.simulation.task import Task
 from lab.arguments import positive
-from lab.bench import Row, versions
+from lab.bench import Row
 from lab.results import read
 
 from sparkdl_comm.errors import ConfError
@@ -146,7 +146,6 @@ def _row(one: Simulated, setting: str, outcomes: list[Outcome], options: Namespa
         samples=[min(outcome.seconds, LIMIT) for outcome in outcomes],
         verified=all(outcome.seconds < LIMIT for outcome in outcomes) and max(delays) <= (one.bound or max(delays)),
         compute="emulated",
-        versions=versions("numpy"),
         extra=extra,
     )
 
