@@ -67,7 +67,8 @@ class Row:
     "loopback". ``rate_mbit``: of each link, per direction; None: not limited. ``world``: ranks. ``bytes``: of the buffer that
     a collective works on, or that a step moves over the network. ``theory_seconds``: a lower bound, None where none is stated.
     ``verified``: the result of every timed repeat was compared with what it must be, and was that. ``compute``: "emulated" if
-    layers only waited (see ``lab.emulated``). ``versions``: of what was measured; default: of Python and the installed packages.
+    layers only waited (see ``lab.emulated``). ``versions``: of what was measured; default: of Python and of
+    installed packages.
 
     :raises InputError: no sample, times that are not positive, or ``extra`` has one of FIELDS.
     """

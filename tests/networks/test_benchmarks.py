@@ -10,6 +10,7 @@ from typing import Any
 import pytest
 from benchmarks.breakdown import PARTS
 from benchmarks.compression.cache_job import WAYS as CACHE_WAYS
+from benchmarks.scale.blind import PREDICTIONS
 
 pytestmark = pytest.mark.usefixtures("networks")
 
@@ -270,8 +271,7 @@ def test_jobs_at_several_computing_rates(rows_of: Rows) -> None:
 
 @pytest.mark.slow
 def test_record(rows_of: Rows) -> None:
-    made = rows_of("compression/record", "--topology", "hosts:2x2", "--sides", "8,16,32", "--target", "1.0")
-    rows = {(row["algorithm"], row["case"]): row for row in made}
+    rows = {(row["algorithm"], row["case"]): row for row in rows_of("compression/record")}
     cases = ("8 x 8", "16 x 16", "training")
     assert list(rows) == [(way, case) for way in ("dense", "sparse", "record") for case in cases]
     for row in rows.values():
@@ -279,26 +279,27 @@ def test_record(rows_of: Rows) -> None:
         assert all(0 < accuracy < 1 for accuracy in row["accuracies"])
     strategies = {place: row["strategy"] for place, row in rows.items() if place[1] != "training"}
     assert [strategies["record", case] for case in cases[:2]] == ["hitopk", "torus2d"]
-    assert {rows[way, "training"]["reached"] for way in ("dense", "sparse", "record")} == {0}
     for way in ("dense", "sparse", "record"):
         training = rows[way, "training"]
-        assert len(training["curves"][0]) == 4
-        assert training["curves"][0][-1] == rows[way, "16 x 16"]["accuracies"][0] == training["accuracies"][0]
+        assert 0 <= training["reached"] <= 1
+        assert training["accuracies"] == rows[way, "16 x 16"]["accuracies"]
 
 
 @pytest.mark.slow
-def test_blind_simulation(rows_of: Rows, tmp_path: Path) -> None:
-    written = tmp_path / "made" / "predictions.json"
-    rows = rows_of("scale", "--blind", "--predictions", str(written))
-    told = {cell["bytes"]: cell["seconds"] for cell in json.loads(written.read_text())["cells"]}
-    assert {row["bytes"]: row["simulated"] for row in rows} == told
+def test_blind_simulation(rows_of: Rows, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.chdir(tmp_path)
+    rows = rows_of("scale", "--blind")
+    written = json.loads((tmp_path / PREDICTIONS).read_text())
+    assert {row["bytes"]: row["simulated"] for row in rows} == {
+        one["bytes"]: one["seconds"] for one in written["cells"]
+    }
     for row in rows:
         assert row["error"] == pytest.approx(row["simulated"] / row["seconds"] - 1)
 
 
 @pytest.mark.slow
 def test_predictions(rows_of: Rows) -> None:
-    rows = rows_of("scale", "--predict", "--forward", "0.1")
+    rows = rows_of("scale", "--predict")
     assert [row["algorithm"] for row in rows if row["source"]] == ["ibatch"]
     assert {row["topology"] for row in rows} == {"star:4", "bcube:2,2"}
     for row in rows:

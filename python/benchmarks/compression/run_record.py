@@ -30,7 +30,7 @@ from lab.bench import Row
 from sparkdl_comm.networks import parameter_count
 from sparkdl_comm.topology import Topology
 
-TOPOLOGY, RATE_MBIT = Topology.parse("hosts:4x2"), 200.0
+TOPOLOGY, QUICK_TOPOLOGY, RATE_MBIT = Topology.parse("hosts:4x2"), Topology.parse("hosts:2x2"), 200.0
 #: Pixels of the images' sides, and epochs, in each stage.
 SIDES, EPOCHS = (16, 24, 32), (10, 5, 3)
 DENSITY, TARGET, SEEDS = 0.01, 0.97, 3
@@ -53,25 +53,25 @@ def ways(stages: int) -> dict[str, list[dict[str, str]]]:
 
 def rows(options: Namespace, note: Note) -> Iterator[Row]:
     """Yield a row for each way and stage, and one for each way."""
-    sides, epochs, seeds = SIDES, EPOCHS, SEEDS
+    topology, sides, epochs, seeds = TOPOLOGY, SIDES, EPOCHS, SEEDS
     if options.quick:
-        sides, epochs, seeds = SIDES[:2], (_UNTIMED + 1,) * 2, 1
-    job = Trainings(ways(len(sides)), list(sides), list(epochs), seeds, TOPOLOGY.world)
-    with Lab(TOPOLOGY.with_rates(round(RATE_MBIT * 1e6))) as lab, lab.spark(memory="1g") as spark:
+        topology, sides, epochs, seeds = QUICK_TOPOLOGY, (8, 16), (_UNTIMED + 1,) * 2, 1
+    job = Trainings(ways(len(sides)), list(sides), list(epochs), seeds, topology.world)
+    with Lab(topology.with_rates(round(RATE_MBIT * 1e6))) as lab, lab.spark(memory="1g") as spark:
         found = submit(spark, Path(__file__).with_name("record_job.py"), job, TIMEOUT)
     for way in job.ways:
-        yield from _rows(way, [result for result in found if result["way"] == way], job)
+        yield from _rows(way, [result for result in found if result["way"] == way], job, topology)
 
 
-def _rows(way: str, trainings: list[dict[str, Any]], job: Trainings) -> Iterator[Row]:
+def _rows(way: str, trainings: list[dict[str, Any]], job: Trainings, topology: Topology) -> Iterator[Row]:
     def row(case: str, samples: Sequence[float], **extra: Any) -> Row:
         return Row(
             suite="record",
             case=case,
             algorithm=way,
-            topology=TOPOLOGY.text,
+            topology=topology.text,
             rate_mbit=RATE_MBIT,
-            world=TOPOLOGY.world,
+            world=topology.world,
             bytes=4 * parameter_count(AnySize()),
             samples=samples,
             verified=all(training["verified"] for training in trainings),
