@@ -14,7 +14,7 @@ from benchmarks.compression.tasks import Task, task
 from lab.settings import applied
 from pyspark.sql import DataFrame, SparkSession, functions
 
-from sparkdl_comm import TorchEstimator
+from sparkdl_comm import TorchEstimator, TorchModel
 
 _MOMENTUM = 0.9
 
@@ -39,27 +39,38 @@ def falling(optimizer: torch.optim.Optimizer, total_steps: int) -> torch.optim.l
     return torch.optim.lr_scheduler.CosineAnnealingLR(optimizer, total_steps)
 
 
-def sgd(learning_rate: float, settings: Mapping[str, str]) -> functools.partial[torch.optim.SGD]:
-    """Return SGD with momentum, unless compression has it."""
+def fit(data: DataFrame, settings: Mapping[str, str], rate: float, folds: int, seed: int, **params: Any) -> TorchModel:
+    """Fit with a fold held out, by SGD with momentum, unless compression has it.
+
+    :param settings: of spark.sparkdl.comm, without the prefix.
+    :param rate: learning rate. ``params``: further Params of the estimator.
+    """
     momentum = 0.0 if "compression.momentum" in settings else _MOMENTUM
-    return functools.partial(torch.optim.SGD, lr=learning_rate, momentum=momentum)
+    with applied(data.sparkSession, settings):
+        return TorchEstimator(
+            loss="CrossEntropyLoss",
+            optimizer=functools.partial(torch.optim.SGD, lr=rate, momentum=momentum),
+            validationIndicatorCol="held",
+            metrics={"accuracy": right_share},
+            seed=seed,
+            **params,
+        ).fit(data.withColumn("held", functions.col("fold") == seed % folds))
 
 
 def trained(data: DataFrame, what: Task, job: Fits, settings: dict[str, str], seed: int) -> dict[str, Any]:
     """Fit the task. Return the seconds of a step and the accuracy on held-out rows, by epoch."""
-    with applied(data.sparkSession, settings):
-        model = TorchEstimator(
-            model=what.network,
-            loss="CrossEntropyLoss",
-            optimizer=sgd(what.learning_rate, settings),
-            lr_scheduler=falling,
-            batchSize=what.batch,
-            maxIter=job.epochs or what.epochs,
-            validationIndicatorCol="held",
-            metrics={"accuracy": right_share},
-            num_workers=job.ranks,
-            seed=seed,
-        ).fit(data.withColumn("held", functions.col("fold") == seed % what.folds))
+    model = fit(
+        data,
+        settings,
+        what.learning_rate,
+        what.folds,
+        seed,
+        model=what.network,
+        lr_scheduler=falling,
+        batchSize=what.batch,
+        maxIter=job.epochs or what.epochs,
+        num_workers=job.ranks,
+    )
     summary = model.summary or {}
     steps = summary["iterations"] // len(model.history)
     return {
@@ -76,7 +87,7 @@ def results(spark: SparkSession, job: Fits) -> Iterator[dict[str, Any]]:
     data = spark.createDataFrame(what.table, what.types)
     for seed in range(1, job.seeds + 1):
         for name, settings in job.ways.items():
-            yield {"way": name, "seed": seed, **trained(data, what, job, settings, seed)}
+            yield {"way": name, **trained(data, what, job, settings, seed)}
 
 
 if __name__ == "__main__":

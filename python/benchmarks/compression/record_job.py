@@ -14,13 +14,12 @@ from typing import Any
 
 import torch
 from benchmarks.applications import answer
-from benchmarks.compression.convergence_job import right_share, sgd
+from benchmarks.compression.convergence_job import fit
 from benchmarks.compression.tasks import DIGITS_TYPES, FOLDS, digits_table
-from lab.settings import applied
-from pyspark.sql import DataFrame, SparkSession, functions
+from pyspark.sql import DataFrame, SparkSession
 from torch import nn
 
-from sparkdl_comm import TorchEstimator, TorchModel
+from sparkdl_comm import TorchModel
 
 BATCH = 32
 _LEARNING_RATE = 0.05
@@ -74,20 +73,19 @@ def training(
     trained = []
     for number, (side, settings) in enumerate(zip(job.sides, stages, strict=True)):
         begin, end = (1 - sum(job.epochs[: number + more]) / sum(job.epochs) for more in (0, 1))
-        with applied(images[side].sparkSession, settings):
-            model = TorchEstimator(
-                model=model,
-                loss="CrossEntropyLoss",
-                optimizer=sgd(_LEARNING_RATE, settings),
-                lr_scheduler=functools.partial(falling, begin=begin, end=end),
-                inputShapes=[[1, side, side]],
-                batchSize=BATCH,
-                maxIter=job.epochs[number],
-                validationIndicatorCol="held",
-                metrics={"accuracy": right_share},
-                num_workers=job.ranks,
-                seed=seed,
-            ).fit(images[side].withColumn("held", functions.col("fold") == seed % FOLDS))
+        model = fit(
+            images[side],
+            settings,
+            _LEARNING_RATE,
+            FOLDS,
+            seed,
+            model=model,
+            lr_scheduler=functools.partial(falling, begin=begin, end=end),
+            inputShapes=[[1, side, side]],
+            batchSize=BATCH,
+            maxIter=job.epochs[number],
+            num_workers=job.ranks,
+        )
         by_epoch = {name: [row[name] for row in model.history] for name in ("seconds", "accuracy", "loss")}
         trained.append({"steps": model.history[-1]["step"] // len(model.history), **by_epoch})
     return trained

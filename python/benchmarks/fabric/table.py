@@ -82,10 +82,13 @@ def fabric_replicated(data: Data) -> Iterator[Line]:
         yield about, f"{_LESS_PAPER} x less" if is_last else "-", told, verdict
 
 
+def _raced(data: Data, setting: str) -> list[Row]:
+    return [row for kind in ("server", "ring", "ddp") for row in data.rows(f"fabric-trained-{setting}-{kind}")]
+
+
 def fabric_trained(data: Data, settings: Sequence[str]) -> Iterator[Line]:
     for setting in settings:
-        raced = [row for kind in ("server", "ring", "ddp") for row in data.rows(f"fabric-trained-{setting}-{kind}")]
-        by_system = {row.algorithm: row for row in raced}
+        by_system = {row.algorithm: row for row in _raced(data, setting)}
         for rival in ("ring", "ddp", "async"):
             if rival in by_system and "fabric" in by_system:
                 ours, other = by_system["fabric"], by_system[rival]
@@ -131,14 +134,8 @@ def _race(ours: Row, other: Row, paper: float | None) -> Line:
 
 
 def chart(data: Data) -> Chart:
-    """Races on emulated hosts."""
-    groups = [
-        (
-            setting,
-            [bar(row) for kind in ("server", "ring", "ddp") for row in data.rows(f"fabric-trained-{setting}-{kind}")],
-        )
-        for setting in sorted(RACED + RACED_ALONE)
-    ]
+    """Return the chart of races on emulated hosts."""
+    groups = [(setting, [bar(row) for row in _raced(data, setting)]) for setting in sorted(RACED + RACED_ALONE)]
     return Chart("Six workers learn digits on emulated hosts: seconds to an accuracy of 0.92", "s", groups)
 
 

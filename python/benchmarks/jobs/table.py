@@ -7,6 +7,7 @@ from functools import partial
 
 from benchmarks.charts import Chart
 from benchmarks.tables import PAPER, Data, Line, Table, at_most, bar, beside, seconds, summary
+from lab.results import Row
 
 #: The BML paper's figures 6 and 7, less time than its parameter server: the least and the most, %.
 JOBS_PAPER = {"lenet5": (18.7, 56.4), "vgg19": (29.2, 52.1)}
@@ -23,18 +24,25 @@ def of_range(saved: float, least: float, most: float) -> str:
     return "within the paper's range" if percent <= most else "more than the paper's most"
 
 
+def _beside(bml: Row, other: Row, name: str, paper: tuple[float, float] | None) -> tuple[str, str, str]:
+    """Return the cells of `bml` beside a rival. ``paper``: the least and the most time that BML saves there, %."""
+    change = bml.seconds / other.seconds - 1
+    ours = f"{100 * change:+.1f} %: {seconds(bml)}{name} {seconds(other)}"
+    if paper is None:
+        return "-", ours, beside(bml, other)
+    return f"-{paper[0]} to -{paper[1]} %", ours, f"{of_range(-change, *paper)}; {beside(bml, other)}"
+
+
 def jobs(data: Data, results: str) -> Iterator[Line]:
-    for name, (least, most) in JOBS_PAPER.items():
+    for name, paper in JOBS_PAPER.items():
         for bml in data.rows(f"{results}-{name}", algorithm="bml"):
             rows, rate = bml.extra["rows"], bml.extra["teraflops"]
             about = f"{name}, {rows} rows of a rank, computing {bml.extra['computing']:.3g} s at {rate:g} teraflop/s"
-            for rival, paper in (("p2p-ps", f"-{least} to -{most} %"), ("ddp", "-"), ("gloo", "-")):
+            for rival in ("p2p-ps", "ddp", "gloo"):
                 other = data.row(f"{results}-{name}", algorithm=rival, rows=rows, teraflops=rate)
                 if other:
-                    change = f"{(bml.seconds / other.seconds - 1) * 100:+.1f} %"
-                    ours = f"{change}: {seconds(bml)}, `{rival}` {seconds(other)}"
-                    judged = f"{of_range(1 - bml.seconds / other.seconds, least, most)}; " if paper != "-" else ""
-                    yield f"{about}: `bml` beside `{rival}`", paper, ours, f"{judged}{beside(bml, other)}"
+                    cells = _beside(bml, other, f", `{rival}`", paper if rival == "p2p-ps" else None)
+                    yield f"{about}: `bml` beside `{rival}`", *cells
 
 
 def job_loops(data: Data) -> Iterator[Line]:
@@ -69,17 +77,12 @@ def job_batches(data: Data) -> Iterator[Line]:
 
 def jobs_real(data: Data) -> Iterator[Line]:
     """Compare `bml` on two NICs with `ps` and `ring` on one, through Spark."""
-    least, most = JOBS_PAPER["lenet5"]
-    others = {row.algorithm: row for row in data.rows("jobs-real-star")}
     for bml in data.rows("jobs-real-bcube", algorithm="bml"):
-        for rival, paper in (("whole", f"-{least} to -{most} %"), ("ring", "-")):
-            other = others.get(rival)
+        for rival, name, paper in (("whole", "ps", JOBS_PAPER["lenet5"]), ("ring", "ring", None)):
+            other = data.row("jobs-real-star", algorithm=rival)
             if other:
-                name = "ps" if rival == "whole" else rival
                 about = f"{bml.case}, {bml.topology}: `bml` beside `{name}`, {other.topology}"
-                change = f"{(bml.seconds / other.seconds - 1) * 100:+.1f} %"
-                judged = f"{of_range(1 - bml.seconds / other.seconds, least, most)}; " if paper != "-" else ""
-                yield about, paper, f"{change}: {seconds(bml)}; {seconds(other)}", f"{judged}{beside(bml, other)}"
+                yield about, *_beside(bml, other, ";", paper)
 
 
 def chart(data: Data) -> Chart:
