@@ -77,10 +77,10 @@ def job_batches(data: Data) -> Iterator[Line]:
 
 def jobs_real(data: Data) -> Iterator[Line]:
     """Compare `bml` on two NICs with `ps` and `ring` on one, through Spark."""
+    others = {row.algorithm: row for row in data.rows("jobs-real-star")}
     for bml in data.rows("jobs-real-bcube", algorithm="bml"):
         for rival, name, paper in (("whole", "ps", JOBS_PAPER["lenet5"]), ("ring", "ring", None)):
-            other = data.row("jobs-real-star", algorithm=rival)
-            if other:
+            if other := others.get(rival):
                 about = f"{bml.case}, {bml.topology}: `bml` beside `{name}`, {other.topology}"
                 yield about, *_beside(bml, other, ";", paper)
 
