@@ -56,7 +56,10 @@ WAYS = {
 
 @dataclass(frozen=True)
 class Fits:
-    """``copies``: noisy copies of each digit. ``epochs``: epochs of a fit. ``repeats``: rounds of all ways, on new files."""
+    """Fits by all ways.
+
+    ``copies``: noisy copies of each digit. ``epochs``: epochs of a fit. ``repeats``: rounds of all ways, on new files.
+    """
 
     ranks: int
     copies: int

@@ -21,7 +21,10 @@ _MOMENTUM = 0.9
 
 @dataclass(frozen=True)
 class Fits:
-    """``ways``: each way's settings of ``spark.sparkdl.comm``, without the prefix. ``epochs``: 0 for the task's own."""
+    """Fits of a task by several ways.
+
+    ``ways``: each way's settings of ``spark.sparkdl.comm``, without the prefix. ``epochs``: 0 for the task's own.
+    """
 
     task: str
     ways: dict[str, dict[str, str]]

@@ -39,7 +39,7 @@ _BLOCKS = (3, 4, 6, 3)
 
 @dataclass(frozen=True)
 class Job:
-    """``timeout``: seconds. ``steps``: steps of a repeat. ``width``: channels of the network's first convolution."""
+    """Job of all ranks. ``steps``: steps of a repeat. ``width``: channels of the network's first convolution."""
 
     warmup: int
     repeats: int
@@ -176,7 +176,7 @@ def main() -> None:
 
 
 def report(gang: Gang, result: dict[str, object], done: list[tuple[float, bool]], timeout: float) -> None:
-    """Print, on rank 0, the repeats of all ranks."""
+    """Print the repeats of all ranks, on rank 0."""
     of_ranks = [json.loads(text) for text in gang.all_gather(json.dumps(done).encode(), timeout)]
     if gang.rank == 0:
         repeats = list(zip(*of_ranks, strict=True))

@@ -27,8 +27,11 @@ _LEARNING_RATE = 0.05
 
 @dataclass(frozen=True)
 class Trainings:
-    """``ways``: each way's settings of ``spark.sparkdl.comm`` by stage, without the prefix. ``sides``: the images' pixels and
-    ``epochs`` in each stage."""
+    """Trainings by several ways.
+
+    ``ways``: each way's settings of ``spark.sparkdl.comm`` by stage, without the prefix. ``sides``: the images' pixels in
+    each stage. ``epochs``: epochs of each stage.
+    """
 
     ways: dict[str, list[dict[str, str]]]
     sides: list[int]

@@ -35,7 +35,7 @@ _TOLERATED = 1e-4
 
 @dataclass(frozen=True)
 class Job:
-    """``algorithm``: hitopk or naive-ag, or the dense algorithm ``plan`` if that is not empty. ``timeout``: seconds."""
+    """Job of all ranks. ``algorithm``: hitopk or naive-ag, or the dense algorithm ``plan`` if that is not empty."""
 
     algorithm: str
     plan: str

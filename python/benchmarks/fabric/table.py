@@ -45,18 +45,18 @@ def fabric_simulated(data: Data) -> Iterator[Line]:
                 other = data.row(name, algorithm=rival, case=ours.case)
                 if other:
                     paper = ours.extra["paper_speedup"] if rival == "ring-2" else None
-                    about, *told = _race(ours, other, paper)
-                    yield f"{about}, computing {computing} s", *told
+                    about, *found = _race(ours, other, paper)
+                    yield f"{about}, computing {computing} s", *found
 
 
 def fabric_bounds(data: Data) -> Iterator[Line]:
     rows = data.rows("fabric-bounds")
     tightest = {row.case: row for row in reversed(rows)}
     for row in rows:
-        told = f"{seconds(row)}; delay {row.extra['mean_delay']:.1f} in the mean, at most {row.extra['max_delay']}; "
-        told += f"{row.extra['updates']:g} updates, {row.extra['dropped']:g} dropped"
+        found = f"{seconds(row)}; delay {row.extra['mean_delay']:.1f} in the mean, at most {row.extra['max_delay']}; "
+        found += f"{row.extra['updates']:g} updates, {row.extra['dropped']:g} dropped"
         verdict = "-" if row is tightest[row.case] else beside(row, tightest[row.case])
-        yield f"{row.case}, `{row.algorithm}`", "-", told, verdict
+        yield f"{row.case}, `{row.algorithm}`", "-", found, verdict
 
 
 def fabric_lags(data: Data) -> Iterator[Line]:
@@ -73,13 +73,13 @@ def fabric_replicated(data: Data) -> Iterator[Line]:
         bound, each = row.extra["divergence"], row.extra["replicated"]
         updates = bound / row.extra["norm"]
         about = f"{row.case}, Div_max {bound:g}, the norms of {updates:.1f} updates"
-        told = (
+        found = (
             f"{each / 1e6:.1f} MB for each update, {row.bytes / each:.2f} x less than a chain's {row.bytes / 1e6:.1f};"
         )
-        told += f" checkpoints that are as near: {row.bytes / max(1.0, updates) / 1e6:.1f} MB; {seconds(row)}"
+        found += f" checkpoints that are as near: {row.bytes / max(1.0, updates) / 1e6:.1f} MB; {seconds(row)}"
         is_last = row is rows[-1]
         verdict = at_most(_LESS_PAPER * each / row.bytes, 1.0) + " of the paper's bytes" if is_last else "-"
-        yield about, f"{_LESS_PAPER} x less" if is_last else "-", told, verdict
+        yield about, f"{_LESS_PAPER} x less" if is_last else "-", found, verdict
 
 
 def _raced(data: Data, setting: str) -> list[Row]:
@@ -104,11 +104,11 @@ def fabric_predicted(data: Data) -> Iterator[Line]:
         measured, commit = (predicted.extra[f"raced_{name}"] for name in ("seconds", "commit"))
         system, middle = predicted.algorithm.removesuffix("-30"), statistics.median(measured)
         about = f"{predicted.case}, `{system}`, {predicted.extra['updates']:g} updates"
-        told = f"predicted {seconds(predicted)}; measured {middle:.3g} s ({min(measured):.3g} to {max(measured):.3g})"
+        found = f"predicted {seconds(predicted)}; measured {middle:.3g} s ({min(measured):.3g} to {max(measured):.3g})"
         yield (
             about,
             "-",
-            f"{told} at {commit[:7]}",
+            f"{found} at {commit[:7]}",
             at_most(abs(predicted.seconds / middle - 1), 0.15) + " of it is the difference",
         )
 
@@ -120,12 +120,12 @@ def fabric_lda(data: Data) -> Iterator[Line]:
         for rival in ("ring", "async", "fabric-bsp"):
             other = data.row("fabric-lda", algorithm=rival, case=ours.case)
             if other and other.algorithm != ours.algorithm:
-                told = [LDA_PAPER.get(name) for name in (rival, ours.algorithm)]
-                yield _race(ours, other, told[0] / told[1] if told[0] and told[1] else None)
+                found = [LDA_PAPER.get(name) for name in (rival, ours.algorithm)]
+                yield _race(ours, other, found[0] / found[1] if found[0] and found[1] else None)
 
 
 def _race(ours: Row, other: Row, paper: float | None) -> Line:
-    """`paper`: how many times as fast the paper's was."""
+    """Return the line of two systems. ``paper``: the paper's speedup."""
     about, gain = f"{ours.case}, `{ours.algorithm}` beside `{other.algorithm}`", other.seconds / ours.seconds
     gained = f"{gain:.2f} x: {seconds(ours)}; {seconds(other)}; delay at most {ours.extra['max_delay']}"
     if paper is None:

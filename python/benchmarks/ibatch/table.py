@@ -86,12 +86,12 @@ def startups(data: Data) -> Iterator[Line]:
         for name in others:
             other = data.row("ibatch-startups", algorithm=name, case=ours.case, delay=ours.extra["delay"])
             if other:
-                told, verdict, gain = "-", beside(ours, other), other.seconds / ours.seconds
+                quoted, verdict, gain = "-", beside(ours, other), other.seconds / ours.seconds
                 if ours.algorithm == "paper":
                     wanted = IBATCH_PAPER_72[0] / IBATCH_PAPER_72[2]
-                    told, verdict = f"{wanted:.2f} x the throughput", f"{of_paper(gain, wanted)}; {verdict}"
+                    quoted, verdict = f"{wanted:.2f} x the throughput", f"{of_paper(gain, wanted)}; {verdict}"
                 about = f"{ours.case}, start-up + {ours.extra['delay'] * 1e3:g} ms: {way} beside `{name}`"
-                yield about, told, f"{gain:.2f} x: {seconds(ours)}; {seconds(other)}", verdict
+                yield about, quoted, f"{gain:.2f} x: {seconds(ours)}; {seconds(other)}", verdict
 
 
 def scaling(data: Data) -> Iterator[Line]:
@@ -105,10 +105,10 @@ def scaling(data: Data) -> Iterator[Line]:
             if found:
                 source = f"ibatch-nodes-{nodes}"
                 paper = IBATCH_PAPER.get(alone.case)
-                told = f"`paper` {paper[0]}; `whole` {paper[1]}" if paper else "-"
+                quoted = f"`paper` {paper[0]}; `whole` {paper[1]}" if paper else "-"
                 ours = "; ".join(f"{_way(data, source, row)} {_speedup(row, alone):.1f}" for row in found)
                 shares = "; ".join(f"{_speedup(row, alone) / nodes:.2f}" for row in found)
-                yield f"{alone.case}, {nodes} nodes", f"on {IBATCH_NODES}: {told}", ours, f"{shares} of linear"
+                yield f"{alone.case}, {nodes} nodes", f"on {IBATCH_NODES}: {quoted}", ours, f"{shares} of linear"
 
 
 def _way(data: Data, source: str, row: Row) -> str:

@@ -68,11 +68,11 @@ def job_batches(data: Data) -> Iterator[Line]:
             )
             about = f"`{ours.algorithm}`, {ours.topology}, exchange {exchange:g} x backward"
             is_planned = ours.extra["decisions"][-1]["chosen"].endswith("ibatch")
-            told = f"{ours.extra['buckets']} buckets, {'planned' if is_planned else 'by size'}: {seconds(ours)}"
-            yield about, f"the bound: {ours.theory_seconds:.3g} s", told, at_most(ours.ratio or 0, 1.10)
+            measured = f"{ours.extra['buckets']} buckets, {'planned' if is_planned else 'by size'}: {seconds(ours)}"
+            yield about, f"the bound: {ours.theory_seconds:.3g} s", measured, at_most(ours.ratio or 0, 1.10)
             if sized:
                 verdict = beside(ours, sized) if is_planned else "stays with these"
-                yield about, f"{sized.extra['buckets']} buckets by size: {seconds(sized)}", told, verdict
+                yield about, f"{sized.extra['buckets']} buckets by size: {seconds(sized)}", measured, verdict
 
 
 def jobs_real(data: Data) -> Iterator[Line]:

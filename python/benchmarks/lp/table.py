@@ -54,8 +54,8 @@ def training(data: Data) -> Iterator[Line]:
                 if ours and other:
                     about, found, verdict = _compared(network, ours, other)
                     judged = of_paper(other.seconds / ours.seconds, paper[network])
-                    told = f"{paper[network]:.2f} x: Alg. {3 if is_third else 1} beside Alg. 1, {reading}"
-                    yield about, told, found, f"{judged}; {verdict}"
+                    quoted = f"{paper[network]:.2f} x: Alg. {3 if is_third else 1} beside Alg. 1, {reading}"
+                    yield about, quoted, found, f"{judged}; {verdict}"
         for name, loop, other_name, other_loop in TRAINING_OURS:
             ours, other = rows.get((name, loop)), rows.get((other_name, other_loop))
             if ours and other:

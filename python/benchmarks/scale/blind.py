@@ -99,7 +99,7 @@ def _predicted(group: Group, operation: Operation, nbytes: int) -> validation.Si
 
 
 def _measured(group: Group, options: Namespace) -> Iterator[Row]:
-    asked = Namespace(
+    run = Namespace(
         rate=[group.rate],
         algorithms=[group.algorithm],
         operations=list(group.operations),
@@ -112,4 +112,4 @@ def _measured(group: Group, options: Namespace) -> Iterator[Row]:
         loopback=False,
     )
     with tempfile.TemporaryDirectory(prefix="sparkdl-blind-") as folder:
-        yield from own(asked, group.links, Path(folder))
+        yield from own(run, group.links, Path(folder))

@@ -174,14 +174,14 @@ def scale_ibatch(data: Data) -> Iterator[Line]:
                 for row in rows
                 if (row.extra["network"], row.extra["nodes"]) == (network, nodes)
             }
-            told = {IBATCH_NODES: paper, 72: IBATCH_PAPER_72 if network == "vgg19_22k" else ()}.get(nodes, ())
+            quoted = {IBATCH_NODES: paper, 72: IBATCH_PAPER_72 if network == "vgg19_22k" else ()}.get(nodes, ())
             ours = [found[way] for way in ("paper", "whole", "layerwise")]
-            ratios = "; ".join(f"{mine / theirs:.2f}" for mine, theirs in zip(ours, told, strict=False))
+            ratios = "; ".join(f"{mine / theirs:.2f}" for mine, theirs in zip(ours, quoted, strict=False))
             yield (
                 f"{network}, {nodes} nodes",
-                "; ".join(map(str, told)) or "-",
+                "; ".join(map(str, quoted)) or "-",
                 "; ".join(f"{one:.1f}" for one in ours) + f"; both ways {found['both ways']:.1f}",
-                f"{ratios} of the paper's" if told else "-",
+                f"{ratios} of the paper's" if quoted else "-",
             )
 
 

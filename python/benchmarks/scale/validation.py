@@ -244,7 +244,7 @@ def _loop(row: Row) -> tuple[Row, Simulated] | None:
 
 
 def _step_simulation(row: Row, bucket: int = 0) -> Simulated:
-    """``bucket``: bytes of a bucket of gradients; 0: the system's default."""
+    """Return the simulation of a step. ``bucket``: bytes of a bucket of gradients; 0: the system's default."""
     topology, share, is_ddp = _topology(row), 1 / row.extra["shrink"], row.algorithm == "ddp"
     profile = Profile.load(row.case).scaled(share, share)
     bucket = bucket or (DDP_BUCKET if is_ddp else CommConf.from_mapping({}).collective.bucket)
