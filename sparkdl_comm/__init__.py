@@ -14,7 +14,7 @@ if TYPE_CHECKING:
     from sparkdl_comm import errors, optim
     from sparkdl_comm.collectives.communicator import Communicator
     from sparkdl_comm.conf import CommConf
-    from sparkdl_comm.data.arguments import Arguments
+    from sparkdl_comm.data.ragged import Arguments
     from sparkdl_comm.distributor import CommDistributor
     from sparkdl_comm.job.session import spark_conf
     from sparkdl_comm.ml.estimator import TorchEstimator

@@ -19,7 +19,7 @@ COMMANDS = (
     "sparkdl_comm.report.explain_command",
     "sparkdl_comm.report.plan_command",
     "sparkdl_comm.report.predict_command",
-    "sparkdl_comm.data.cache_command",
+    "sparkdl_comm.data.local_disk",
 )
 
 

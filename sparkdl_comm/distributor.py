@@ -17,15 +17,14 @@ from sparkdl_comm.data.dataset import tensor_columns
 from sparkdl_comm.errors import ConfError, InputError
 from sparkdl_comm.gang.members import format_ranks
 from sparkdl_comm.gang.process_group import BACKENDS
-from sparkdl_comm.gang.values import unpack
+from sparkdl_comm.gang.tensors import unpack_value
 from sparkdl_comm.job import memory, session, slots
-from sparkdl_comm.job.admission import ADMISSION
 from sparkdl_comm.job.arrow_batches import limit_batches, measure_columns
 from sparkdl_comm.job.function import ALONE, FunctionSpec, Script, make_function_fn
 from sparkdl_comm.job.interrupt import cancel_on_interrupt
 from sparkdl_comm.job.launch import run_gang, run_tasks
 from sparkdl_comm.job.local import HOST, run_locally
-from sparkdl_comm.job.slot_watch import SlotWatch
+from sparkdl_comm.job.slot_watch import ADMISSION, SlotWatch
 from sparkdl_comm.ml import components
 
 _log = logging.getLogger(__name__)
@@ -192,7 +191,7 @@ def _run_ranks(
             spec.world,
             *((1, spec.world) if spec.is_local else (spec.world, 1)),
         )
-    return unpack(tensors)
+    return unpack_value(tensors)
 
 
 @dataclasses.dataclass(frozen=True)

@@ -27,7 +27,7 @@ from dataclasses import dataclass, field, replace
 from statistics import median
 from typing import NamedTuple
 
-from sparkdl_comm.collectives.select import list_eligible
+from sparkdl_comm.collectives.cost import list_eligible
 from sparkdl_comm.conf import PREFIX, CommConf
 from sparkdl_comm.conf.strategy import CHEAPEST, DECOUPLED_IBATCH, HITOPK, IBATCH, SERVER, loop_name
 from sparkdl_comm.errors import ConfError, PluginError

@@ -23,9 +23,8 @@ from typing import Any
 
 from sparkdl_comm.autotune.choice import MARGIN, Candidate
 from sparkdl_comm.collectives.algorithms import ALGORITHMS
-from sparkdl_comm.collectives.cost import Cost
+from sparkdl_comm.collectives.cost import Cost, list_eligible, predict
 from sparkdl_comm.collectives.plan import Operation
-from sparkdl_comm.collectives.select import list_eligible, predict
 from sparkdl_comm.conf import CommConf
 from sparkdl_comm.conf.strategy import CHEAPEST, SERVER
 from sparkdl_comm.jvm.planner import Bucketing
@@ -38,8 +37,7 @@ from sparkdl_comm.sim.server_run import (
     equal_cuts,
     iteration_seconds,
 )
-from sparkdl_comm.space.layer_buckets import count_early_buckets
-from sparkdl_comm.space.parameter_space import ParameterSpace
+from sparkdl_comm.space.parameter_space import ParameterSpace, count_early_buckets
 from sparkdl_comm.topology import Topology
 
 #: Messages in sequence that fetch a batch from the server, unless it travels inside its notice: request and answer. They are

@@ -1,9 +1,9 @@
 """Collectives as plans: all sends and receives of all ranks, computed before the first one begins.
 
 ``plan.py`` defines plans and ``algorithms/`` makes them. ``transfers.py`` checks a plan (complete, no deadlock) and
-runs it in memory. ``cost.py`` predicts its time, and ``select.py`` finds the cheapest algorithm.
-``engine/`` runs plans. ``group.py`` is a rank's interface: it combines the topology (``discover.py``),
-the costs (``measure.py``) and an engine. A group may have some of the ranks only: ``rank_group.py`` lists them.
-``communicator.py`` is the interface for users' training functions.
-``torch_gang.py`` makes a gang for functions that CommDistributor did not start. ``work.py`` is an operation in flight.
+runs it in memory. ``cost.py`` predicts its time, and finds the cheapest algorithm. ``engine/`` runs plans. ``group.py``
+is a rank's interface: it combines the topology and the measured costs (``discover.py``) and an engine. A group may have
+some of the ranks only: ``rank_group.py`` lists them. ``communicator.py`` is the interface for users' training
+functions. ``torch_gang.py`` makes a gang for functions that CommDistributor did not start. ``work.py`` is an operation
+in flight.
 """

@@ -1,4 +1,7 @@
-"""CollectiveGroup: a rank's collectives. It makes plans on demand, caches them, and runs them on an engine."""
+"""CollectiveGroup: a rank's collectives. It makes plans on demand, caches them, and runs them on an engine.
+
+Callers of reduce-scatter and all-gather have parts of equal length. :class:`PartLayout` places them in the plan's vector.
+"""
 
 from __future__ import annotations
 
@@ -6,22 +9,20 @@ import contextlib
 import json
 import logging
 import weakref
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import replace
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import torch
 
 from sparkdl_comm.collectives.algorithms import ALGORITHMS, make_plan
-from sparkdl_comm.collectives.cost import Cost
-from sparkdl_comm.collectives.discover import SubTopology, arrange, sub_topology
+from sparkdl_comm.collectives.cost import Cost, list_eligible, make_collective, rank_algorithms
+from sparkdl_comm.collectives.discover import SubTopology, arrange, get_or_measure_cost, remeasure_cost, sub_topology
 from sparkdl_comm.collectives.engine.base import Engine, PreparedPlan
-from sparkdl_comm.collectives.engine.links import Links
+from sparkdl_comm.collectives.engine.connection import Links
 from sparkdl_comm.collectives.engine.sockets import SocketEngine
-from sparkdl_comm.collectives.measure import get_or_measure_cost, remeasure_cost
 from sparkdl_comm.collectives.plan import Operation, Plan, StepKind
 from sparkdl_comm.collectives.rank_group import RankGroup
-from sparkdl_comm.collectives.select import list_eligible, make_collective, rank_algorithms
 from sparkdl_comm.collectives.work import Work
 from sparkdl_comm.conf import CommConf
 from sparkdl_comm.conf.strategy import CHEAPEST
@@ -30,8 +31,59 @@ from sparkdl_comm.gang.control import VERDICT_SECONDS
 from sparkdl_comm.gang.gang import Gang
 from sparkdl_comm.topology import Topology
 
-if TYPE_CHECKING:
-    from sparkdl_comm.collectives.part_layout import PartLayout
+
+class PartLayout:
+    """Positions of the parts of a gang's ranks in a vector of :attr:`size` elements.
+
+    Algorithms decide which elements a rank owns. With BML a rank owns many pieces. A ring on BCube does not follow the
+    order of the ranks. Some ranks own a few elements more than others. So the plan's vector is longer than the parts
+    together if necessary. A part fills the ranges that its rank owns from their beginning, and the rest is zero.
+
+    :param make: function that returns the plan for a vector of the given number of elements.
+    :param count: elements per part.
+    :param order: ``order[place]``: the gang's rank that is rank ``place`` of the plans.
+    """
+
+    def __init__(self, make: Callable[[int], Plan], count: int, order: Sequence[int]) -> None:
+        self.size, missing = 0, count
+        while missing > 0 or not self.size:
+            self.size += max(1, missing) * len(order)
+            plan = make(self.size)
+            owned_ranges = [plan.owned_ranges(place) for place in range(len(order))]
+            missing = count - min(sum(stop - start for start, stop in ranges) for ranges in owned_ranges)
+        self._ranges = {
+            rank: list(_first_elements(ranges, count)) for rank, ranges in zip(order, owned_ranges, strict=True)
+        }
+        #: True if the vector consists of the parts in the order of the ranks, and of nothing else.
+        self.is_in_rank_order = self.size == count * len(order) and all(
+            self._ranges[rank] == [(rank * count, (rank + 1) * count)] for rank in order
+        )
+
+    def put(self, vector: torch.Tensor, rank: int, part: torch.Tensor) -> None:
+        """Copy the part of ``rank`` into the vector. Both are flat."""
+        for offset, start, stop in self._pieces(rank):
+            vector[start:stop] = part[offset : offset + stop - start]
+
+    def get(self, vector: torch.Tensor, rank: int, part: torch.Tensor) -> None:
+        """Copy the part of ``rank`` from the vector into ``part``. Both are flat."""
+        for offset, start, stop in self._pieces(rank):
+            part[offset : offset + stop - start] = vector[start:stop]
+
+    def _pieces(self, rank: int) -> Iterator[tuple[int, int, int]]:
+        """Yield the pieces of a part as (offset in the part, start in the vector, stop in the vector)."""
+        offset = 0
+        for start, stop in self._ranges[rank]:
+            yield offset, start, stop
+            offset += stop - start
+
+
+def _first_elements(ranges: Sequence[tuple[int, int]], count: int) -> Iterator[tuple[int, int]]:
+    """Yield the ranges of the first ``count`` elements of ``ranges``."""
+    for start, stop in ranges:
+        stop = min(stop, start + count)
+        if start < stop:
+            yield start, stop
+        count -= stop - start
 
 
 def make_engine(
@@ -222,7 +274,6 @@ class CollectiveGroup:
         """Return the layout of a vector with one part of this size for each rank."""
         key = operation, part.numel(), part.element_size()
         if key not in self._layouts:
-            from sparkdl_comm.collectives.part_layout import PartLayout
 
             def make(count: int) -> Plan:
                 return self._plan(operation, count, part.element_size(), 0)

@@ -1,8 +1,8 @@
 """Settings of a run: the keys ``spark.sparkdl.comm.*``, and the frozen dataclass that holds their values.
 
 - ``settings.py`` has the dataclass, :class:`CommConf`. A field declares a key, or is a group of keys from ``groups.py``.
-- ``forms.py``, ``compression.py`` and ``strategy.py`` have the forms of values: their parsers and limits.
-- ``key.py`` makes the table of keys from the fields.
+- ``forms.py`` has the declaration of a key, and the forms of values: their parsers and limits. ``compression.py`` and
+  ``strategy.py`` have further forms.
 
 ``python -m sparkdl_comm.conf`` prints the table in the format of Spark's properties files. Its output is
 ``conf/sparkdl-defaults.conf``. ``python -m sparkdl_comm.conf .`` writes that file, and the
@@ -10,8 +10,7 @@ table of keys in ``docs/reference``.
 """
 
 from sparkdl_comm.conf.compression import DEFAULT_COMPRESSION, Compression, Schedule
-from sparkdl_comm.conf.forms import seconds
-from sparkdl_comm.conf.key import PREFIX
+from sparkdl_comm.conf.forms import PREFIX, seconds
 from sparkdl_comm.conf.settings import KEYS, CommConf, as_text
 
 __all__ = ["DEFAULT_COMPRESSION", "KEYS", "PREFIX", "CommConf", "Compression", "Schedule", "as_text", "seconds"]

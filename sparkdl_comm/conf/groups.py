@@ -6,7 +6,7 @@ from dataclasses import dataclass
 
 from sparkdl_comm.conf import forms
 from sparkdl_comm.conf.compression import Compression, Schedule, parse_compression, parse_schedule
-from sparkdl_comm.conf.key import declare
+from sparkdl_comm.conf.forms import declare
 from sparkdl_comm.conf.strategy import IBATCH, OTHER_LOOPS
 
 

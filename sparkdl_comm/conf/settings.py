@@ -8,6 +8,7 @@ from dataclasses import asdict, dataclass, replace
 from typing import Any
 
 from sparkdl_comm.conf import forms
+from sparkdl_comm.conf.forms import PREFIX, declare, keys_of
 from sparkdl_comm.conf.groups import (
     AutoConf,
     CollectiveConf,
@@ -17,7 +18,6 @@ from sparkdl_comm.conf.groups import (
     FabricConf,
     PsConf,
 )
-from sparkdl_comm.conf.key import PREFIX, declare, keys_of
 from sparkdl_comm.conf.strategy import NamedStrategy, strategy_name
 from sparkdl_comm.errors import ConfError, nearest
 
@@ -106,7 +106,7 @@ class CommConf:
         """Read the settings from Spark's configuration.
 
         :param conf: any Spark settings. Those outside :data:`PREFIX` are ignored.
-        :param overrides: values by :attr:`~sparkdl_comm.conf.key.Key.argument` that have precedence over ``conf`` (Params of
+        :param overrides: values by :attr:`~sparkdl_comm.conf.forms.Key.argument` that have precedence over ``conf`` (Params of
             the estimator). None means unset.
         :raises ConfError: an unknown key under the prefix (with the nearest known one), an unknown override, or a bad
             value (with key, value and limit).

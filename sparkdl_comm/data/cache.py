@@ -25,9 +25,9 @@ import pyarrow as pa
 import torch
 from numpy.typing import NDArray
 
+from sparkdl_comm.data.arrow import decode_batch
 from sparkdl_comm.data.arrow_file import MappedFile
 from sparkdl_comm.data.batch_collector import BatchCollector, SortedColumns
-from sparkdl_comm.data.decoding import decode_batch
 from sparkdl_comm.data.fields import RowFormat
 from sparkdl_comm.data.inspection import RowInspection, check_reports
 from sparkdl_comm.data.local_disk import Folder, LocalDisk

@@ -29,7 +29,7 @@ class Field:
     for all values. None: the column holds numbers. ``embeds``: integers stay int64, because the model looks something
     up by them. ``limits``: smallest and largest allowed value. None: any value. ``collate``: makes a batch of rows
     whose first dimension may differ. None: all rows have one shape. ``width``: size of the Vectors, if they are kept as
-    pairs (see :mod:`sparkdl_comm.data.sparse`). None: rows are dense.
+    pairs (see :mod:`sparkdl_comm.data.vectors`). None: rows are dense.
     """
 
     param: str

@@ -10,7 +10,7 @@ import numpy as np
 import pyarrow as pa
 from numpy.typing import NDArray
 
-from sparkdl_comm.data import arrow, sparse
+from sparkdl_comm.data import arrow, vectors
 from sparkdl_comm.data.fields import Field, RowFormat
 from sparkdl_comm.errors import InputError
 
@@ -69,7 +69,7 @@ class RowInspection:
         if len(usable) == 0:
             return
         if field.width is not None:
-            usable = sparse.pair_values(field, usable)
+            usable = vectors.pair_values(field, usable)
             lengths = [{field.width}]
         else:
             lengths = arrow.distinct_lengths(usable)[1 if field.is_ragged else 0 :]

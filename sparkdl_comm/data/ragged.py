@@ -1,12 +1,12 @@
 """Feature columns whose rows differ in length, kept as one array of all elements.
 
 The user's ``collate_fn`` makes batches of them. Sparse Vectors are kept in this form, too. Only the rows of a batch
-become a tensor each.
+become a tensor each. ``collate_fn`` may also give several arguments of the model, as :class:`Arguments`.
 """
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import Any
 
@@ -14,7 +14,7 @@ import numpy as np
 import torch
 from numpy.typing import NDArray
 
-from sparkdl_comm.data import sparse
+from sparkdl_comm.data import vectors
 from sparkdl_comm.data.fields import Field
 from sparkdl_comm.errors import ModelError
 
@@ -76,7 +76,7 @@ class Ragged:
         :raises ModelError: there are no rows, or ``collate_fn`` raised.
         """
         if self.field.width is not None:
-            return sparse.to_tensor(self.field, self.values, self.lengths)
+            return vectors.to_tensor(self.field, self.values, self.lengths)
         if not len(self):
             raise ModelError(
                 f"collate_fn: there are no rows of {self.field} on this rank in this step. The model has collectives"
@@ -101,3 +101,44 @@ class Ragged:
 def offsets_of(lengths: NDArray[np.int64]) -> NDArray[np.int64]:
     """Return the offsets of rows with these lengths, int64 ``[rows + 1]``: all starts, and the end of the last row."""
     return np.append(0, np.cumsum(lengths, dtype=np.int64))
+
+
+class Arguments:
+    """Positional and keyword arguments for the model's ``forward``, returned by a ``collate_fn``.
+
+    ``Arguments(padded, lengths)`` calls ``model(padded, lengths)``. ``Arguments(**encoded)`` calls
+    ``model(**encoded)``.
+
+    ``positional``: tuple of the positional arguments. ``keywords``: keyword arguments by name.
+    """
+
+    def __init__(self, *positional: Any, **keywords: Any) -> None:
+        self.positional = positional
+        self.keywords = keywords
+
+
+def call(module: Callable[..., Any], inputs: Iterable[Any]) -> Any:
+    """Call ``module`` with the inputs of a batch and return its output.
+
+    If the output is a mapping with a tensor ``logits``, such as a Hugging Face ModelOutput, return the logits.
+
+    :param inputs: one per feature column, in order: a tensor ``[rows, …]``, or the return value of ``collate_fn``.
+    :raises TypeError: two columns give the same keyword, or the arguments do not match the signature of ``forward``.
+    """
+    positional: list[Any] = []
+    keywords: dict[str, Any] = {}
+    for argument in inputs:
+        if not isinstance(argument, Arguments):
+            positional.append(argument)
+            continue
+        duplicates = sorted(set(keywords) & set(argument.keywords))
+        if duplicates:
+            raise TypeError(
+                f"collate_fn returned Arguments({duplicates[0]}=...) for two feature columns, but forward takes it once."
+                f" Return {duplicates[0]} by position: forward gets the positional arguments of all columns in order"
+            )
+        positional += argument.positional
+        keywords |= argument.keywords
+    output = module(*positional, **keywords)
+    logits = getattr(output, "logits", None) if isinstance(output, Mapping) else None
+    return logits if isinstance(logits, torch.Tensor) else output

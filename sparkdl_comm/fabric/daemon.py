@@ -24,9 +24,8 @@ from sparkdl_comm.fabric.monitor import InterfaceCounters, Monitor
 from sparkdl_comm.fabric.roles import NodeRole
 from sparkdl_comm.fabric.sender import OutgoingTransfer, Pacing, Sender
 from sparkdl_comm.fabric.transport import Arrival, Header, Receiver
-from sparkdl_comm.gang.credentials import Credentials
 from sparkdl_comm.gang.frames import TIMEOUT_KEY
-from sparkdl_comm.gang.handshake import Address
+from sparkdl_comm.gang.handshake import Address, Credentials
 
 #: ``serve(kind, handler)``: call ``handler(sock, rank)``, in a new thread, for each peer that connects for ``kind``.
 ServiceRegistrar = Callable[[str, Callable[[socket.socket, int], None]], None]

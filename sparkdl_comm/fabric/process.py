@@ -33,9 +33,9 @@ from sparkdl_comm.fabric.params import FabricParams
 from sparkdl_comm.fabric.protocol import Register
 from sparkdl_comm.fabric.roles import Aggregator
 from sparkdl_comm.fabric.server import Server
-from sparkdl_comm.gang.acceptor import Acceptor
-from sparkdl_comm.gang.credentials import Credentials
 from sparkdl_comm.gang.frames import recv_frame, recv_into, send_all, send_frame
+from sparkdl_comm.gang.handshake import Credentials
+from sparkdl_comm.gang.listen import Acceptor
 
 _MAX_FRAME_BYTES = 1 << 16
 #: Seconds for the process to start and to receive its identity.

@@ -24,9 +24,9 @@ from dataclasses import asdict
 from typing import Any
 
 from sparkdl_comm.errors import GangError, ProtocolError, SparkdlCommError
-from sparkdl_comm.gang.acceptor import Acceptor
 from sparkdl_comm.gang.failure import MAX_JSON, Failure
 from sparkdl_comm.gang.frames import Clock, FrameBuffer, encode_frame
+from sparkdl_comm.gang.listen import Acceptor
 from sparkdl_comm.gang.posted_work import PostedWork
 
 MAX_FRAME = MAX_JSON + 1024

@@ -23,12 +23,11 @@ from typing import Any
 
 from sparkdl_comm.errors import DeadlineError, GangError, InputError, RankLostError
 from sparkdl_comm.gang import frames, listen
-from sparkdl_comm.gang.acceptor import MAX_HELLO, Acceptor
 from sparkdl_comm.gang.control import VERDICT_SECONDS, ControlPlane
-from sparkdl_comm.gang.credentials import Credentials
 from sparkdl_comm.gang.failure import Failure
 from sparkdl_comm.gang.frames import TIMEOUT_KEY, Clock
-from sparkdl_comm.gang.listen import RAILS_KEY
+from sparkdl_comm.gang.handshake import MAX_HELLO, Credentials
+from sparkdl_comm.gang.listen import RAILS_KEY, Acceptor
 from sparkdl_comm.gang.members import Exchange, Member, Rail, format_ranks, gather_members
 from sparkdl_comm.gang.store import GangStore, StoreService
 

@@ -10,6 +10,9 @@ parsed and allocates no memory. C connects, S accepts; 72 + 72 bytes in all, two
 
 The role byte keeps a proof from being reflected to its maker. The nonces keep it from being replayed. The frames that
 follow (``frames.py``) are neither encrypted nor signed: others may read the traffic, but strangers cannot join.
+
+A process that a rank has started, such as an aggregator of strategy ``fabric``, receives the rank's :class:`Credentials`
+over a pipe. It can then use the services of other ranks like the rank itself.
 """
 
 from __future__ import annotations
@@ -20,9 +23,11 @@ import os
 import select
 import socket
 import time
+from dataclasses import dataclass, field
 from typing import Any
 
 from sparkdl_comm.errors import AuthenticationError, DeadlineError, GangError, InputError
+from sparkdl_comm.gang import frames
 from sparkdl_comm.gang.frames import Clock, await_ready, recv_exact, send_all, tune
 
 Address = tuple[str, int]
@@ -30,6 +35,8 @@ Address = tuple[str, int]
 MAGIC = b"SPKDLHS2"
 SECRET_BYTES = 32
 NONCE_BYTES = 32
+#: Most bytes of a peer's first frame, which names its rank and the requested service.
+MAX_HELLO = 4096
 
 
 def _proof(secret: bytes, role: bytes, client_nonce: bytes, server_nonce: bytes) -> bytes:
@@ -137,3 +144,35 @@ def _prove(sock: socket.socket, secret: bytes, deadline: float, clock: Clock) ->
         ) from exc
     if not hmac.compare_digest(proof, _proof(secret, b"S", own_nonce, peer_nonce)):
         raise AuthenticationError("peer does not know the gang's secret")
+
+
+@dataclass(frozen=True)
+class Credentials:
+    """Identity of a rank towards its peers.
+
+    :param attempt: identifier of the gang's attempt.
+    :param secret: the gang's secret, 32 bytes.
+    """
+
+    rank: int
+    attempt: str
+    secret: bytes = field(repr=False)
+
+    def dial(
+        self, address: Address, kind: str, deadline: float, bind_ip: str | None = None, clock: Clock = time.monotonic
+    ) -> socket.socket:
+        """Return an authenticated, non-blocking connection to the service ``kind`` at ``address``.
+
+        :param bind_ip: local address to connect from, that of a NIC. None: the system chooses.
+        :raises ConnectionError: the peer disconnects before it has received the hello.
+
+        It also raises the errors of :func:`~sparkdl_comm.gang.handshake.connect`.
+        """
+        sock = connect(address, self.secret, deadline, bind_ip, clock)
+        hello = {"kind": kind, "rank": self.rank, "attempt": self.attempt}
+        try:
+            frames.send_frame(sock, hello, MAX_HELLO, deadline, clock)
+        except BaseException:
+            sock.close()
+            raise
+        return sock

@@ -19,11 +19,11 @@ from typing import Any, TypeAlias
 from torch._C._distributed_c10d import Store  # torch.distributed.Store, by the name that is typed
 
 from sparkdl_comm.errors import DeadlineError, GangError, InputError, ProtocolError, RankLostError
-from sparkdl_comm.gang.acceptor import HANDSHAKE_SECONDS
 from sparkdl_comm.gang.control import VERDICT_SECONDS
 from sparkdl_comm.gang.failure import Failure
 from sparkdl_comm.gang.frames import Clock, encode_frame, hang_up, recv_frame, recv_into, send_all
 from sparkdl_comm.gang.key_value_store import MAX_TOTAL, MAX_VALUE, MAX_WAIT, KeyValueStore, Request
+from sparkdl_comm.gang.listen import HANDSHAKE_SECONDS
 from sparkdl_comm.gang.tensors import STALL_SECONDS, pieces
 
 #: Most bytes of a message's JSON: keys and sizes.

@@ -4,8 +4,8 @@ On the driver:
 
 - ``session.py`` and ``slots.py`` check the session before anything runs.
 - ``launch.py`` starts the ranks, one per task of a barrier stage. ``restart.py`` starts them again after a loss.
-- ``admission.py`` queues fits that run at the same time. ``slot_watch.py`` cancels a stage that gets no slots.
-- ``interrupt.py`` handles Ctrl-C. ``description.py`` labels the jobs in the Spark UI.
+- ``slot_watch.py`` queues fits that run at the same time, and cancels a stage that gets no slots.
+- ``interrupt.py`` handles Ctrl-C, and labels the jobs in the Spark UI.
 - ``driver_listener.py`` receives the ranks' connections. ``summary.py`` makes the summary from their reports.
 - ``arrow_batches.py`` bounds the size of Arrow batches. ``cached_rows.py`` has ranks read a named cache.
 - ``module_broadcast.py`` sends modules to executors, pickled by ``pickling.py``. ``broadcasts.py`` removes broadcasts.

@@ -22,7 +22,7 @@ from pyspark.sql import functions as F
 
 from sparkdl_comm.data.fields import Decode
 from sparkdl_comm.data.named_cache import NAME_KEY, NamedCache
-from sparkdl_comm.job.description import describe_jobs
+from sparkdl_comm.job.interrupt import describe_jobs
 from sparkdl_comm.job.summary import RankReport
 from sparkdl_comm.job.task import RowsGoneError
 from sparkdl_comm.train.spec import TrainSpec

@@ -16,10 +16,9 @@ import torch
 
 from sparkdl_comm.errors import DeadlineError, GangError
 from sparkdl_comm.gang import frames, handshake
-from sparkdl_comm.gang.acceptor import MAX_HELLO
 from sparkdl_comm.gang.failure import Failure
 from sparkdl_comm.gang.frames import Clock, encode_frame, recv_frame, send_frame
-from sparkdl_comm.gang.handshake import Address
+from sparkdl_comm.gang.handshake import MAX_HELLO, Address
 from sparkdl_comm.gang.tensors import MAX_HEADER, STALL_SECONDS, describe, pieces, raw
 
 #: The ``kind`` in the hello of this connection.

@@ -25,10 +25,10 @@ import torch
 
 from sparkdl_comm.errors import DeadlineError, GangError, ProtocolError, RankLostError, SparkdlCommError
 from sparkdl_comm.gang import frames, listen
-from sparkdl_comm.gang.acceptor import HANDSHAKE_SECONDS, Acceptor
 from sparkdl_comm.gang.failure import Failure
 from sparkdl_comm.gang.frames import TIMEOUT_KEY, Clock, hang_up, recv_frame, send_frame
 from sparkdl_comm.gang.handshake import Address
+from sparkdl_comm.gang.listen import HANDSHAKE_SECONDS, Acceptor
 from sparkdl_comm.gang.tensors import MAX_HEADER, STALL_SECONDS, allocate, pieces, raw
 from sparkdl_comm.job import rendezvous
 from sparkdl_comm.job.driver_client import KIND

@@ -17,10 +17,10 @@ import pyarrow as pa
 from sparkdl_comm.collectives.communicator import Communicator, install
 from sparkdl_comm.conf import CommConf
 from sparkdl_comm.data.dataset import PartitionDataset
-from sparkdl_comm.gang import values
 from sparkdl_comm.gang.failure import Failure
 from sparkdl_comm.gang.handshake import Address
 from sparkdl_comm.gang.process_group import process_group
+from sparkdl_comm.gang.tensors import pack_value
 from sparkdl_comm.job.task import LOADING_PHASE, RankFn, RankTask
 
 #: Report of a rank whose function never communicated with other ranks.
@@ -85,7 +85,7 @@ def run_function(spec: FunctionSpec, task: RankTask, batches: Iterator[pa.Record
                 result = call(*arguments)
                 phase = "result"
                 if driver is not None:
-                    driver.send_tensors(values.pack(result))
+                    driver.send_tensors(pack_value(result))
                 is_alone = gang.world > 1 and not communicator.has_communicated and not has_used_torch()
                 communicator.close_awaited()
                 task.wait_for_others(spec.conf.timeout)

@@ -1,4 +1,4 @@
-"""Ctrl-C on the driver while ranks run.
+"""Spark jobs of this package on the driver: Ctrl-C while ranks run, and the jobs' description in the Spark UI.
 
 Python raises KeyboardInterrupt at whatever point the main thread waits. If this is inside a call to the JVM, the answer
 is still to come, and the next call on that connection would read it. Also, the Spark job would go on. So:
@@ -120,3 +120,31 @@ def _drop_connection(traceback: TracebackType | None) -> None:
                 connection.close()
             return
         traceback = traceback.tb_next
+
+
+#: Local properties of SparkContext that the UI shows.
+_DESCRIPTION, _GROUP = "spark.job.description", "spark.jobGroup.id"
+_OWN_GROUP = "sparkdl_comm"
+
+
+@contextmanager
+def describe_jobs(spark: SparkSession, text: str) -> Iterator[None]:
+    """Set the description and, unless the user has set one, the group of the jobs that this thread starts in the
+    context.
+
+    A description that the user has set precedes ``text``. Spark Connect has neither, so there this does nothing.
+    """
+    if not is_classic(spark):
+        yield
+        return
+    context = spark.sparkContext
+    before = {key: context.getLocalProperty(key) for key in (_DESCRIPTION, _GROUP)}
+    users = before[_DESCRIPTION]
+    context.setLocalProperty(_DESCRIPTION, f"{users}: {text}" if users else text)
+    if before[_GROUP] is None:
+        context.setLocalProperty(_GROUP, _OWN_GROUP)
+    try:
+        yield
+    finally:
+        for key, value in before.items():
+            context.setLocalProperty(key, value)  # type: ignore[arg-type]

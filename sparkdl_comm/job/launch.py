@@ -26,10 +26,9 @@ from sparkdl_comm.errors import (
 from sparkdl_comm.gang.failure import Failure
 from sparkdl_comm.job.broadcasts import broadcast_if_large
 from sparkdl_comm.job.cached_rows import use_named_cache
-from sparkdl_comm.job.description import describe_jobs
 from sparkdl_comm.job.driver_listener import DriverListener, OnProgress
 from sparkdl_comm.job.import_check import ImportCheck
-from sparkdl_comm.job.interrupt import JobTag, run_in_thread
+from sparkdl_comm.job.interrupt import JobTag, describe_jobs, run_in_thread
 from sparkdl_comm.job.memory import was_killed
 from sparkdl_comm.job.module_broadcast import model_for_tasks
 from sparkdl_comm.job.rank import make_rank_fn

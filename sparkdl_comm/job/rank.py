@@ -28,7 +28,7 @@ from sparkdl_comm.space.untrained_state import broadcast_initial_state
 from sparkdl_comm.strategies.base import Strategy
 from sparkdl_comm.strategies.registry import strategy_class
 from sparkdl_comm.train.loop import rng
-from sparkdl_comm.train.loop.progress import Progress
+from sparkdl_comm.train.loop.callbacks import Progress
 from sparkdl_comm.train.loop.training_loop import TrainingLoop
 from sparkdl_comm.train.spec import TrainSpec
 

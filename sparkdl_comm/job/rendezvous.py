@@ -25,10 +25,10 @@ from dataclasses import asdict
 from typing import Any
 
 from sparkdl_comm.errors import DeadlineError, GangError, InputError, ProtocolError, RankLostError, SparkdlCommError
-from sparkdl_comm.gang.acceptor import HANDSHAKE_SECONDS, MAX_HELLO
 from sparkdl_comm.gang.failure import MAX_JSON, Failure
 from sparkdl_comm.gang.frames import TIMEOUT_KEY, Clock, encode_frame, recv_exact, recv_frame, send_all, send_frame
-from sparkdl_comm.gang.listen import HOST_KEY
+from sparkdl_comm.gang.handshake import MAX_HELLO
+from sparkdl_comm.gang.listen import HANDSHAKE_SECONDS, HOST_KEY
 from sparkdl_comm.gang.members import format_ranks
 
 #: The ``kind`` in a rank's hello.

@@ -19,7 +19,7 @@ from pyspark.sql import SparkSession
 
 from sparkdl_comm import plugin
 from sparkdl_comm.conf import KEYS, PREFIX, CommConf, as_text
-from sparkdl_comm.conf.key import snake_case
+from sparkdl_comm.conf.forms import snake_case
 from sparkdl_comm.errors import ConfError, InputError, PersistenceError, PluginError
 from sparkdl_comm.storage.session import DriverStorage
 
@@ -44,7 +44,7 @@ def spark_conf(**settings: object) -> dict[str, str]:
     The driver's JVM outlives the sessions of its Python process, and spark-submit starts it before that process. If the
     JVM runs already, this function also adds the jar to it, so that the next session finds the plugin.
 
-    :param settings: values by :attr:`~sparkdl_comm.conf.key.Key.argument`, such as ``slot_timeout="2min"``, or
+    :param settings: values by :attr:`~sparkdl_comm.conf.forms.Key.argument`, such as ``slot_timeout="2min"``, or
         ``slotTimeout``, as in the key.
     :return: the jar that fits the pyspark in use, the plugin, a one-second check for barrier slots (Spark's default
         waits 15 s), Arrow, and ``settings`` under ``spark.sparkdl.comm.``.

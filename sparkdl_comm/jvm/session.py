@@ -7,7 +7,7 @@ from typing import Any
 
 from sparkdl_comm.conf.groups import PsConf
 from sparkdl_comm.jvm.bridge import PROTOCOL, Bridge
-from sparkdl_comm.space.layer_buckets import LayerBuckets
+from sparkdl_comm.space.parameter_space import LayerBuckets
 
 
 class PsSession:

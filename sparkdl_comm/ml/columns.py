@@ -29,7 +29,7 @@ from pyspark.sql.types import (
 )
 
 from sparkdl_comm.data.fields import Collate, Decode, Field, RowFormat
-from sparkdl_comm.data.sparse import saves_memory
+from sparkdl_comm.data.vectors import saves_memory
 from sparkdl_comm.errors import InputError
 from sparkdl_comm.job.arrow_batches import Measure, limit_batches, measure_columns
 from sparkdl_comm.ml.params import TorchParams
@@ -174,7 +174,7 @@ def feature_inputs(
 def scoring_inputs(
     df: DataFrame, params: TorchParams, decode: Decode | None, collate: Collate | None
 ) -> tuple[list[Column], list[Field]]:
-    """Return the feature columns for a pandas UDF, see :mod:`sparkdl_comm.data.series`, and their descriptions.
+    """Return the feature columns for a pandas UDF, see :mod:`sparkdl_comm.ml.prediction`, and their descriptions.
 
     Errors are those of :func:`feature_inputs`.
     """

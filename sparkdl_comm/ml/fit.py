@@ -13,8 +13,8 @@ from pyspark.sql import DataFrame
 
 from sparkdl_comm.conf import CommConf
 from sparkdl_comm.job import memory, session, slots
-from sparkdl_comm.job.admission import ADMISSION
 from sparkdl_comm.job.launch import launch
+from sparkdl_comm.job.slot_watch import ADMISSION
 from sparkdl_comm.job.summary import summarize
 from sparkdl_comm.job.trained_module import driver_module, keep_tensors, load_trained
 from sparkdl_comm.ml import columns, components

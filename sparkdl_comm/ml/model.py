@@ -4,6 +4,9 @@ from __future__ import annotations
 
 import copy
 import functools
+import importlib.util
+import shutil
+import tempfile
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from pathlib import Path
 from typing import Any, TypeAlias
@@ -13,26 +16,26 @@ import torch
 from pyspark.ml import Model
 from pyspark.ml.functions import array_to_vector
 from pyspark.ml.util import MLReadable, MLWritable
-from pyspark.sql import Column, DataFrame
+from pyspark.sql import Column, DataFrame, SparkSession
 from pyspark.sql import functions as F
 from pyspark.sql.functions import pandas_udf
 from pyspark.sql.types import ArrayType, DataType, DoubleType, FloatType, StructField, StructType
 
 from sparkdl_comm.data.fields import Collate, Decode, for_model
-from sparkdl_comm.errors import InputError
+from sparkdl_comm.errors import InputError, ModelError, PersistenceError
 from sparkdl_comm.job.arrow_batches import warn_about_wide_rows
 from sparkdl_comm.job.import_check import ImportCheck
 from sparkdl_comm.job.module_broadcast import broadcast_module
 from sparkdl_comm.job.session import active_session, session_of, use_driver_python
 from sparkdl_comm.job.summary import Summary
-from sparkdl_comm.ml import columns, export
+from sparkdl_comm.ml import columns
 from sparkdl_comm.ml.params import TorchParams
-from sparkdl_comm.ml.persistence import FolderReader, FolderWriter
+from sparkdl_comm.ml.persistence import FolderReader, FolderWriter, session_storage
 from sparkdl_comm.ml.prediction import Predictor
 from sparkdl_comm.ml.scoring import PREDICTION, Activation, Kind, Scoring, columns_of, kind_of, members_of
 from sparkdl_comm.ml.weights import read_weights, write_weights
 from sparkdl_comm.report.timeline import Timeline
-from sparkdl_comm.train.loop.output_shape import OutputShape
+from sparkdl_comm.train.loop.diagnosis import OutputShape
 
 #: Example arguments of a module: one tensor, or several.
 Example: TypeAlias = torch.Tensor | Sequence[torch.Tensor]
@@ -171,8 +174,8 @@ class TorchModel(Model, TorchParams, MLReadable["TorchModel"], MLWritable):
         :raises PersistenceError: ``path`` exists and ``overwrite`` is false, or it cannot be written.
         :raises ModelError: torch cannot export this module.
         """
-        write = functools.partial(export.torchscript, self.to_torch(), None if example is None else _inputs(example))
-        export.put(active_session(), path, write, overwrite)
+        write = functools.partial(torchscript, self.to_torch(), None if example is None else _inputs(example))
+        put(active_session(), path, write, overwrite)
 
     def export_onnx(self, path: str, example: Example, overwrite: bool = False, **options: Any) -> None:
         """Write the module as ONNX, for any number of rows, to any path that Spark can write.
@@ -184,8 +187,8 @@ class TorchModel(Model, TorchParams, MLReadable["TorchModel"], MLWritable):
         :raises PersistenceError: ``path`` exists and ``overwrite`` is false, or it cannot be written.
         :raises ModelError: torch cannot export this module, or ``sparkdl_comm[onnx]`` is not installed.
         """
-        write = functools.partial(export.onnx, self.to_torch(), _inputs(example), self.feature_columns(), options)
-        export.put(active_session(), path, write, overwrite)
+        write = functools.partial(onnx, self.to_torch(), _inputs(example), self.feature_columns(), options)
+        put(active_session(), path, write, overwrite)
 
     def write(self) -> TorchModelWriter:
         return TorchModelWriter(self)
@@ -273,3 +276,54 @@ class TorchModelReader(FolderReader["TorchModel"]):
             components["collate_fn"],
         )
         return self.restore(model, metadata)
+
+
+def torchscript(module: torch.nn.Module, inputs: Sequence[torch.Tensor] | None, file: Path) -> None:
+    """Write ``module`` as TorchScript to ``file``: compiled, or traced with ``inputs`` if they are given.
+
+    :raises ModelError: torch cannot export it.
+    """
+    try:
+        with torch.inference_mode():
+            script = torch.jit.script(module) if inputs is None else torch.jit.trace(module, tuple(inputs))  # type: ignore[no-untyped-call]
+    except Exception as error:  # the compiler and the module may raise anything
+        way = "torch.jit.script" if inputs is None else "torch.jit.trace"
+        other = "give an example of the input to trace it instead" if inputs is None else "is the example right?"
+        raise ModelError(f"{way} cannot export {type(module).__name__}: {error}; {other}") from error
+    torch.jit.save(script, str(file))
+
+
+def onnx(
+    module: torch.nn.Module, inputs: Sequence[torch.Tensor], names: Sequence[str], options: dict[str, Any], file: Path
+) -> None:
+    """Write ``module`` as ONNX for any number of rows to ``file``. Large weights go to a second file next to it.
+
+    :param names: of the inputs.
+    :param options: keyword arguments of ``torch.onnx.export``.
+    :raises ModelError: a package is missing, or torch cannot export it.
+    """
+    missing = [name for name in ("onnx", "onnxscript") if importlib.util.find_spec(name) is None]
+    if missing:
+        raise ModelError(f"export to ONNX needs {' and '.join(missing)}: pip install 'sparkdl_comm[onnx]'")
+    # torch.export would take an example's single row for a fixed number of rows
+    example = tuple(torch.cat([tensor, tensor]) if len(tensor) == 1 else tensor for tensor in inputs)
+    rows = torch.export.Dim("rows")
+    defaults = {"input_names": list(names), "dynamic_shapes": tuple({0: rows} for _ in example), "verbose": False}
+    try:
+        torch.onnx.export(module, example, str(file), dynamo=True, **{**defaults, **options})
+    except Exception as error:  # the exporter and the module may raise anything
+        raise ModelError(f"torch.onnx.export cannot export {type(module).__name__}: {error}") from error
+
+
+def put(spark: SparkSession, path: str, write: Callable[[Path], None], overwrite: bool) -> None:
+    """Let ``write`` write files to a local directory, and copy them to ``path``, any path that Spark can write.
+
+    :raises PersistenceError: ``path`` exists and ``overwrite`` is false, or it cannot be written.
+    """
+    name = path.rpartition("/")[2]
+    with tempfile.TemporaryDirectory(prefix="sparkdl-export-") as local, session_storage(spark) as storage:
+        if not overwrite and storage.exists(path):
+            raise PersistenceError(f"{path} already exists; to replace it, give overwrite=True")
+        write(Path(local) / name)
+        for file in sorted(Path(local).iterdir(), key=lambda file: file.name == name):  # the file at path comes last
+            storage.replace(path.removesuffix(name) + file.name, functools.partial(shutil.move, file), overwrite=True)

@@ -17,15 +17,63 @@ import torch
 from numpy.typing import NDArray
 from pyspark import Broadcast, TaskContext
 
-from sparkdl_comm.data import series
-from sparkdl_comm.data.arguments import call
+from sparkdl_comm.data import arrow
 from sparkdl_comm.data.fields import Field
-from sparkdl_comm.data.ragged import Ragged
+from sparkdl_comm.data.ragged import Ragged, call
 from sparkdl_comm.errors import InputError
 from sparkdl_comm.job.gpu import task_gpu
 from sparkdl_comm.job.module_broadcast import SessionModule
 from sparkdl_comm.ml.scoring import Scoring
 from sparkdl_comm.train.loop.diagnosis import explain_error
+
+_VECTOR = {"type": pa.int8(), "size": pa.int32(), "indices": pa.list_(pa.int32()), "values": pa.list_(pa.float64())}
+
+
+def _read_column(field: Field, column: pd.Series | pd.DataFrame) -> NDArray[Any] | Ragged:
+    """Return all rows of a feature column, and raise errors, as :func:`sparkdl_comm.data.arrow.read` does.
+
+    pandas turns null elements of an array into NaN. So the JVM marks nulls before
+    (:func:`sparkdl_comm.ml.columns.scoring_inputs`): an array with a null element comes as null, and a number comes with
+    a flag.
+
+    :param column: a number: DataFrame of ``value`` and ``null``. An array, nested too: Series of arrays, or None. A
+        Vector: DataFrame of ``type``, ``size``, ``indices``, ``values``. Binary or text: Series of these, or None.
+    """
+    if field.decode is not None:
+        return arrow.read(field, pa.array(column, from_pandas=True))
+    if "value" in column:
+        arrow.refuse_nulls(field, int(column["null"].sum()), len(column))
+        return arrow.cast_rows(field, column["value"].to_numpy())
+    if isinstance(column, pd.DataFrame):
+        kinds = column["type"]
+        if field.dtype == "sparse" or not (kinds == 1).all():  # nulls, or sparse
+            parts = [pa.array(column[name], kind, from_pandas=True) for name, kind in _VECTOR.items()]
+            rows = pa.StructArray.from_arrays(parts, list(_VECTOR), mask=pa.array(kinds.isna()))
+            return arrow.read(field, rows)
+        column = column["values"]
+    arrow.refuse_nulls(field, int(column.isna().sum()), len(column))
+    arrays = column.to_numpy()
+    if field.collate is None:
+        return arrow.cast_rows(field, _stack(field, arrays, len(column)))
+    elements = np.concatenate(arrays)
+    if elements.dtype == object and len(elements):
+        elements = _stack(field, elements, len(column))
+    return Ragged.of(field, elements, np.array([len(array) for array in arrays]))
+
+
+def _stack(field: Field, arrays: NDArray[Any], rows: int) -> NDArray[Any]:
+    """Stack ``arrays`` to ``[rows, length, …]``.
+
+    :raises InputError: they differ in length.
+    """
+    lengths = {len(array) for array in arrays}
+    if len(lengths) > 1:
+        raise InputError(f"{field}: arrays of different lengths in {rows} rows: {arrow.format_lengths([lengths])}")
+    flat: NDArray[Any] = np.concatenate(arrays)
+    if flat.dtype == object:
+        flat = _stack(field, flat, rows)
+    return flat.reshape(len(arrays), *lengths, *flat.shape[1:])
+
 
 #: Maximum bytes of outputs per result, and of dense rows of sparse Vectors per forward pass.
 _PART_BYTES = 64 << 20
@@ -54,7 +102,7 @@ class Predictor:
     def predict(self, batches: Iterator[tuple[pd.Series, ...]]) -> Iterator[pd.DataFrame]:
         """Yield a DataFrame per part of the input, with one column per tensor of ``scoring``, in its order.
 
-        :param batches: feature columns as :mod:`sparkdl_comm.data.series` describes.
+        :param batches: feature columns, see :func:`_read_column`.
         """
         module: torch.nn.Module | None = None
         device = None
@@ -95,7 +143,7 @@ class Predictor:
             stop = min(start + size, count)
             with torch.inference_mode():
                 parts = (column.iloc[start:stop] for column in columns)
-                inputs = [_to_argument(series.read(*each), device) for each in zip(self.features, parts, strict=True)]
+                inputs = [_to_argument(_read_column(*each), device) for each in zip(self.features, parts, strict=True)]
                 outputs.append(_to_cpu(self.scoring.select(self._run_model(module, inputs))))
                 if stop < count and _count_bytes(outputs[0]) * (len(outputs) + 1) <= _PART_BYTES:
                     continue

@@ -11,7 +11,7 @@ import safetensors.torch
 import torch
 
 from sparkdl_comm.errors import ModelError, PersistenceError
-from sparkdl_comm.gang import values
+from sparkdl_comm.gang.tensors import pack_value, unpack_value
 from sparkdl_comm.space import module_state
 
 WEIGHTS = "model.safetensors"
@@ -30,7 +30,7 @@ def write_weights(module: torch.nn.Module, folder: Path) -> None:
         buffers = {_BUFFERS: json.dumps([name for name, _ in module.named_buffers()])}
         safetensors.torch.save_model(_TensorView(module), str(folder / WEIGHTS), buffers)  # type: ignore[arg-type]
         if extra:
-            tensors = {name: tensor.cpu().clone().contiguous() for name, tensor in values.pack(extra).items()}
+            tensors = {name: tensor.cpu().clone().contiguous() for name, tensor in pack_value(extra).items()}
             safetensors.torch.save_file(tensors, folder / EXTRA)
     except (RuntimeError, ValueError, AttributeError) as error:
         raise ModelError(f"the weights cannot be stored as safetensors: {error}") from error
@@ -60,7 +60,7 @@ def read_weights(factory: Any, folder: Path, path: str) -> torch.nn.Module:
         raise PersistenceError(f"{path}: cannot read {WEIGHTS}: {error}") from error
     if (folder / EXTRA).exists():
         try:
-            module_state.load_extra_state(module, values.unpack(read_tensors(folder / EXTRA, path)))
+            module_state.load_extra_state(module, unpack_value(read_tensors(folder / EXTRA, path)))
         except Exception as error:
             raise ModelError(
                 f"{path}: {type(module).__name__} does not take the extra state saved: {error!r}"

@@ -34,9 +34,8 @@ def add_parser(commands: Any) -> None:
 
 def _explain(options: argparse.Namespace) -> int:
     from sparkdl_comm.collectives.algorithms import ALGORITHMS
-    from sparkdl_comm.collectives.cost import ALPHA, GAMMA, Cost
+    from sparkdl_comm.collectives.cost import ALPHA, GAMMA, Cost, rank_algorithms
     from sparkdl_comm.collectives.plan import OPERATIONS
-    from sparkdl_comm.collectives.select import rank_algorithms
     from sparkdl_comm.compress.hitopk import predict_sparse
     from sparkdl_comm.topology import Topology
     from sparkdl_comm.units import parse_size

@@ -45,7 +45,7 @@ def add_parser(commands: Any) -> None:
 
 def _predict(options: argparse.Namespace) -> int:
     from sparkdl_comm.conf.strategy import SERVER
-    from sparkdl_comm.report.trace_file import read_trace
+    from sparkdl_comm.report.timeline import read_trace
     from sparkdl_comm.sim.forecast import STRATEGIES, forecast, why_ineligible
     from sparkdl_comm.sim.traced_timings import timings_from_spans
     from sparkdl_comm.topology import Topology

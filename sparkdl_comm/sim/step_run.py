@@ -20,14 +20,13 @@ from dataclasses import dataclass
 from functools import partial
 
 from sparkdl_comm.collectives.algorithms import make_plan
-from sparkdl_comm.collectives.cost import Cost
+from sparkdl_comm.collectives.cost import Cost, make_collective
 from sparkdl_comm.collectives.plan import Operation
-from sparkdl_comm.collectives.select import make_collective
 from sparkdl_comm.sim.engine import Action, Engine
 from sparkdl_comm.sim.network import Network
 from sparkdl_comm.sim.plan_run import PlanRun, Script, make_script, round_up_count
 from sparkdl_comm.sim.profile import Profile
-from sparkdl_comm.space.layer_buckets import count_early_buckets, group_into_buckets
+from sparkdl_comm.space.parameter_space import count_early_buckets, group_into_buckets
 from sparkdl_comm.topology import Topology
 
 #: Bytes per element: parameters and gradients are float32.

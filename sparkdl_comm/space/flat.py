@@ -17,7 +17,7 @@ from torch import nn
 from torch.utils.hooks import RemovableHandle
 
 from sparkdl_comm.errors import ModelError
-from sparkdl_comm.space.aliases import check_no_aliases
+from sparkdl_comm.space.module_state import check_no_aliases
 from sparkdl_comm.space.parameter_space import ParameterSpace
 
 _ZERO = torch.zeros(())

@@ -1,20 +1,24 @@
 """State of a module in a form that can be sent: parameters, persistent buffers, and extra state.
 
 Extra state is what ``get_extra_state`` of the module's parts returns: numbers, text, bytes, tensors, and lists, tuples
-and dicts of these (see :mod:`sparkdl_comm.gang.values`). It may differ between ranks. As with DistributedDataParallel,
+and dicts of these (see :mod:`sparkdl_comm.gang.tensors`). It may differ between ranks. As with DistributedDataParallel,
 the trained model has rank 0's.
+
+:func:`check_no_aliases` finds tensors that share memory with a trained parameter. Moving the parameter into the flat
+vector would separate these tensors from it.
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from typing import Any
 
 import torch
 from torch import nn
+from torch.nn.parameter import is_lazy
 
 from sparkdl_comm.errors import InputError, ModelError
-from sparkdl_comm.gang import values
+from sparkdl_comm.gang.tensors import pack_value, unpack_value
 
 #: Name of extra state in torch's state_dict, after the part's name.
 _EXTRA = "_extra_state"
@@ -102,7 +106,7 @@ def check_round_trip(module: nn.Module) -> None:
     """
     for name, part in _parts(module).items():
         description = _describe(name, part)
-        arrived = values.unpack(_pack(name, part.get_extra_state(), description))[name]
+        arrived = unpack_value(_pack(name, part.get_extra_state(), description))[name]
         try:
             part.set_extra_state(arrived)
         except Exception as error:  # whatever a user's module raises
@@ -126,7 +130,7 @@ def pack_state(module: nn.Module, warn: Callable[[str], object]) -> dict[str, to
         except Exception as error:  # noqa: BLE001 - whatever a user's module raises, at the end of a long fit
             state.pop(name, None)
             warn(f"the trained model lacks the extra state of {_describe(name, part)}: {error!r}")
-    extra = values.pack(state) if state else {}
+    extra = pack_value(state) if state else {}
     transient = _buffers(module, persistent=False)
     return {
         **tensors_of(module),
@@ -141,7 +145,7 @@ def unpack_state(tensors: dict[str, torch.Tensor]) -> tuple[dict[str, torch.Tens
     :param tensors: the result of :func:`pack_state`. Its buffers that are not in the state_dict are left out.
     """
     extra = {name.removeprefix(_PREFIX): tensor for name, tensor in tensors.items() if name.startswith(_PREFIX)}
-    return state_dict_of(tensors), values.unpack(extra) if extra else {}
+    return state_dict_of(tensors), unpack_value(extra) if extra else {}
 
 
 def state_dict_of(tensors: dict[str, torch.Tensor]) -> dict[str, torch.Tensor]:
@@ -166,7 +170,7 @@ def _parts(module: nn.Module) -> dict[str, nn.Module]:
 
 def _pack(name: str, extra: Any, description: str) -> dict[str, torch.Tensor]:
     try:
-        return values.pack({name: extra})
+        return pack_value({name: extra})
     except InputError as error:
         raise ModelError(
             f"get_extra_state of {description} returns something that cannot be sent with the trained model: {error.message}"
@@ -176,3 +180,86 @@ def _pack(name: str, extra: Any, description: str) -> dict[str, torch.Tensor]:
 def _describe(name: str, part: nn.Module) -> str:
     kind = type(part).__qualname__
     return f"the model's part {name} ({kind})" if name else f"the model ({kind})"
+
+
+def check_no_aliases(module: nn.Module, trained: Mapping[str, torch.Tensor]) -> None:
+    """Check that no trained parameter shares an element with another tensor of the module, or with itself.
+
+    Parameters next to each other in one storage are allowed, and so is one Parameter in several places.
+
+    :raises ModelError: a trained parameter shares an element; names both tensors.
+    """
+    trained_names = {id(tensor): name for name, tensor in trained.items()}
+    others: dict[str, torch.Tensor] = {
+        f"parameter {name}": parameter
+        for name, parameter in module.named_parameters()
+        if id(parameter) not in trained_names
+    }
+    others |= {f"buffer {name}": buffer for name, buffer in module.named_buffers()}
+    owners: dict[int, list[tuple[str, torch.Tensor]]] = {}
+    for name, tensor in trained.items():
+        if not _is_plain(tensor):
+            continue
+        if has_repeated_elements(tensor):
+            raise ModelError(
+                f"elements of parameter {name} share memory with each other (made by expand?). Copy it with .contiguous()."
+            )
+        place = owners.setdefault(tensor.untyped_storage().data_ptr(), [])
+        for other, earlier in place:
+            if _overlap(earlier, tensor):
+                raise ModelError(
+                    f"parameters {other} and {name} share memory (by .data?), but are trained separately. Tie the Parameter"
+                    " itself, as in `decoder.weight = encoder.weight`. If one is the other's transpose or slice, compute it"
+                    " in forward, as in F.linear(x, encoder.weight.t())."
+                )
+        place.append((name, tensor))
+    for name, tensor in others.items():
+        if not _is_plain(tensor):
+            continue
+        for other, earlier in owners.get(tensor.untyped_storage().data_ptr(), []):
+            if _overlap(earlier, tensor):
+                raise ModelError(
+                    f"{name} shares memory with the trained parameter {other} (by .data, or detach()), and would not change"
+                    f" with it. Compute it from {other} in forward, or make it a copy (clone())."
+                )
+
+
+def _is_plain(tensor: torch.Tensor) -> bool:
+    """Return whether the tensor has memory that can be compared."""
+    return (
+        not is_lazy(tensor)
+        and type(tensor) in (torch.Tensor, nn.Parameter)
+        and tensor.layout is torch.strided
+        and tensor.device.type != "meta"
+        and tensor.numel() > 0
+    )
+
+
+def _bounds(tensor: torch.Tensor) -> tuple[int, int]:
+    """Return the offset of the tensor's first byte in the storage, and the end of its last byte."""
+    last = sum((size - 1) * stride for size, stride in zip(tensor.shape, tensor.stride(), strict=True))
+    first, size = int(tensor.storage_offset()), tensor.element_size()
+    return first * size, (first + last + 1) * size
+
+
+def _overlap(one: torch.Tensor, other: torch.Tensor) -> bool:
+    """Return whether two tensors of one storage share a byte."""
+    (start, stop), (begin, end) = _bounds(one), _bounds(other)
+    if stop <= begin or end <= start:
+        return False
+    if one.element_size() != other.element_size():
+        return True
+    return bool(torch.isin(_elements(one), _elements(other)).any())
+
+
+def has_repeated_elements(tensor: torch.Tensor) -> bool:
+    """Return whether several elements of the tensor are the same element of its storage."""
+    if any(size > 1 and stride == 0 for size, stride in zip(tensor.shape, tensor.stride(), strict=True)):
+        return True
+    return not tensor.is_contiguous() and len(torch.unique(_elements(tensor))) < tensor.numel()
+
+
+def _elements(tensor: torch.Tensor) -> torch.Tensor:
+    """Return the positions of the tensor's elements in the storage, flat."""
+    stop = _bounds(tensor)[1] // tensor.element_size()
+    return torch.arange(stop).as_strided(tensor.shape, tensor.stride(), tensor.storage_offset()).reshape(-1)

@@ -20,13 +20,12 @@ from torch import nn
 from torch.nn.parameter import is_lazy
 
 from sparkdl_comm.errors import ModelError
-from sparkdl_comm.gang import values
 from sparkdl_comm.gang.exchange import gather_json, gather_tensors
 from sparkdl_comm.gang.gang import Gang
-from sparkdl_comm.gang.tensors import raw
+from sparkdl_comm.gang.tensors import pack_value, raw, unpack_value
 from sparkdl_comm.space import module_state
-from sparkdl_comm.space.aliases import has_repeated_elements
 from sparkdl_comm.space.flat import FlatModel
+from sparkdl_comm.space.module_state import has_repeated_elements
 
 
 def broadcast_initial_state(model: FlatModel, gang: Gang, timeout: float) -> None:
@@ -38,7 +37,7 @@ def broadcast_initial_state(model: FlatModel, gang: Gang, timeout: float) -> Non
     trained: dict[str, torch.Tensor] = {
         entry.name: parameter for entry, parameter in zip(model.entries, model.parameters, strict=True)
     }
-    untrained, extra = state.tensors(), values.pack(state.extra())
+    untrained, extra = state.tensors(), pack_value(state.extra())
     own_digests = [digests(tensors) for tensors in (trained, untrained, extra)]
     first, *others = gather_json(gang, own_digests, timeout)
     differing = [
@@ -50,7 +49,7 @@ def broadcast_initial_state(model: FlatModel, gang: Gang, timeout: float) -> Non
             trained[name].copy_(_fetch_from_rank_0(trained, name, gang, timeout))
     state.load({name: _fetch_from_rank_0(untrained, name, gang, timeout) for name in differing[1]})
     if differing[2]:
-        state.load_extra(values.unpack({name: _fetch_from_rank_0(extra, name, gang, timeout) for name in first[2]}))
+        state.load_extra(unpack_value({name: _fetch_from_rank_0(extra, name, gang, timeout) for name in first[2]}))
 
 
 def average_state(state: UntrainedState, rows: int, gang: Gang, timeout: float) -> None:

@@ -47,7 +47,7 @@ from sparkdl_comm.optim.optimizer import OptimizerMaker
 from sparkdl_comm.optim.parallel import GangRanks, deal
 from sparkdl_comm.optim.shard import Shard
 from sparkdl_comm.space.flat import FlatModel
-from sparkdl_comm.space.layer_buckets import count_early_buckets
+from sparkdl_comm.space.parameter_space import count_early_buckets
 from sparkdl_comm.strategies.exchange import BucketExchange, CollectiveExchange
 from sparkdl_comm.strategies.overlapped import Arrivals, OverlappedStrategy
 

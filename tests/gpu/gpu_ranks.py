@@ -31,7 +31,7 @@ from sparkdl_comm.train.checkpoint.restore import Restorer, describe
 from sparkdl_comm.train.checkpoint.saver import Saver
 from sparkdl_comm.train.loop import rng
 from sparkdl_comm.train.loop.asynchronous_loop import AsynchronousLoop
-from sparkdl_comm.train.loop.progress import Progress
+from sparkdl_comm.train.loop.callbacks import Progress
 from sparkdl_comm.train.loop.training_loop import TrainingLoop
 from sparkdl_comm.train.spec import Checkpoints, Observation, TrainSpec
 from tests.unit.gang_helpers import context, file_exchange, join

@@ -12,7 +12,7 @@ from torch import nn
 from sparkdl_comm.optim.optimizer import Optimization, OptimizerMaker
 from sparkdl_comm.optim.parallel import SingleRank
 from sparkdl_comm.space.flat import FlatModel
-from sparkdl_comm.space.layer_buckets import LayerBuckets
+from sparkdl_comm.space.parameter_space import LayerBuckets
 from sparkdl_comm.strategies.base import Stopwatch
 from sparkdl_comm.strategies.ps.bucket_transfers import BatchTrace, ParameterPulls
 from sparkdl_comm.strategies.ps.memory import ParameterMemory

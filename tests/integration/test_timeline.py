@@ -13,8 +13,7 @@ from pyspark.sql import SparkSession
 from sparkdl_comm import TorchEstimator, TorchModel
 from sparkdl_comm.cli import main
 from sparkdl_comm.errors import InputError
-from sparkdl_comm.report.timeline import Timeline
-from sparkdl_comm.report.trace_file import read_trace
+from sparkdl_comm.report.timeline import Timeline, read_trace
 from sparkdl_comm.sim.traced_timings import timings_from_spans
 
 WORLD, STEPS, TRACED, LAYERS = 3, 6, 2, 4

@@ -6,8 +6,7 @@ from hypothesis import strategies as st
 from torch import nn
 
 from sparkdl_comm.space.flat import FlatModel
-from sparkdl_comm.space.layer_buckets import EARLY_SHARE, count_early_buckets, group_into_buckets
-from sparkdl_comm.space.parameter_space import ParameterSpace
+from sparkdl_comm.space.parameter_space import EARLY_SHARE, ParameterSpace, count_early_buckets, group_into_buckets
 
 SHAPES = st.dictionaries(
     st.tuples(st.sampled_from(["", "a.", "a.b.", "c."]), st.sampled_from(["weight", "bias", "scale"])),

@@ -37,8 +37,7 @@ from lab.arguments import link_rates, names_of, positive, sizes, topology_of, wh
 from lab.bench import Row, allreduce_seconds, broadcast_seconds, per_gigabyte, versions
 
 from sparkdl_comm.collectives.algorithms import ALGORITHMS
-from sparkdl_comm.collectives.cost import Cost
-from sparkdl_comm.collectives.select import predict
+from sparkdl_comm.collectives.cost import Cost, predict
 from sparkdl_comm.errors import ConfError
 from sparkdl_comm.topology import Topology
 

@@ -49,7 +49,7 @@ from lab.bench import Row, allreduce_seconds, broadcast_seconds
 from sparkdl_comm.conf import CommConf
 from sparkdl_comm.errors import ConfError
 from sparkdl_comm.sim.profile import Profile, shipped
-from sparkdl_comm.space.layer_buckets import group_into_buckets
+from sparkdl_comm.space.parameter_space import group_into_buckets
 from sparkdl_comm.topology import Topology
 
 #: Seconds for all runs of one row.

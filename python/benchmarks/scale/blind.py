@@ -16,9 +16,8 @@ from benchmarks.collectives.run import own
 from benchmarks.scale import validation
 from lab.bench import Row
 
-from sparkdl_comm.collectives.cost import Cost
+from sparkdl_comm.collectives.cost import Cost, predict
 from sparkdl_comm.collectives.plan import Collective, Operation
-from sparkdl_comm.collectives.select import predict
 from sparkdl_comm.sim.step_run import ITEMSIZE
 from sparkdl_comm.topology import Topology
 

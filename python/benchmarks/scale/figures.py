@@ -39,9 +39,8 @@ from benchmarks.scale.group_run import hierarchical_top_k
 from lab.bench import Row
 
 from sparkdl_comm.collectives.algorithms import make_plan
-from sparkdl_comm.collectives.cost import ALPHA
+from sparkdl_comm.collectives.cost import ALPHA, make_collective
 from sparkdl_comm.collectives.plan import Operation
-from sparkdl_comm.collectives.select import make_collective
 from sparkdl_comm.jvm.planner import plan_buckets, predict_iteration_seconds
 from sparkdl_comm.sim.network import HEADERS, ethernet_cost
 from sparkdl_comm.sim.plan_run import round_up_count, simulate

@@ -11,9 +11,8 @@ from dataclasses import dataclass
 from functools import partial
 
 from sparkdl_comm.collectives.algorithms import make_plan
-from sparkdl_comm.collectives.cost import Cost
+from sparkdl_comm.collectives.cost import Cost, make_collective, rank_algorithms
 from sparkdl_comm.collectives.plan import Operation, Plan
-from sparkdl_comm.collectives.select import make_collective, rank_algorithms
 from sparkdl_comm.compress.wire import SparseFormat
 from sparkdl_comm.errors import ConfError, PlanError
 from sparkdl_comm.sim.engine import Engine

@@ -25,8 +25,8 @@ from pathlib import Path
 from typing import Any
 
 from sparkdl_comm.gang import frames, handshake
-from sparkdl_comm.gang.credentials import Credentials
 from sparkdl_comm.gang.gang import CONTROL, Gang
+from sparkdl_comm.gang.handshake import Credentials
 from sparkdl_comm.gang.members import Member
 from sparkdl_comm.gang.store import StoreService
 from sparkdl_comm.job import rendezvous

@@ -26,7 +26,7 @@ from lab import Lab
 from lab.bench import Row
 
 from sparkdl_comm.conf.strategy import SERVER
-from sparkdl_comm.report.trace_file import read_trace
+from sparkdl_comm.report.timeline import read_trace
 from sparkdl_comm.sim.forecast import Setting, forecast
 from sparkdl_comm.sim.profile import Profile, shipped
 from sparkdl_comm.sim.server_run import SIMPLE_BATCHINGS

@@ -22,9 +22,8 @@ from benchmarks.tables import Data
 from lab.bench import Row
 
 from sparkdl_comm.collectives.algorithms import make_plan
-from sparkdl_comm.collectives.cost import LOCAL_BETA, Cost
+from sparkdl_comm.collectives.cost import LOCAL_BETA, Cost, make_collective
 from sparkdl_comm.collectives.plan import Collective
-from sparkdl_comm.collectives.select import make_collective
 from sparkdl_comm.conf import CommConf
 from sparkdl_comm.sim.network import HEADERS, ethernet_cost
 from sparkdl_comm.sim.plan_run import simulate

@@ -21,9 +21,8 @@ from collections.abc import Callable, Iterable, Mapping
 
 import torch
 
-from sparkdl_comm.collectives.engine.connection import PATIENCE_SECONDS, Connection, Message, Rail
+from sparkdl_comm.collectives.engine.connection import PATIENCE_SECONDS, Connection, Links, Message, Rail
 from sparkdl_comm.collectives.engine.job import Channel, Job, SocketPlan
-from sparkdl_comm.collectives.engine.links import Links
 from sparkdl_comm.collectives.plan import Plan, StepKind
 from sparkdl_comm.errors import DeadlineError, GangError, InputError, RankLostError, SparkdlCommError
 from sparkdl_comm.gang.frames import TIMEOUT_KEY, Clock

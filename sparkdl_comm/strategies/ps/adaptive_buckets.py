@@ -11,7 +11,7 @@ from typing import Any
 from sparkdl_comm.gang.exchange import decide_json
 from sparkdl_comm.gang.gang import Gang
 from sparkdl_comm.jvm.session import PsSession
-from sparkdl_comm.space.layer_buckets import LayerBuckets
+from sparkdl_comm.space.parameter_space import LayerBuckets
 
 Clock = Callable[[], float]
 

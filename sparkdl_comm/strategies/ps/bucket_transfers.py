@@ -17,7 +17,7 @@ from sparkdl_comm.conf.groups import CompressionConf
 from sparkdl_comm.errors import ConfError
 from sparkdl_comm.jvm.session import PsSession
 from sparkdl_comm.space.flat import FlatModel
-from sparkdl_comm.space.layer_buckets import LayerBuckets
+from sparkdl_comm.space.parameter_space import LayerBuckets
 from sparkdl_comm.space.wait_on_use import WaitOnUse, can_wait_on_use
 from sparkdl_comm.strategies.base import StepInfo, Stopwatch
 from sparkdl_comm.strategies.ps.adaptive_buckets import Profiler

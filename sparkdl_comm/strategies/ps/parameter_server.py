@@ -38,7 +38,7 @@ from sparkdl_comm.jvm.session import PsSession
 from sparkdl_comm.optim.optimizer import OptimizerMaker
 from sparkdl_comm.optim.parallel import GangRanks
 from sparkdl_comm.space.flat import FlatModel
-from sparkdl_comm.space.layer_buckets import Countdown
+from sparkdl_comm.space.parameter_space import Countdown
 from sparkdl_comm.strategies.base import Strategy
 from sparkdl_comm.strategies.ps.adaptive_buckets import AdaptiveBuckets
 from sparkdl_comm.strategies.ps.bucket_transfers import BatchTrace, ParameterPulls, ShardSums, SparsePushes, WholePushes

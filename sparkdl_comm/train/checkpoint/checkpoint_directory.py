@@ -16,7 +16,7 @@
 3. Rank 0 deletes all but the newest complete checkpoints.
 
 Each attempt writes under its own name, so a replaced gang cannot damage its successor's files. Nothing is pickled: the
-files hold tensors, and JSON packed into a tensor (see :mod:`sparkdl_comm.gang.values`).
+files hold tensors, and JSON packed into a tensor (see :mod:`sparkdl_comm.gang.tensors`).
 """
 
 from __future__ import annotations

@@ -16,7 +16,7 @@ from sparkdl_comm.conf import as_text
 from sparkdl_comm.errors import ConfError, InputError, ModelError, PersistenceError
 from sparkdl_comm.gang.exchange import gather_json
 from sparkdl_comm.gang.gang import Gang
-from sparkdl_comm.gang.values import unpack
+from sparkdl_comm.gang.tensors import unpack_value
 from sparkdl_comm.space.flat import FlatModel
 from sparkdl_comm.storage.files import open_storage
 from sparkdl_comm.train.checkpoint.checkpoint_directory import CheckpointDirectory, check_unused, writers_of
@@ -94,8 +94,10 @@ class Restorer:
 
     def load_state(self, loop: TrainingLoop) -> None:
         """Load the state of optimizer and loop, before the loop runs."""
-        loop.strategy.load_optimizer_state(unpack(self._directory.read(self.step, self._optimizer_part(self._writers))))
-        own, common = (unpack(self._directory.read(self.step, part)) for part in (self._own_part, "common"))
+        loop.strategy.load_optimizer_state(
+            unpack_value(self._directory.read(self.step, self._optimizer_part(self._writers)))
+        )
+        own, common = (unpack_value(self._directory.read(self.step, part)) for part in (self._own_part, "common"))
         loop.load_state({"own": own, "common": common})
 
     def close(self) -> None:

@@ -23,10 +23,10 @@ from typing import Any
 import torch
 
 from sparkdl_comm.errors import DeadlineError, InputError, PersistenceError
-from sparkdl_comm.gang import values
 from sparkdl_comm.gang.exchange import gather_json
 from sparkdl_comm.gang.frames import TIMEOUT_KEY
 from sparkdl_comm.gang.gang import Gang
+from sparkdl_comm.gang.tensors import pack_value
 from sparkdl_comm.space.untrained_state import digests
 from sparkdl_comm.storage.files import open_storage
 from sparkdl_comm.train.checkpoint.checkpoint_directory import CheckpointDirectory, Tensors
@@ -179,7 +179,7 @@ def snapshot(loop: TrainingLoop, gang: Gang, timeout: float) -> dict[str, Tensor
 
 def _pack(state: dict[str, Any]) -> Tensors:
     try:
-        return values.pack(state)
+        return pack_value(state)
     except InputError as error:
         raise PersistenceError(f"the training state cannot be stored in a checkpoint: {error.message}") from error
 

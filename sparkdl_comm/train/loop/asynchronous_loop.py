@@ -29,8 +29,8 @@ from sparkdl_comm.gang.gang import Gang
 from sparkdl_comm.optim.optimizer import Optimization
 from sparkdl_comm.space.flat import FlatModel
 from sparkdl_comm.strategies.base import AsynchronousStrategy
+from sparkdl_comm.train.loop.callbacks import Progress
 from sparkdl_comm.train.loop.class_mean import Shares
-from sparkdl_comm.train.loop.progress import Progress
 from sparkdl_comm.train.loop.training_loop import ProgressReporter, TrainingLoop
 from sparkdl_comm.train.spec import TrainSpec
 

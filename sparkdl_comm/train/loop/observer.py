@@ -27,9 +27,8 @@ from sparkdl_comm.optim.optimizer import VALIDATION_ADVICE, Schedule
 from sparkdl_comm.space.flat import FlatModel
 from sparkdl_comm.space.untrained_state import UntrainedState, average_state, digests
 from sparkdl_comm.strategies.base import Strategy
-from sparkdl_comm.train.loop.callbacks import Callbacks, TrainingState
+from sparkdl_comm.train.loop.callbacks import Callbacks, ParameterGuard, TrainingState
 from sparkdl_comm.train.loop.objective import Objective, target_of
-from sparkdl_comm.train.loop.parameter_guard import ParameterGuard
 from sparkdl_comm.train.spec import Stopping, TrainSpec
 
 if TYPE_CHECKING:

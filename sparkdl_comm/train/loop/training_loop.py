@@ -22,16 +22,16 @@ from sparkdl_comm.space.untrained_state import UntrainedState
 from sparkdl_comm.strategies.base import StepInfo, Strategy
 from sparkdl_comm.strategies.gradients import GradientRule
 from sparkdl_comm.train.loop import rng
+from sparkdl_comm.train.loop.callbacks import Progress
 from sparkdl_comm.train.loop.class_mean import ClassMean, Shares
+from sparkdl_comm.train.loop.diagnosis import shape_in_eval, shape_of
 from sparkdl_comm.train.loop.objective import Objective, move_to_device
 from sparkdl_comm.train.loop.observer import Observer
-from sparkdl_comm.train.loop.output_shape import shape_in_eval, shape_of
-from sparkdl_comm.train.loop.progress import Progress
 from sparkdl_comm.train.loop.row_assignment import RowAssignment, StepRows
 from sparkdl_comm.train.spec import TrainSpec
 
 if TYPE_CHECKING:
-    from sparkdl_comm.train.loop.augmentation import Augmentation
+    from sparkdl_comm.train.loop.rng import Augmentation
 
 ProgressReporter = Callable[[dict[str, Any]], None]
 
@@ -102,7 +102,7 @@ class TrainingLoop:
             has_collectives,
         )
         if spec.augment is not None:
-            from sparkdl_comm.train.loop.augmentation import Augmentation
+            from sparkdl_comm.train.loop.rng import Augmentation
 
             self._augment = Augmentation(spec.augment, spec.seed, gang.rank, self._device)
         self._objective = Objective(

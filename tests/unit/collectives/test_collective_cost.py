@@ -6,11 +6,9 @@ from dataclasses import replace
 import pytest
 
 from sparkdl_comm.cli import main
-from sparkdl_comm.collectives import select
 from sparkdl_comm.collectives.algorithms import make_plan
-from sparkdl_comm.collectives.cost import TABLE_1, Cost, critical_path
+from sparkdl_comm.collectives.cost import TABLE_1, Cost, critical_path, predict, rank_algorithms
 from sparkdl_comm.collectives.plan import Collective
-from sparkdl_comm.collectives.select import predict, rank_algorithms
 from sparkdl_comm.collectives.transfers import order_transfers
 from sparkdl_comm.errors import ConfError
 from sparkdl_comm.topology import Topology
@@ -129,7 +127,7 @@ def test_unequal_levels_keep_all_rails_busy(text):
 @pytest.mark.parametrize("max_steps", [0, 10**6])
 def test_ranks_of_a_host_share_its_nic(monkeypatch, max_steps):
     """Four ranks on each of three hosts send as much as one of three would, and take as long as its NIC does."""
-    monkeypatch.setattr(select, "MAX_STEPS", max_steps)
+    monkeypatch.setattr("sparkdl_comm.collectives.cost.MAX_STEPS", max_steps)
     topology = Topology.parse("hosts:3x4,1gbit")
     cost = replace(Cost.of(topology, alpha=0.0, gamma=0.0), local=0.0)
     for name in ("torus2d", "hierarchical"):
@@ -142,7 +140,7 @@ def test_ranks_of_a_host_share_its_nic(monkeypatch, max_steps):
 
 
 def test_on_one_host_the_bound_is_what_goes_inside(monkeypatch):
-    monkeypatch.setattr(select, "MAX_STEPS", 0)
+    monkeypatch.setattr("sparkdl_comm.collectives.cost.MAX_STEPS", 0)
     topology = Topology.parse("hosts:1x4,1gbit")
     cost = Cost.of(topology, alpha=0.0, gamma=0.0)
     found = predict("ring", "all_reduce", topology, 4000, 4, cost)

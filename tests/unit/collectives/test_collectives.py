@@ -7,10 +7,9 @@ import torch
 from hypothesis import given
 from hypothesis import strategies as st
 
-from sparkdl_comm.collectives import measure
 from sparkdl_comm.collectives.algorithms import ALGORITHMS
+from sparkdl_comm.collectives.discover import make_probe, measure_cost
 from sparkdl_comm.collectives.group import CollectiveGroup
-from sparkdl_comm.collectives.measure import make_probe, measure_cost
 from sparkdl_comm.collectives.transfers import order_transfers
 from sparkdl_comm.topology import Topology
 from tests.unit.collective_helpers import conf, in_groups, on_all, vector
@@ -154,8 +153,8 @@ def test_links_of_unknown_rate_are_measured_once(monkeypatch):
         group.close()
         return cost
 
-    monkeypatch.setattr(measure, "measure_cost", counting)
-    monkeypatch.setattr(measure, "_cost_cache", {})
+    monkeypatch.setattr("sparkdl_comm.collectives.discover.measure_cost", counting)
+    monkeypatch.setattr("sparkdl_comm.collectives.discover._cost_cache", {})
     with gang_of(3) as gangs:
         costs = on_all(gangs, work)
     assert len(measured) == 3

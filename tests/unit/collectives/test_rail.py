@@ -9,8 +9,7 @@ from typing import Any
 import pytest
 import torch
 
-from sparkdl_comm.collectives.engine.connection import Rail
-from sparkdl_comm.collectives.engine.links import Links
+from sparkdl_comm.collectives.engine.connection import Links, Rail
 from sparkdl_comm.collectives.engine.sockets import SocketEngine
 from sparkdl_comm.collectives.plan import Collective, Plan, Program, Step, StepKind
 from sparkdl_comm.errors import DeadlineError

@@ -11,9 +11,9 @@ import pytest
 import torch
 from torch.nn.utils.rnn import PackedSequence, pack_sequence, pad_sequence
 
-from sparkdl_comm.data.arguments import Arguments, call
 from sparkdl_comm.data.cache import RankRows, RowReader
 from sparkdl_comm.data.fields import Collate, Field, RowFormat
+from sparkdl_comm.data.ragged import Arguments, call
 from sparkdl_comm.errors import InputError, ModelError
 from sparkdl_comm.ml.prediction import Predictor
 from sparkdl_comm.ml.scoring import Scoring

@@ -16,10 +16,10 @@ import torch
 from hypothesis import given
 from hypothesis import strategies as st
 
+from sparkdl_comm.data.batch_collector import Spill
 from sparkdl_comm.data.cache import RankRows, RowCache, RowReader
 from sparkdl_comm.data.fields import Field, RowFormat
 from sparkdl_comm.data.local_disk import LocalDisk
-from sparkdl_comm.data.spill import Spill
 from sparkdl_comm.errors import InputError, PersistenceError
 from tests.unit.disk_helpers import left
 
@@ -127,7 +127,7 @@ def test_rows_that_cannot_be_used_leave_nothing(tmp_path: Path) -> None:
 @pytest.mark.parametrize("limit", [1, 500_000, 1_000_000], ids=["at once", "after some", "for the columns"])
 def test_over_the_limit_all_goes_on_in_memory(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, limit: int) -> None:
     """A batch takes 240 kB as it comes, and half of it in the columns."""
-    monkeypatch.setattr("sparkdl_comm.data.spill._STEP_BYTES", 0)
+    monkeypatch.setattr("sparkdl_comm.data.batch_collector._STEP_BYTES", 0)
     width = 300
     batches = [batch(list(range(start, start + 100)), width) for start in range(0, 300, 100)]
     reading = RowReader(batches, PLAIN, disk(tmp_path, limit))

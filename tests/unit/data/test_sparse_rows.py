@@ -13,7 +13,7 @@ import pytest
 import torch
 from pyspark.ml.linalg import Vectors
 
-from sparkdl_comm.data import arrow, sparse, vectors
+from sparkdl_comm.data import arrow, vectors
 from sparkdl_comm.data.cache import RowCache, RowReader
 from sparkdl_comm.data.fields import Field, RowFormat
 from sparkdl_comm.data.local_disk import LocalDisk
@@ -59,7 +59,7 @@ def test_a_batch_is_what_the_rows_are(dtype: str | None) -> None:
     given = rows() if dtype != "int64" else [Vectors.sparse(WIDTH, {1: 3.0, 7: 2.0**40}), Vectors.dense([1.0] * WIDTH)]
     expected = torch.tensor(np.stack([row.toArray() for row in given]))
     field = replace(FIELD, dtype=dtype)
-    read = Ragged.of(field, *arrow.to_ragged(sparse.to_pairs(field, column(given))))
+    read = Ragged.of(field, *arrow.to_ragged(vectors.to_pairs(field, column(given))))
     got = read.take(torch.arange(len(given)).flip(0), None)
     assert got.is_sparse == (dtype == "sparse")
     if got.is_sparse:

@@ -10,9 +10,8 @@ import pytest
 import torch
 
 from sparkdl_comm import errors
-from sparkdl_comm.data.arguments import call
 from sparkdl_comm.data.fields import Field
-from sparkdl_comm.data.ragged import Ragged
+from sparkdl_comm.data.ragged import Ragged, call
 from sparkdl_comm.errors import (
     ERRORS_BY_NAME,
     ConfError,

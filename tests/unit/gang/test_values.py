@@ -11,7 +11,7 @@ import pytest
 import torch
 
 from sparkdl_comm.errors import InputError
-from sparkdl_comm.gang.values import pack, unpack
+from sparkdl_comm.gang.tensors import pack_value, unpack_value
 
 
 @pytest.mark.parametrize(
@@ -33,7 +33,7 @@ from sparkdl_comm.gang.values import pack, unpack
     ],
 )
 def test_plain_values_come_back_with_their_types(value: Any) -> None:
-    back = unpack(pack(value))
+    back = unpack_value(pack_value(value))
     assert back == value
     assert repr(back) == repr(value)
 
@@ -41,8 +41,8 @@ def test_plain_values_come_back_with_their_types(value: Any) -> None:
 def test_tensors_and_arrays() -> None:
     module = torch.nn.Linear(3, 2)
     array = np.arange(6, dtype=np.int16).reshape(2, 3).T
-    back = unpack(
-        pack({"state": module.state_dict(), "array": array, "0-dim": np.array(2.5), "number": np.float32(0.5)})
+    back = unpack_value(
+        pack_value({"state": module.state_dict(), "array": array, "0-dim": np.array(2.5), "number": np.float32(0.5)})
     )
     assert isinstance(module.state_dict(), OrderedDict)
     assert list(back["state"]) == ["weight", "bias"]
@@ -66,14 +66,14 @@ def test_tensors_and_arrays() -> None:
 )
 def test_what_cannot_be_sent_is_named(value: Any, message: str) -> None:
     with pytest.raises(InputError, match=message):
-        pack(value)
+        pack_value(value)
 
 
 def test_a_value_inside_itself() -> None:
     value: list[Any] = []
     value.append(value)
     with pytest.raises(InputError, match="inside itself"):
-        pack(value)
+        pack_value(value)
 
 
 @pytest.mark.parametrize(
@@ -81,9 +81,9 @@ def test_a_value_inside_itself() -> None:
 )
 def test_garbled(text: str) -> None:
     with pytest.raises(InputError):
-        unpack({"tree": torch.frombuffer(bytearray(text.encode()), dtype=torch.uint8)})
+        unpack_value({"tree": torch.frombuffer(bytearray(text.encode()), dtype=torch.uint8)})
 
 
 def test_nothing() -> None:
     with pytest.raises(InputError):
-        unpack({})
+        unpack_value({})

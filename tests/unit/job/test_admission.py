@@ -7,8 +7,7 @@ from concurrent.futures import Future, ThreadPoolExecutor
 import pytest
 
 from sparkdl_comm.errors import DeadlineError
-from sparkdl_comm.job import admission
-from sparkdl_comm.job.admission import AdmissionQueue
+from sparkdl_comm.job.slot_watch import AdmissionQueue
 
 
 def hold(
@@ -62,7 +61,7 @@ def test_a_gang_that_fails_frees_its_slots() -> None:
 
 
 def test_a_gang_that_waits_says_so(monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture) -> None:
-    monkeypatch.setattr(admission, "LOG_INTERVAL_SECONDS", 0.05)
+    monkeypatch.setattr("sparkdl_comm.job.slot_watch.LOG_INTERVAL_SECONDS", 0.05)
     queue, end = AdmissionQueue(), threading.Event()
     with ThreadPoolExecutor() as pool, caplog.at_level(logging.WARNING):
         gangs = [hold(queue, 2, 3, end, pool) for _ in range(2)]

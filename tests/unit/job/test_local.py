@@ -18,7 +18,7 @@ from sparkdl_comm.conf import CommConf
 from sparkdl_comm.distributor import _run_ranks
 from sparkdl_comm.errors import RankFailedError, RankLostError
 from sparkdl_comm.gang.failure import Failure
-from sparkdl_comm.gang.values import pack
+from sparkdl_comm.gang.tensors import pack_value
 from sparkdl_comm.job.driver_listener import DriverListener
 from sparkdl_comm.job.function import FunctionSpec
 from sparkdl_comm.job.launch import run_gang
@@ -92,7 +92,9 @@ def test_what_a_failure_has_of_tensors_that_came_before(monkeypatch: pytest.Monk
     """Those of a model, by the names of its state_dict; nothing of what a function returned."""
     weight = torch.ones(2)
     sent = (
-        {"weight": weight, ".extra.inner": torch.zeros(3), ".transient.mask": torch.ones(1)} if trains else pack(weight)
+        {"weight": weight, ".extra.inner": torch.zeros(3), ".transient.mask": torch.ones(1)}
+        if trains
+        else pack_value(weight)
     )
     monkeypatch.setattr(DriverListener, "received_tensors", sent)
 

@@ -30,7 +30,7 @@ from sparkdl_comm.errors import (
     SparkdlCommError,
 )
 from sparkdl_comm.gang import frames, handshake
-from sparkdl_comm.gang.acceptor import Acceptor
+from sparkdl_comm.gang.listen import Acceptor
 from sparkdl_comm.job import rendezvous
 from sparkdl_comm.job.driver_listener import DriverListener
 from sparkdl_comm.job.task import RankTask
@@ -254,7 +254,7 @@ def test_an_answer_that_is_none(announced, sent, complaint):
 
 
 def test_strangers_leave_room_for_the_ranks(monkeypatch):
-    monkeypatch.setattr("sparkdl_comm.gang.acceptor.MAX_HANDSHAKES", 2)
+    monkeypatch.setattr("sparkdl_comm.gang.listen.MAX_HANDSHAKES", 2)
     with listen(1) as listener, ExitStack() as strangers:
         for _ in range(2):  # they say nothing
             strangers.enter_context(socket.create_connection(listener.address))

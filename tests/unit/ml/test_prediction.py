@@ -10,7 +10,7 @@ import pyarrow as pa
 import pytest
 import torch
 
-from sparkdl_comm.data import decoding
+from sparkdl_comm.data import arrow
 from sparkdl_comm.data.cache import RowReader
 from sparkdl_comm.data.fields import Field, RowFormat
 from sparkdl_comm.ml import prediction
@@ -75,13 +75,13 @@ def test_sparse_vectors_are_whole_a_few_at_a_time() -> None:
 
 def test_ranks_decode_a_batch_in_parts(monkeypatch: pytest.MonkeyPatch) -> None:
     """Of 1,000 bytes; rows have 40 and 12."""
-    monkeypatch.setattr(decoding, "_PART_BYTES", 1000)
+    monkeypatch.setattr(arrow, "_PART_BYTES", 1000)
     field = Field("featuresCol", "x", decode=lambda value: np.frombuffer(value, np.float32))
     form = RowFormat((field,), (Field("labelCol", "y", "float32", ()),))
     rows = np.random.default_rng(3).random((50, 10), np.float32)
     table = {"input0": [row.tobytes() for row in rows], "target0": rows[:, 0], "id": np.arange(50)}
     batch = pa.RecordBatch.from_pydict(table)
-    assert [len(part) for part in decoding.decode_batch(batch, form)] == [8, 19, 19, 4]
+    assert [len(part) for part in arrow.decode_batch(batch, form)] == [8, 19, 19, 4]
     reading = RowReader([batch], form)
     (found,) = reading.rows([reading.account]).training.inputs
     assert np.array_equal(found.numpy(), rows)

@@ -11,7 +11,7 @@ import torch.nn.functional as F
 from torch import nn
 
 from sparkdl_comm.errors import PersistenceError
-from sparkdl_comm.ml.rebuild import blueprint_of, import_name, rebuild
+from sparkdl_comm.ml.persistence import blueprint_of, import_name, rebuild
 from tests.nets import TwoClasses, make_two_classes
 
 

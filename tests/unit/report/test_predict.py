@@ -15,8 +15,7 @@ from sparkdl_comm.collectives.algorithms import make_plan
 from sparkdl_comm.collectives.plan import Collective
 from sparkdl_comm.errors import ConfError, InputError, PersistenceError
 from sparkdl_comm.report.drawing import new_figure, save_figure
-from sparkdl_comm.report.timeline import Timeline
-from sparkdl_comm.report.trace_file import read_trace
+from sparkdl_comm.report.timeline import Timeline, read_trace
 from sparkdl_comm.sim.forecast import STRATEGIES, Setting, forecast
 from sparkdl_comm.sim.network import HEADERS, ethernet_cost
 from sparkdl_comm.sim.plan_run import simulate

@@ -10,7 +10,7 @@ import pytest
 
 from sparkdl_comm.errors import InputError, PersistenceError
 from sparkdl_comm.report.timeline import Timeline
-from sparkdl_comm.space.layer_buckets import LayerBuckets
+from sparkdl_comm.space.parameter_space import LayerBuckets
 from sparkdl_comm.strategies.base import Stopwatch
 from sparkdl_comm.strategies.ps.bucket_transfers import BatchTrace
 from sparkdl_comm.strategies.trace import Trace, estimate_offset, read_clocks

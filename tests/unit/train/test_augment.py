@@ -15,7 +15,7 @@ from torch import nn
 from sparkdl_comm.data.cache import Batch, RowCache, RowReader
 from sparkdl_comm.data.partitions import BatchSampler
 from sparkdl_comm.errors import ModelError
-from sparkdl_comm.train.loop.augmentation import Augmentation
+from sparkdl_comm.train.loop.rng import Augmentation
 from sparkdl_comm.train.loop.row_assignment import StepRows
 from tests.unit.data.test_row_files import PLAIN, batch, disk
 from tests.unit.ranks import train
