@@ -3,7 +3,7 @@
 A step is forward, backward, and transfers.
 
 - Collectives: a bucket of gradients is sent as soon as backward has made it and the bucket before has been sent. Parameters
-  travel in the same way, and forward waits for them. The cost model (``collectives/select.py``) gives the time of each bucket.
+  travel in the same way, and forward waits for them. The cost model (``collectives/cost.py``) gives the time of each bucket.
 - The parameter server: its steps are simulated (``sim/server_run.py``), with the measured overhead of the JVMs
   (``timing.py``).
 
