@@ -60,6 +60,11 @@ def stub() -> str:
         kind = each.type if each.default is not None else f"{each.type} | None"
         lines.append(f"    def get{each.accessor}(self) -> {kind}: ...")
         lines.append(f"    def set{each.accessor}(self, value: {_WIDER.get(each.name, each.type)}) -> Self: ...")
+    lines += ["", "COMPONENTS: tuple[str, ...]", "", "class EstimatorParams(TorchParams):"]
+    lines += [f"    {name}: Any" for name in params.COMPONENTS]
+    for name in params.COMPONENTS:
+        lines.append(f"    def get{params.accessor(name)}(self) -> Any: ...")
+        lines.append(f"    def set{params.accessor(name)}(self, value: Any) -> Self: ...")
     return "\n".join([*lines, "", "def snake_case(name: str) -> str: ...", ""])
 
 

@@ -11,7 +11,7 @@ from __future__ import annotations
 
 import heapq
 import math
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass
 
 from sparkdl_comm.collectives.algorithms import ALGORITHMS, Algorithm, make_plan
@@ -129,58 +129,6 @@ def _ports(transfer: Transfer, link: int, topology: Topology) -> tuple[Port, Por
     ends = transfer.source, transfer.target
     source, target = ends if link == _LOCAL else (topology.host_of(rank).index for rank in ends)
     return (source, link, True), (target, link, False)
-
-
-def _ceil_log2(world: int) -> int:
-    return math.ceil(math.log2(world))
-
-
-def _be_broadcast(p: int, n: float, b: float, alpha: float, beta: float, gamma: float) -> float:
-    return (_ceil_log2(p) + p - 1) * alpha + 2 * (p - 1) / p * n * beta
-
-
-def _be_reduce(p: int, n: float, b: float, alpha: float, beta: float, gamma: float) -> float:
-    return 2 * _ceil_log2(p) * alpha + 2 * (p - 1) / p * n * beta + (p - 1) / p * n * gamma
-
-
-def _mst_broadcast(p: int, n: float, b: float, alpha: float, beta: float, gamma: float) -> float:
-    return _ceil_log2(p) * (alpha + n * beta)
-
-
-def _mst_reduce(p: int, n: float, b: float, alpha: float, beta: float, gamma: float) -> float:
-    return _ceil_log2(p) * (alpha + n * beta + n * gamma)
-
-
-def _mst_all_reduce(p: int, n: float, b: float, alpha: float, beta: float, gamma: float) -> float:
-    return _ceil_log2(p) * (2 * alpha + 2 * n * beta + n * gamma)
-
-
-def _lp_broadcast(p: int, n: float, b: float, alpha: float, beta: float, gamma: float) -> float:
-    return (p - 1 + n / b) * alpha + (b * (p - 1) + n) * beta
-
-
-def _lp_reduce(p: int, n: float, b: float, alpha: float, beta: float, gamma: float) -> float:
-    return (p - 1 + n / b) * alpha + (b * (p - 1) + n) * (beta + gamma)
-
-
-def _lp_all_reduce(p: int, n: float, b: float, alpha: float, beta: float, gamma: float) -> float:
-    return 2 * (p - 1 + n / b) * alpha + (b * (p - 1) + n) * (2 * beta + gamma)
-
-
-#: Table 1 of the linear-pipeline paper (see ``algorithms/lp.py``): (algorithm, operation) -> function that returns the
-#: seconds of p ranks for n bytes in blocks of b bytes, over one link per rank. The paper takes the log of powers of two;
-#: here the log is rounded up.
-TABLE_1: dict[tuple[str, str], Callable[[int, float, float, float, float, float], float]] = {
-    ("be", "broadcast"): _be_broadcast,
-    ("be", "reduce"): _be_reduce,
-    ("be", "all_reduce"): _be_reduce,
-    ("mst", "broadcast"): _mst_broadcast,
-    ("mst", "reduce"): _mst_reduce,
-    ("mst", "all_reduce"): _mst_all_reduce,
-    ("lp", "broadcast"): _lp_broadcast,
-    ("lp", "reduce"): _lp_reduce,
-    ("lp", "all_reduce"): _lp_all_reduce,
-}
 
 
 #: Limit on the steps of all ranks together. Above it, a prediction counts only the busiest link, since sorting millions

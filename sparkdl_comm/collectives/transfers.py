@@ -8,8 +8,8 @@ have no cycle. :func:`order_transfers` sorts them, or raises if there is a cycle
 from __future__ import annotations
 
 from collections import defaultdict, deque
-from collections.abc import Callable, Iterable, Sequence
-from typing import Any, NamedTuple
+from collections.abc import Iterable, Sequence
+from typing import NamedTuple
 
 from sparkdl_comm.collectives.plan import Plan, Step, StepKind, find_dependencies
 from sparkdl_comm.errors import PlanError
@@ -54,17 +54,6 @@ def order_transfers(plan: Plan) -> list[Transfer]:
         for index, predecessors in enumerate(find_dependencies(program)):
             waits[transfer_numbers[rank, index]].update(transfer_numbers[rank, other] for other in predecessors)
     return _sort(plan, pairs, waits)
-
-
-def run_in_memory(plan: Plan, memory: Sequence[Any], combine: Callable[[Any, Any], Any]) -> None:
-    """Run all steps of the plan on ``memory[rank]``, a numpy array of the rank's vector and scratch memory.
-
-    ``combine(mine, theirs)`` returns the new content of a range.
-    """
-    for transfer in order_transfers(plan):
-        sent = memory[transfer.source][transfer.send.start : transfer.send.stop]
-        target = memory[transfer.target][transfer.receive.start : transfer.receive.stop]
-        target[:] = combine(target, sent) if transfer.receive.kind is StepKind.COMBINE else sent
 
 
 def count_sent_elements(plan_transfers: Iterable[Transfer]) -> dict[tuple[int, int], int]:

@@ -225,7 +225,6 @@ class Acceptor:
         secret: bytes,
         on_peer: OnPeer,
         clock: Clock = time.monotonic,
-        handshake_seconds: float = HANDSHAKE_SECONDS,
         *,
         peers: int = 0,
     ) -> None:
@@ -239,7 +238,6 @@ class Acceptor:
         self._secret = secret
         self._on_peer = on_peer
         self._clock = clock
-        self._handshake_seconds = handshake_seconds
         self._free_slots = threading.Semaphore(MAX_HANDSHAKES + peers)
         self._threads: list[threading.Thread] = []
         self.sock = bind(ip, ports)
@@ -266,7 +264,7 @@ class Acceptor:
         thread.start()
 
     def _authenticate(self, sock: socket.socket) -> None:
-        deadline = self._clock() + self._handshake_seconds
+        deadline = self._clock() + HANDSHAKE_SECONDS
         try:
             try:
                 handshake.accept(sock, self._secret, deadline, self._clock)

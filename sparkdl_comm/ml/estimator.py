@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import inspect
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -13,6 +12,7 @@ from pyspark.sql import DataFrame
 
 from sparkdl_comm.job import session
 from sparkdl_comm.ml.model import TorchModel, TorchModelReader, TorchModelWriter
+from sparkdl_comm.ml.params import COMPONENTS
 from sparkdl_comm.ml.persistence import FolderReader, FolderWriter
 from sparkdl_comm.ml.recipe import TrainingRecipe
 from sparkdl_comm.ml.weights import WEIGHTS, read_weights, write_weights
@@ -131,20 +131,6 @@ class TorchEstimator(Estimator[TorchModel], TrainingRecipe, MLReadable["TorchEst
         self._set_keywords(dict(params))
         return self
 
-    def setModel(self, value: Any) -> TorchEstimator:
-        self.model = value
-        return self
-
-    def getModel(self) -> Any:
-        return self.model
-
-    def setLoss(self, value: Any) -> TorchEstimator:
-        self.loss = value
-        return self
-
-    def getLoss(self) -> Any:
-        return self.loss
-
     def write(self) -> TorchEstimatorWriter:
         return TorchEstimatorWriter(self)
 
@@ -161,18 +147,10 @@ class TorchEstimator(Estimator[TorchModel], TrainingRecipe, MLReadable["TorchEst
         :raises PersistenceError: there is nothing at ``path``, it cannot be read, or a component is required.
         :raises ModelError: ``model`` is another model; names the tensors that differ.
         """
-        unknown = sorted(set(components) - set(cls.ingredient_names()))
+        unknown = sorted(set(components) - set(COMPONENTS))
         if unknown:
-            raise TypeError(
-                f"{cls.__name__}.load: unknown {', '.join(unknown)}; known: {', '.join(cls.ingredient_names())}"
-            )
+            raise TypeError(f"{cls.__name__}.load: unknown {', '.join(unknown)}; known: {', '.join(COMPONENTS)}")
         return TorchEstimatorReader(cls, components).load(path)
-
-    @staticmethod
-    def ingredient_names() -> list[str]:
-        """Return the names of the components: the constructor's keywords that are not Params."""
-        parameters = inspect.signature(TorchEstimator.__init__).parameters.values()
-        return [parameter.name for parameter in parameters if parameter.kind is parameter.KEYWORD_ONLY]
 
     def _fit(self, dataset: DataFrame) -> TorchModel:
         """Train, and return the model. Checks everything possible before it uses executors, in this order:
@@ -209,7 +187,7 @@ class TorchEstimatorWriter(FolderWriter):
 
     def write_to(self, folder: Path) -> dict[str, str]:
         estimator = self._instance
-        components = {name: getattr(estimator, name) for name in estimator.ingredient_names()}
+        components = {name: getattr(estimator, name) for name in COMPONENTS}
         missing = {}
         if isinstance(estimator.model, TorchModel):
             del components[_MODEL]

@@ -41,7 +41,12 @@ def train(estimator: TrainingRecipe, dataset: DataFrame) -> TorchModel:
     model = components.check_model(estimator.model)
     loss = components.make_loss(estimator.loss)
     target_type = functools.partial(components.target_type, loss)
-    decode, collate_fn, augment = estimator.check_decode(), estimator.check_collate_fn(), estimator.check_augment()
+    decode = estimator.check_function("decode", "bytes -> array or tensor")
+    collate_fn = estimator.check_function(
+        "collate_fn",
+        "list of tensors -> the model's argument, e.g. functools.partial(torch.nn.utils.rnn.pad_sequence, batch_first=True)",
+    )
+    augment = estimator.check_function("augment", "tensor [rows, …] -> tensor [rows, …]")
     limits = components.label_limits(loss)
     expressions, rows = columns.training_columns(dataset, estimator, target_type, decode, limits, collate_fn)
     if rows.weight is not None:

@@ -105,7 +105,7 @@ class Declaration:
     @property
     def accessor(self) -> str:
         """Name of the Param in its getter and setter, such as ``NumWorkers``."""
-        return "".join(part[:1].upper() + part[1:] for part in self.name.split("_"))
+        return accessor(self.name)
 
     def check(self, value: Any) -> None:
         """Check a value that is set.
@@ -284,7 +284,18 @@ OWN = (
     ),
 )
 
+#: Components of an estimator: attributes that are not Params, because Params must be JSON.
+COMPONENTS = (
+    *("model", "loss", "optimizer", "param_groups", "lr_scheduler", "metrics", "callbacks", "decode", "collate_fn"),
+    *("augment", "loggers"),
+)
+
 T = TypeVar("T", bound=type)
+
+
+def accessor(name: str) -> str:
+    """Return ``NumWorkers`` for ``num_workers``, as in ``getNumWorkers``."""
+    return "".join(part[:1].upper() + part[1:] for part in name.split("_"))
 
 
 def _with_accessors(cls: T) -> T:
@@ -296,6 +307,23 @@ def _with_accessors(cls: T) -> T:
             if name not in vars(cls):
                 function.__name__, function.__qualname__ = name, f"{cls.__name__}.{name}"
                 setattr(cls, name, function)
+    return cls
+
+
+def _with_components(cls: T) -> T:
+    """Add to a class the attributes :data:`COMPONENTS`, with getters and setters."""
+
+    def add(name: str) -> None:
+        def set_value(self: Any, value: Any) -> Any:
+            setattr(self, name, value)
+            return self
+
+        setattr(cls, name, None)
+        setattr(cls, f"get{accessor(name)}", lambda self: getattr(self, name))
+        setattr(cls, f"set{accessor(name)}", set_value)
+
+    for name in COMPONENTS:
+        add(name)
     return cls
 
 
@@ -453,6 +481,11 @@ class TorchParams(
         """Set several label columns, instead of ``labelCol``."""
         self.clear(self.labelCol)
         return self._set(labelCols=value)
+
+
+@_with_components
+class EstimatorParams(TorchParams):
+    """Params of the estimator, and its components, which Params cannot hold."""
 
 
 def snake_case(name: str) -> str:

@@ -11,7 +11,7 @@ from hypothesis import strategies as st
 from sparkdl_comm.collectives.algorithms import ALGORITHMS, make_plan
 from sparkdl_comm.collectives.algorithms.tree import first_steps
 from sparkdl_comm.collectives.plan import OPERATIONS, Collective, StepKind
-from sparkdl_comm.collectives.transfers import count_sent_elements, order_transfers, run_in_memory
+from sparkdl_comm.collectives.transfers import count_sent_elements, order_transfers
 from sparkdl_comm.topology import Topology
 from tests.draws import examples
 
@@ -38,6 +38,14 @@ def plans_of(collective):
             plan = make_plan(algorithm.name, collective)
             assert plan.algorithm == algorithm.name, "the name in Plan(...) is that in Algorithm(...)"
             yield plan
+
+
+def run_in_memory(plan, memory, combine):
+    """Run all steps of the plan on ``memory[rank]``, a numpy array of the rank's vector and scratch memory."""
+    for transfer in order_transfers(plan):
+        sent = memory[transfer.source][transfer.send.start : transfer.send.stop]
+        target = memory[transfer.target][transfer.receive.start : transfer.receive.stop]
+        target[:] = combine(target, sent) if transfer.receive.kind is StepKind.COMBINE else sent
 
 
 def vectors(plan, seed=0):

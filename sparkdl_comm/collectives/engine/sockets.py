@@ -25,7 +25,7 @@ from sparkdl_comm.collectives.engine.connection import PATIENCE_SECONDS, Connect
 from sparkdl_comm.collectives.engine.job import Channel, Job, SocketPlan
 from sparkdl_comm.collectives.plan import Plan, StepKind
 from sparkdl_comm.errors import DeadlineError, GangError, InputError, RankLostError, SparkdlCommError
-from sparkdl_comm.gang.frames import TIMEOUT_KEY, Clock
+from sparkdl_comm.gang.frames import TIMEOUT_KEY
 from sparkdl_comm.gang.posted_work import PostedWork
 
 #: Seconds between wake-ups of the thread while no collective is under way.
@@ -46,9 +46,9 @@ class SocketEngine:
 
     device = torch.device("cpu")
 
-    def __init__(self, rank: int, links: Links, timeout: float, clock: Clock = time.monotonic) -> None:
+    def __init__(self, rank: int, links: Links, timeout: float) -> None:
         self.rank = rank
-        self._links, self._timeout, self._clock = links, timeout, clock
+        self._links, self._timeout = links, timeout
         self._next_number = 0
         self._connecting = threading.Lock()
         self._starting = threading.Lock()  # collectives begin in the order of their numbers, or not at all
@@ -140,7 +140,7 @@ class SocketEngine:
         """Return the seconds until the thread must act even without an event. ``held_up``: a rail is held up."""
         if not self._jobs:
             return _IDLE_SECONDS
-        left = max(0.0, self._last_progress + self._timeout - self._clock())
+        left = max(0.0, self._last_progress + self._timeout - time.monotonic())
         return min(left, PATIENCE_SECONDS / 4) if held_up else left
 
     def _add_connections(self, connections: Mapping[Channel, Connection]) -> None:
@@ -152,7 +152,7 @@ class SocketEngine:
             job.set_error(self._error)
             return
         if not self._jobs:
-            self._last_progress = self._clock()
+            self._last_progress = time.monotonic()
         self._jobs.append(job)
         for index, step in enumerate(job.prepared.steps):
             self._connections[step.peer, step.rail].add(job, index)
@@ -177,7 +177,7 @@ class SocketEngine:
         queue = deque(rails)
         sent = 0
         while queue and self._error is None:
-            rail, now = queue.popleft(), self._clock()
+            rail, now = queue.popleft(), time.monotonic()
             before = rail.candidates
             connection = rail.pick_connection(now)
             if connection is not None and sent < _MAX_BYTES_PER_TURN:
@@ -205,7 +205,7 @@ class SocketEngine:
             self._fail(self._peer_lost(connection, exc))
             return set()
         if connection.moved_bytes > before:
-            self._last_progress = self._clock()
+            self._last_progress = time.monotonic()
         touched = set()
         for job, index in done:
             for follower in job.complete(index):
@@ -241,7 +241,7 @@ class SocketEngine:
             job.finish()
 
     def _check_deadline(self) -> None:
-        if not self._jobs or self._clock() < self._last_progress + self._timeout:
+        if not self._jobs or time.monotonic() < self._last_progress + self._timeout:
             return
         job = self._jobs[0]
         waiting = sorted(c.channel for c in self._connections.values() if job in c.jobs_to_receive)

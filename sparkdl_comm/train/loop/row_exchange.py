@@ -26,7 +26,7 @@ from sparkdl_comm.data.ragged import Ragged, offsets_of
 from sparkdl_comm.errors import DeadlineError, GangError, InputError, ProtocolError, RankLostError
 from sparkdl_comm.gang.control import VERDICT_SECONDS
 from sparkdl_comm.gang.exchange import gather_json
-from sparkdl_comm.gang.frames import Clock, hang_up, recv_frame, recv_into, send_all, send_frame
+from sparkdl_comm.gang.frames import hang_up, recv_frame, recv_into, send_all, send_frame
 from sparkdl_comm.gang.gang import Gang
 from sparkdl_comm.gang.tensors import pieces, raw
 
@@ -49,16 +49,14 @@ class RowExchange:
 
     needs_read_ahead = True
 
-    def __init__(
-        self, gang: Gang, rows: RowCache, counts: Sequence[int], timeout: float, clock: Clock = time.monotonic
-    ) -> None:
+    def __init__(self, gang: Gang, rows: RowCache, counts: Sequence[int], timeout: float) -> None:
         """Start serving this rank's rows. Return when all ranks serve theirs.
 
         :param rows: the rows of this rank.
         :param counts: number of rows of each rank.
         :raises InputError: the ranks' rows have different types or shapes.
         """
-        self._gang, self._rows, self._timeout, self._clock = gang, rows, timeout, clock
+        self._gang, self._rows, self._timeout = gang, rows, timeout
         self._starts = torch.from_numpy(offsets_of(np.array(counts)))
         self._lock, self._pick_lock = threading.Lock(), threading.Lock()
         self._is_closed = False
@@ -128,8 +126,8 @@ class RowExchange:
                 self._outgoing[peer] = sock
             self._check_open()
         sock = self._outgoing[peer]
-        send_frame(sock, {"rows": len(index)}, _MAX_HEADER, self._deadline(), self._clock)
-        send_all(sock, raw(index), self._deadline(), self._clock)
+        send_frame(sock, {"rows": len(index)}, _MAX_HEADER, self._deadline())
+        send_all(sock, raw(index), self._deadline())
 
     def _receive(self, sock: socket.socket, count: int) -> RowCache:
         columns: list[Column] = []
@@ -148,7 +146,7 @@ class RowExchange:
 
     def _receive_into(self, sock: socket.socket, tensor: torch.Tensor) -> torch.Tensor:
         for piece in pieces(raw(tensor)):
-            recv_into(sock, piece, self._deadline(), self._clock)
+            recv_into(sock, piece, self._deadline())
         return tensor
 
     def _serve(self, sock: socket.socket, rank: int) -> None:
@@ -159,7 +157,7 @@ class RowExchange:
             self._check_open()
             while True:
                 try:
-                    request = recv_frame(sock, _MAX_HEADER, self._clock() + _IDLE_SECONDS, self._clock)
+                    request = recv_frame(sock, _MAX_HEADER, time.monotonic() + _IDLE_SECONDS)
                 except DeadlineError:
                     continue
                 self._answer(sock, request)
@@ -178,7 +176,7 @@ class RowExchange:
         for column in self._rows.pick(index).columns:
             for tensor in [column.lengths, column.values] if isinstance(column, Ragged) else [column]:
                 for piece in pieces(raw(tensor)):
-                    send_all(sock, piece, self._deadline(), self._clock)
+                    send_all(sock, piece, self._deadline())
 
     @contextlib.contextmanager
     def _peer_errors(self, peer: int) -> Iterator[None]:
@@ -196,7 +194,7 @@ class RowExchange:
             raise RankLostError(f"rank {own_rank} lost rank {peer}, which serves rows to it: {exc}", rank=peer) from exc
 
     def _deadline(self) -> float:
-        return self._clock() + self._timeout
+        return time.monotonic() + self._timeout
 
     def _check_open(self) -> None:
         if self._is_closed:
