@@ -20,7 +20,7 @@ if TYPE_CHECKING:
     from sparkdl_comm.ml.estimator import TorchEstimator
     from sparkdl_comm.ml.model import TorchModel
     from sparkdl_comm.report.loggers import MLflowLogger, TensorBoardLogger
-    from sparkdl_comm.train.loop.callbacks import Callback
+    from sparkdl_comm.train.callbacks import Callback
 
 __version__ = "0.1.0"
 
@@ -41,8 +41,8 @@ __all__ = [
 ]
 
 _HOME = {
-    "Arguments": "data.arguments",
-    "Callback": "train.loop.callbacks",
+    "Arguments": "data.ragged",
+    "Callback": "train.callbacks",
     "CommConf": "conf",
     "CommDistributor": "distributor",
     "Communicator": "collectives.communicator",

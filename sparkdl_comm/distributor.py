@@ -20,7 +20,7 @@ from sparkdl_comm.gang.process_group import BACKENDS
 from sparkdl_comm.gang.tensors import unpack_value
 from sparkdl_comm.job import memory, session, slots
 from sparkdl_comm.job.arrow_batches import limit_batches, measure_columns
-from sparkdl_comm.job.function import ALONE, FunctionSpec, Script, make_function_fn
+from sparkdl_comm.job.function import ALONE, FunctionSpec, ScriptCall, make_function_fn
 from sparkdl_comm.job.interrupt import cancel_on_interrupt
 from sparkdl_comm.job.launch import run_gang, run_tasks
 from sparkdl_comm.job.local import HOST, run_locally
@@ -208,7 +208,7 @@ class _BoundCall:
 
 def _call_name(call: Callable[..., Any]) -> str:
     """Return the name of a rank's call for the Spark UI."""
-    if isinstance(call, Script):
+    if isinstance(call, ScriptCall):
         return os.path.basename(call.path)
     function = call.train_fn if isinstance(call, _BoundCall) else call
     return str(getattr(function, "__name__", type(function).__name__))
@@ -221,7 +221,7 @@ def _check_call(train_fn: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) ->
             raise InputError(
                 f"{train_fn} gets a command line, so it cannot have keyword arguments: {', '.join(kwargs)}"
             )
-        return Script(train_fn, tuple(map(str, args)))
+        return ScriptCall(train_fn, tuple(map(str, args)))
     if not callable(train_fn):
         raise InputError(
             f"train_fn is of type {type(train_fn).__name__}. Give a function, or the path of a Python file"

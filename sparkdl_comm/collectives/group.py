@@ -19,7 +19,7 @@ from sparkdl_comm.collectives.algorithms import ALGORITHMS, make_plan
 from sparkdl_comm.collectives.cost import Cost, list_eligible, make_collective, rank_algorithms
 from sparkdl_comm.collectives.discover import SubTopology, arrange, get_or_measure_cost, remeasure_cost, sub_topology
 from sparkdl_comm.collectives.engine.base import Engine, PreparedPlan
-from sparkdl_comm.collectives.engine.connection import Links
+from sparkdl_comm.collectives.engine.connection import PeerSockets
 from sparkdl_comm.collectives.engine.sockets import SocketEngine
 from sparkdl_comm.collectives.plan import Operation, Plan, StepKind
 from sparkdl_comm.collectives.rank_group import RankGroup
@@ -101,7 +101,7 @@ def make_engine(
         from sparkdl_comm.collectives.engine.torch_p2p import TorchEngine, process_group_of
 
         return TorchEngine(place, order, device, process_group_of(order, timeout))
-    engine = SocketEngine(place, Links(gang, name, order, rails, timeout), timeout)
+    engine = SocketEngine(place, PeerSockets(gang, name, order, rails, timeout), timeout)
     # Weak reference: the gang may outlive the engine, which holds memory and plans.
     reference = weakref.ref(engine)
     gang.close_in_children(lambda: [] if (live := reference()) is None else live.sockets())

@@ -100,13 +100,11 @@ class Collective:
 
     ``root``: source of a broadcast, destination of a reduce. ``block``: elements per block, for pipelined algorithms.
 
-    =================  ============================================================================================
-    ``all_reduce``     every rank ends with the combination of all vectors
-    ``broadcast``      every rank ends with the root's vector
-    ``reduce``         the root ends with the combination of all vectors; the others' vectors are used up
-    ``reduce_scatter`` every rank ends with the combination of all vectors in its ranges (:attr:`Plan.owned_ranges`)
-    ``all_gather``     every rank ends with all ranges, each from the vector of its owner
-    =================  ============================================================================================
+    - ``all_reduce``: every rank ends with the combination of all vectors.
+    - ``broadcast``: every rank ends with the root's vector.
+    - ``reduce``: the root ends with the combination of all vectors. The others' vectors are used up.
+    - ``reduce_scatter``: every rank ends with the combination in its ranges (:attr:`Plan.owned_ranges`).
+    - ``all_gather``: every rank ends with all ranges, each from the vector of its owner.
 
     :raises InputError: a number is out of range.
     """

@@ -17,7 +17,7 @@ from sparkdl_comm.collectives.work import Work
 from sparkdl_comm.errors import GangError
 
 
-class _Bucket(NamedTuple):
+class _StagedBucket(NamedTuple):
     """Bucket given to :class:`StageRunner`, with the fields of its ``start``."""
 
     stages: Iterator[None]
@@ -29,8 +29,8 @@ class StageRunner:
     """Thread that begins the stages. After a failure, all exchanges under way and all later ones fail with the same error."""
 
     def __init__(self, name: str) -> None:
-        self._queue: queue.SimpleQueue[_Bucket | None] = queue.SimpleQueue()
-        self._under_way: deque[_Bucket] = deque()
+        self._queue: queue.SimpleQueue[_StagedBucket | None] = queue.SimpleQueue()
+        self._under_way: deque[_StagedBucket] = deque()
         self._error: Exception | None = None
         #: Guards :attr:`_is_closed`: no bucket enters the queue of a thread that has ended.
         self._closing = threading.Lock()
@@ -48,7 +48,7 @@ class StageRunner:
         work: Work[None] = Work("the exchange of a bucket")
         with self._closing:
             if not self._is_closed:
-                self._queue.put(_Bucket(stages, is_last, work))
+                self._queue.put(_StagedBucket(stages, is_last, work))
                 return work
         work.set_error(self._error or _closed())
         return work

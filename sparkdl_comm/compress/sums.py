@@ -15,7 +15,7 @@ import torch
 from sparkdl_comm.compress.feedback import Feedback, FlatRange, RangeFactory
 from sparkdl_comm.compress.selection import Operator, operator
 from sparkdl_comm.compress.wire import VALUE_TYPES, SparseFormat
-from sparkdl_comm.conf import Compression, Schedule
+from sparkdl_comm.conf import Compression, CompressionSchedule
 from sparkdl_comm.conf.groups import CompressionConf
 
 if TYPE_CHECKING:
@@ -30,7 +30,7 @@ _DENSITY_FACTOR = 4
 SpanFactory = Callable[[], AbstractContextManager[object]]
 
 
-def density_at(schedule: Schedule, density: float, step: int, epoch: int) -> float | None:
+def density_at(schedule: CompressionSchedule, density: float, step: int, epoch: int) -> float | None:
     """Return the density of a step; None if it is dense.
 
     The first ``schedule.warmup`` sparse steps are a warm-up with the densities 1/4, 1/16, ... that exceed ``density``.

@@ -9,8 +9,17 @@
 table of keys in ``docs/reference``.
 """
 
-from sparkdl_comm.conf.compression import DEFAULT_COMPRESSION, Compression, Schedule
+from sparkdl_comm.conf.compression import DEFAULT_COMPRESSION, Compression, CompressionSchedule
 from sparkdl_comm.conf.forms import PREFIX, seconds
 from sparkdl_comm.conf.settings import KEYS, CommConf, as_text
 
-__all__ = ["DEFAULT_COMPRESSION", "KEYS", "PREFIX", "CommConf", "Compression", "Schedule", "as_text", "seconds"]
+__all__ = [
+    "DEFAULT_COMPRESSION",
+    "KEYS",
+    "PREFIX",
+    "CommConf",
+    "Compression",
+    "CompressionSchedule",
+    "as_text",
+    "seconds",
+]

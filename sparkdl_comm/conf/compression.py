@@ -41,7 +41,7 @@ DEFAULT_COMPRESSION = Compression("exact", 0.01)
 
 
 @dataclass(frozen=True)
-class Schedule:
+class CompressionSchedule:
     """Steps in which gradients are compressed: those in ``steps`` and ``epochs``, counted from 1, both ends included.
 
     ``warmup``: number of steps, from the first of ``steps``, in which more elements are sent. ``auto``: compress only
@@ -80,7 +80,7 @@ def parse_compression(text: str) -> Compression | None:
 
 
 @form("always|auto|steps:A-B|epochs:A-B|warmup:STEPS")
-def parse_schedule(text: str) -> Schedule:
+def parse_schedule(text: str) -> CompressionSchedule:
     """Parse ``always``, or a list of ``auto``, ``steps:A-B``, ``epochs:A-B`` and ``warmup:STEPS``."""
     found: dict[str, Any] = {}
     for part in text.split(",") if text != "always" else ():
@@ -96,7 +96,7 @@ def parse_schedule(text: str) -> Schedule:
         if not 1 <= first <= last:
             break
     else:
-        return Schedule(**found)
+        return CompressionSchedule(**found)
     raise ValueError(
         "always, or some of auto, steps:A-B, epochs:A-B (from 1; B may be missing) and warmup:STEPS, with commas between"
     )

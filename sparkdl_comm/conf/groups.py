@@ -5,7 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 
 from sparkdl_comm.conf import forms
-from sparkdl_comm.conf.compression import Compression, Schedule, parse_compression, parse_schedule
+from sparkdl_comm.conf.compression import Compression, CompressionSchedule, parse_compression, parse_schedule
 from sparkdl_comm.conf.forms import declare
 from sparkdl_comm.conf.strategy import IBATCH, OTHER_LOOPS
 
@@ -103,7 +103,7 @@ class CompressionConf:
         "products of two matrices with R columns instead, by collectives that all-reduce (not gloo, ps and hitopk).",
         is_group=True,
     )
-    schedule: Schedule = declare(
+    schedule: CompressionSchedule = declare(
         "always",
         parse_schedule,
         "In which steps gradients are compressed. Other steps send dense gradients, plus what was left out before. "

@@ -108,7 +108,7 @@ def _arguments(spec: FunctionSpec, batches: Iterator[pa.RecordBatch], stack: Exi
 
 
 @dataclass(frozen=True)
-class Script:
+class ScriptCall:
     """Call that runs the Python file ``path``, present on every executor, like ``python path *arguments``."""
 
     path: str

@@ -27,14 +27,14 @@ from sparkdl_comm.space.flat import FlatModel
 from sparkdl_comm.space.untrained_state import broadcast_initial_state
 from sparkdl_comm.strategies.base import Strategy
 from sparkdl_comm.strategies.registry import strategy_class
-from sparkdl_comm.train.loop import rng
-from sparkdl_comm.train.loop.callbacks import Progress
-from sparkdl_comm.train.loop.training_loop import TrainingLoop
+from sparkdl_comm.train import rng
+from sparkdl_comm.train.callbacks import Progress
 from sparkdl_comm.train.spec import TrainSpec
+from sparkdl_comm.train.training_loop import TrainingLoop
 
 if TYPE_CHECKING:
-    from sparkdl_comm.train.checkpoint.restore import Restorer
-    from sparkdl_comm.train.checkpoint.saver import Saver
+    from sparkdl_comm.train.checkpoint_restore import Restorer
+    from sparkdl_comm.train.checkpoint_saver import Saver
 
 #: Seconds that rank 0 waits for the other ranks at the end.
 _LEAVE_SECONDS = 30.0
@@ -139,7 +139,7 @@ class Rank:
             synchronize(model.module, self._task.device(), gang, spec.conf.timeout, stack)
         make_loop: type[TrainingLoop] = TrainingLoop
         if not strategy.is_synchronous:
-            from sparkdl_comm.train.loop.asynchronous_loop import AsynchronousLoop
+            from sparkdl_comm.train.asynchronous_loop import AsynchronousLoop
 
             make_loop = AsynchronousLoop
         loop = make_loop(
@@ -189,7 +189,7 @@ class Rank:
         spec = self._spec
         if spec.checkpoints is None:
             return None
-        from sparkdl_comm.train.checkpoint.restore import Restorer, describe
+        from sparkdl_comm.train.checkpoint_restore import Restorer, describe
 
         rows = [member.payload["data"]["sha256"] for member in gang.members]
         run = describe(spec.checkpoints.run, spec, model, rows)
@@ -205,7 +205,7 @@ class Rank:
         spec = self._spec
         if spec.checkpoints is None or restorer is None:
             return None
-        from sparkdl_comm.train.checkpoint.saver import Saver
+        from sparkdl_comm.train.checkpoint_saver import Saver
 
         if restorer.step:
             restorer.load_state(loop)

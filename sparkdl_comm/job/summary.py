@@ -8,7 +8,7 @@ from dataclasses import asdict, dataclass, field
 from typing import Any
 
 from sparkdl_comm.errors import GangError
-from sparkdl_comm.train.loop.diagnosis import OutputShape
+from sparkdl_comm.train.diagnosis import OutputShape
 
 
 @dataclass(frozen=True)

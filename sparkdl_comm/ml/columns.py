@@ -33,7 +33,7 @@ from sparkdl_comm.data.vectors import saves_memory
 from sparkdl_comm.errors import InputError
 from sparkdl_comm.job.arrow_batches import Measure, limit_batches, measure_columns
 from sparkdl_comm.ml.params import TorchParams
-from sparkdl_comm.train.loop.diagnosis import first_layer
+from sparkdl_comm.train.diagnosis import first_layer
 
 #: Function ``(integral, scalar)`` -> type of the tensor.
 TargetType: TypeAlias = Callable[[bool, bool], str]

@@ -20,8 +20,8 @@ from sparkdl_comm.ml.scoring import activation_of
 from sparkdl_comm.optim.optimizer import ModelLike, OptimizerFactory, check_steps
 from sparkdl_comm.space import module_state
 from sparkdl_comm.space.flat import FlatModel
-from sparkdl_comm.train.loop.diagnosis import ClassLabels, compares_values
-from sparkdl_comm.train.loop.objective import LOSS_PARAMETERS_ADVICE
+from sparkdl_comm.train.diagnosis import ClassLabels, compares_values
+from sparkdl_comm.train.objective import LOSS_PARAMETERS_ADVICE
 from sparkdl_comm.train.spec import Loss
 
 _CLASS_LOSSES = (torch.nn.CrossEntropyLoss, torch.nn.NLLLoss, torch.nn.MultiMarginLoss)

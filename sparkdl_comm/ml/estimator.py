@@ -78,7 +78,7 @@ class TorchEstimator(Estimator[TorchModel], TrainingRecipe, MLReadable["TorchEst
     :param augment: function from the inputs of a training batch, one tensor ``[rows, …]`` per feature column, to new
         inputs with as many rows: a tensor, or a tuple for several columns. Called in each step on decoded rows. Random
         numbers of python, numpy and torch in it depend only on ``seed``, rank and step.
-    :param callbacks: list of :class:`~sparkdl_comm.train.loop.callbacks.Callback`; each rank calls its own copy.
+    :param callbacks: list of :class:`~sparkdl_comm.train.callbacks.Callback`; each rank calls its own copy.
     :param loggers: list of :class:`~sparkdl_comm.report.loggers.RunLogger`, such as TensorBoardLogger and MLflowLogger.
     :param params: Params, with defaults in brackets. Columns: ``featuresCol`` ("features"), ``labelCol`` ("label"),
         ``predictionCol`` ("prediction"), ``rawPredictionCol`` ("rawPrediction"), ``probabilityCol`` ("probability"),

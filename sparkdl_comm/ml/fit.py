@@ -25,7 +25,7 @@ from sparkdl_comm.optim import elementwise
 from sparkdl_comm.report.loggers import RunLog
 from sparkdl_comm.report.progress import show_line
 from sparkdl_comm.strategies.registry import strategy_class
-from sparkdl_comm.train.loop import asynchronous_loop
+from sparkdl_comm.train import asynchronous_loop
 from sparkdl_comm.train.spec import TrainSpec
 
 

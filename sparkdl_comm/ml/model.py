@@ -35,7 +35,7 @@ from sparkdl_comm.ml.prediction import Predictor
 from sparkdl_comm.ml.scoring import PREDICTION, Activation, Kind, Scoring, columns_of, kind_of, members_of
 from sparkdl_comm.ml.weights import read_weights, write_weights
 from sparkdl_comm.report.timeline import Timeline
-from sparkdl_comm.train.loop.diagnosis import OutputShape
+from sparkdl_comm.train.diagnosis import OutputShape
 
 #: Example arguments of a module: one tensor, or several.
 Example: TypeAlias = torch.Tensor | Sequence[torch.Tensor]

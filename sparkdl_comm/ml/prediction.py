@@ -24,7 +24,7 @@ from sparkdl_comm.errors import InputError
 from sparkdl_comm.job.gpu import task_gpu
 from sparkdl_comm.job.module_broadcast import SessionModule
 from sparkdl_comm.ml.scoring import Scoring
-from sparkdl_comm.train.loop.diagnosis import explain_error
+from sparkdl_comm.train.diagnosis import explain_error
 
 _VECTOR = {"type": pa.int8(), "size": pa.int32(), "indices": pa.list_(pa.int32()), "values": pa.list_(pa.float64())}
 

@@ -14,8 +14,8 @@ from sparkdl_comm.ml import components
 from sparkdl_comm.ml.params import EstimatorParams
 from sparkdl_comm.optim.optimizer import VALIDATION_ADVICE, Optimization, is_plateau_scheduler
 from sparkdl_comm.storage.session import DriverStorage
-from sparkdl_comm.train.checkpoint.checkpoint_directory import CheckpointDirectory, check_unused
-from sparkdl_comm.train.loop.callbacks import Callback
+from sparkdl_comm.train.callbacks import Callback
+from sparkdl_comm.train.checkpoint_directory import CheckpointDirectory, check_unused
 from sparkdl_comm.train.spec import Checkpoints, Observation, Stopping
 
 #: Columns of the history. Metrics cannot have these names.

@@ -34,7 +34,7 @@ import torch
 import torch.nn.functional as F
 
 from sparkdl_comm.errors import ModelError
-from sparkdl_comm.train.loop.diagnosis import OutputShape, members
+from sparkdl_comm.train.diagnosis import OutputShape, members
 
 #: Function from a classifier's outputs to probabilities. ``identity``: the outputs are probabilities.
 Activation = Literal["softmax", "exp", "sigmoid", "identity"]

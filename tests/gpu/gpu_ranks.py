@@ -27,13 +27,13 @@ from sparkdl_comm.space.flat import FlatModel
 from sparkdl_comm.space.sync_batch_norm import synchronize
 from sparkdl_comm.strategies.base import AsynchronousStrategy
 from sparkdl_comm.strategies.registry import strategy_class
-from sparkdl_comm.train.checkpoint.restore import Restorer, describe
-from sparkdl_comm.train.checkpoint.saver import Saver
-from sparkdl_comm.train.loop import rng
-from sparkdl_comm.train.loop.asynchronous_loop import AsynchronousLoop
-from sparkdl_comm.train.loop.callbacks import Progress
-from sparkdl_comm.train.loop.training_loop import TrainingLoop
+from sparkdl_comm.train import rng
+from sparkdl_comm.train.asynchronous_loop import AsynchronousLoop
+from sparkdl_comm.train.callbacks import Progress
+from sparkdl_comm.train.checkpoint_restore import Restorer, describe
+from sparkdl_comm.train.checkpoint_saver import Saver
 from sparkdl_comm.train.spec import Checkpoints, Observation, TrainSpec
+from sparkdl_comm.train.training_loop import TrainingLoop
 from tests.unit.gang_helpers import context, file_exchange, join
 from tests.unit.ranks import Rows
 

@@ -12,7 +12,7 @@ from pyspark.sql import SparkSession
 
 from sparkdl_comm import TorchModel
 from sparkdl_comm.errors import ConfError
-from sparkdl_comm.train.loop.callbacks import Callback
+from sparkdl_comm.train.callbacks import Callback
 from tests.integration.nets import Large, TakesTurns
 from tests.integration.test_training import distance, fit, frame, in_one_process, same_bits
 

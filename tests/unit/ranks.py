@@ -22,10 +22,10 @@ from sparkdl_comm.optim.shard import Shard
 from sparkdl_comm.space.flat import FlatModel
 from sparkdl_comm.space.untrained_state import broadcast_initial_state
 from sparkdl_comm.strategies.base import AsynchronousStrategy, Strategy
-from sparkdl_comm.train.loop.asynchronous_loop import AsynchronousLoop
-from sparkdl_comm.train.loop.callbacks import Progress
-from sparkdl_comm.train.loop.training_loop import TrainingLoop
+from sparkdl_comm.train.asynchronous_loop import AsynchronousLoop
+from sparkdl_comm.train.callbacks import Progress
 from sparkdl_comm.train.spec import Observation, TrainSpec
+from sparkdl_comm.train.training_loop import TrainingLoop
 
 from .gang_helpers import SECONDS, gang_of
 

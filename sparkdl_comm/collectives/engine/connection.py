@@ -1,6 +1,6 @@
 """Connections of the socket engine: one per peer and rail, from NIC to NIC, authenticated, made on demand.
 
-Only the engine's thread uses a :class:`Connection` and the :class:`Rail` that connections share.
+Only the engine's thread uses a :class:`Connection` and the :class:`RailQueue` that connections share.
 """
 
 from __future__ import annotations
@@ -19,7 +19,7 @@ from sparkdl_comm.gang.frames import TIMEOUT_KEY, count_unacknowledged_bytes, ha
 from sparkdl_comm.gang.gang import Gang
 
 
-class Links:
+class PeerSockets:
     """Connections of one engine.
 
     ``name``: name of the engine; each engine of a gang has its own. ``order[place]``: the gang's rank that is rank
@@ -112,7 +112,7 @@ class Links:
 PATIENCE_SECONDS = 0.1
 
 
-class Rail:
+class RailQueue:
     """Connections of one rank over one rail. One message at a time leaves a NIC, in the order of the rank's program.
 
     If all messages were sent at once, they would share the NIC, and each would take as long as all of them. The receiver

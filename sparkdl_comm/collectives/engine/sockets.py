@@ -21,7 +21,7 @@ from collections.abc import Callable, Iterable, Mapping
 
 import torch
 
-from sparkdl_comm.collectives.engine.connection import PATIENCE_SECONDS, Connection, Links, Message, Rail
+from sparkdl_comm.collectives.engine.connection import PATIENCE_SECONDS, Connection, Message, PeerSockets, RailQueue
 from sparkdl_comm.collectives.engine.job import Channel, Job, SocketPlan
 from sparkdl_comm.collectives.plan import Plan, StepKind
 from sparkdl_comm.errors import DeadlineError, GangError, InputError, RankLostError, SparkdlCommError
@@ -40,20 +40,20 @@ class SocketEngine:
     """:class:`~sparkdl_comm.collectives.engine.base.Engine` of one rank. Any thread may call its methods.
 
     :param rank: this rank's number in the plans.
-    :param links: source of the connections that a plan needs. The engine closes it.
+    :param sockets: source of the connections that a plan needs. The engine closes it.
     :param timeout: seconds for which a collective may make no progress.
     """
 
     device = torch.device("cpu")
 
-    def __init__(self, rank: int, links: Links, timeout: float) -> None:
+    def __init__(self, rank: int, sockets: PeerSockets, timeout: float) -> None:
         self.rank = rank
-        self._links, self._timeout = links, timeout
+        self._sockets, self._timeout = sockets, timeout
         self._next_number = 0
         self._connecting = threading.Lock()
         self._starting = threading.Lock()  # collectives begin in the order of their numbers, or not at all
         self._connections: dict[Channel, Connection] = {}
-        self._rails: dict[int, Rail] = {}  # only the engine's thread uses it
+        self._rails: dict[int, RailQueue] = {}  # only the engine's thread uses it
         self._jobs: list[Job] = []  # under way, in order of their numbers; only the engine's thread uses it
         self._last_progress = 0.0  # time when bytes moved last, or when there was nothing to move
         self._posted = PostedWork()
@@ -68,7 +68,7 @@ class SocketEngine:
         prepared = SocketPlan.of(plan, self.rank)
         with self._connecting:
             missing = prepared.channels - self._connections.keys()
-            sockets_by_channel = self._links.connect(sorted(missing)) if missing else {}
+            sockets_by_channel = self._sockets.connect(sorted(missing)) if missing else {}
             connections = {channel: Connection(channel, sock) for channel, sock in sockets_by_channel.items()}
             with self._starting:
                 error = self._error  # a broken engine would never close the new connections
@@ -99,7 +99,7 @@ class SocketEngine:
         self.abort(GangError(f"rank {self.rank} closed its collectives"))
         if threading.current_thread() is not self._thread:
             self._thread.join(self._timeout)
-        self._links.close()
+        self._sockets.close()
 
     def sockets(self) -> list[socket.socket]:
         """Return all open sockets, for a forked child to close."""
@@ -145,7 +145,7 @@ class SocketEngine:
 
     def _add_connections(self, connections: Mapping[Channel, Connection]) -> None:
         for (_, rail), connection in connections.items():
-            self._rails.setdefault(rail, Rail()).connections.append(connection)
+            self._rails.setdefault(rail, RailQueue()).connections.append(connection)
 
     def _begin(self, job: Job) -> None:
         if self._error is not None:
@@ -172,7 +172,7 @@ class SocketEngine:
         if touched:
             self._send(touched)
 
-    def _send(self, rails: Iterable[Rail]) -> None:
+    def _send(self, rails: Iterable[RailQueue]) -> None:
         """Send over each of the rails, and over every rail on which that makes messages ready."""
         queue = deque(rails)
         sent = 0
@@ -187,7 +187,7 @@ class SocketEngine:
             for changed in {*before, *rail.candidates}:
                 self._watch(changed)
 
-    def _move_bytes(self, connection: Connection, steps: Callable[[], Iterable[Message]]) -> set[Rail]:
+    def _move_bytes(self, connection: Connection, steps: Callable[[], Iterable[Message]]) -> set[RailQueue]:
         """Send or receive over the connection, and start what the completed messages allow.
 
         A failure ends the engine.

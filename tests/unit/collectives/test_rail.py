@@ -9,7 +9,7 @@ from typing import Any
 import pytest
 import torch
 
-from sparkdl_comm.collectives.engine.connection import Links, Rail
+from sparkdl_comm.collectives.engine.connection import PeerSockets, RailQueue
 from sparkdl_comm.collectives.engine.sockets import SocketEngine
 from sparkdl_comm.collectives.plan import Collective, Plan, Program, Step, StepKind
 from sparkdl_comm.errors import DeadlineError
@@ -30,8 +30,8 @@ class Known:
         return self.stalled
 
 
-def rail_of(*connections: Any) -> Rail:
-    rail = Rail()
+def rail_of(*connections: Any) -> RailQueue:
+    rail = RailQueue()
     rail.connections.extend(connections)
     return rail
 
@@ -75,7 +75,7 @@ def test_a_rank_that_is_late_does_not_hold_up_the_others():
     found: dict[int, torch.Tensor] = {}
 
     def one(gang: Any) -> None:
-        engine = SocketEngine(gang.rank, Links(gang, "fan", range(3), [0], SECONDS), SECONDS)
+        engine = SocketEngine(gang.rank, PeerSockets(gang, "fan", range(3), [0], SECONDS), SECONDS)
         gang.all_gather(b"", SECONDS)
         prepared = engine.prepare(plan)
         if gang.rank == 1:

@@ -7,7 +7,7 @@ import pytest
 
 from sparkdl_comm.compress.stages import StageRunner
 from sparkdl_comm.compress.sums import density_at
-from sparkdl_comm.conf import CommConf, Schedule
+from sparkdl_comm.conf import CommConf, CompressionSchedule
 from sparkdl_comm.errors import GangError
 
 
@@ -88,4 +88,4 @@ def test_schedule(text, densities):
 
 
 def test_a_warm_up_to_a_density_that_it_begins_with_is_none():
-    assert density_at(Schedule(warmup=10), 0.5, 1, 1) == 0.5
+    assert density_at(CompressionSchedule(warmup=10), 0.5, 1, 1) == 0.5

@@ -6,7 +6,7 @@ from pathlib import Path
 
 import pytest
 
-from sparkdl_comm.conf import KEYS, PREFIX, CommConf, Schedule, as_text, seconds
+from sparkdl_comm.conf import KEYS, PREFIX, CommConf, CompressionSchedule, as_text, seconds
 from sparkdl_comm.conf.__main__ import PAGE, TABLE, defaults_file, table
 from sparkdl_comm.errors import ConfError
 
@@ -18,7 +18,7 @@ def test_defaults() -> None:
     assert conf == CommConf()
     assert (conf.timeout, conf.ports, conf.rails, conf.progress) == (300.0, (0, 0), (), True)
     assert (conf.collective.bucket, conf.fabric.divergence, conf.data.cache_limit) == (4 << 20, float("inf"), 100 << 30)
-    assert (conf.compression.method, conf.compression.schedule) == (None, Schedule())
+    assert (conf.compression.method, conf.compression.schedule) == (None, CompressionSchedule())
 
 
 def test_a_key_has_the_name_of_its_field_and_group() -> None:

@@ -17,7 +17,7 @@ from sparkdl_comm.data.ragged import Arguments, call
 from sparkdl_comm.errors import InputError, ModelError
 from sparkdl_comm.ml.prediction import Predictor
 from sparkdl_comm.ml.scoring import Scoring
-from sparkdl_comm.train.loop.objective import Objective
+from sparkdl_comm.train.objective import Objective
 
 PAD = functools.partial(pad_sequence, batch_first=True)
 PACK = functools.partial(pack_sequence, enforce_sorted=False)

@@ -14,7 +14,7 @@ import torch
 from sparkdl_comm.conf import CommConf
 from sparkdl_comm.errors import ConfError, InputError, ModelError, NonFiniteLossError
 from sparkdl_comm.strategies.fabric import FabricWorker
-from sparkdl_comm.train.loop.asynchronous_loop import check_settings
+from sparkdl_comm.train.asynchronous_loop import check_settings
 from sparkdl_comm.train.spec import Observation, Stopping
 from tests.unit.ranks import Rows, train
 from tests.unit.train.test_resume import Fit

@@ -21,7 +21,7 @@ from sklearn.metrics import log_loss, roc_auc_score
 from sparkdl_comm.errors import InputError, ModelError
 from sparkdl_comm.ml.model import TorchModel
 from sparkdl_comm.ml.scoring import Scoring, activation_of, columns_of, kind_of
-from sparkdl_comm.train.loop.diagnosis import shape_of
+from sparkdl_comm.train.diagnosis import shape_of
 from tests.nets import Logarithms, Sum, TwoClasses
 
 ROWS = np.random.default_rng(0).normal(size=(60, 2)).astype(np.float32)

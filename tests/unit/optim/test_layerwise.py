@@ -15,7 +15,7 @@ from sparkdl_comm.errors import ConfError, ModelError
 from sparkdl_comm.optim import LAMB, LARS
 from sparkdl_comm.optim.parallel import GangRanks
 from sparkdl_comm.strategies.registry import strategy_class
-from sparkdl_comm.train.loop.training_loop import TrainingLoop
+from sparkdl_comm.train.training_loop import TrainingLoop
 from tests.unit.collective_helpers import conf
 from tests.unit.ranks import Gathered, Rows, Sharded, train
 

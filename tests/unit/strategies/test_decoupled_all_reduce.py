@@ -17,7 +17,7 @@ from sparkdl_comm.errors import ConfError, ModelError
 from sparkdl_comm.optim import LAMB
 from sparkdl_comm.strategies.decoupled_all_reduce import DecoupledAllReduce
 from sparkdl_comm.strategies.registry import strategy_class
-from sparkdl_comm.train.loop.callbacks import Callback
+from sparkdl_comm.train.callbacks import Callback
 from sparkdl_comm.train.spec import Observation
 from tests.optimizers import Mine
 from tests.unit.compression_helpers import Sometimes, net, table, trained, values, with_skipped_steps

@@ -15,8 +15,8 @@ from torch import nn
 from sparkdl_comm.data.cache import Batch, RowCache, RowReader
 from sparkdl_comm.data.partitions import BatchSampler
 from sparkdl_comm.errors import ModelError
-from sparkdl_comm.train.loop.rng import Augmentation
-from sparkdl_comm.train.loop.row_assignment import StepRows
+from sparkdl_comm.train.rng import Augmentation
+from sparkdl_comm.train.row_assignment import StepRows
 from tests.unit.data.test_row_files import PLAIN, batch, disk
 from tests.unit.ranks import train
 

@@ -14,8 +14,8 @@ import torch
 
 from sparkdl_comm.errors import PersistenceError
 from sparkdl_comm.storage.files import LocalStorage
-from sparkdl_comm.train.checkpoint import checkpoint_directory as checkpoint
-from sparkdl_comm.train.checkpoint.checkpoint_directory import CheckpointDirectory, Tensors
+from sparkdl_comm.train import checkpoint_directory as checkpoint
+from sparkdl_comm.train.checkpoint_directory import CheckpointDirectory, Tensors
 
 RUN = {"world": 2, "strategy": "ps"}
 

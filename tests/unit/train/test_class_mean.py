@@ -13,8 +13,8 @@ from sparkdl_comm.data.cache import RowCache
 from sparkdl_comm.data.fields import Field, RowFormat
 from sparkdl_comm.errors import InputError
 from sparkdl_comm.ml.components import make_row_loss
-from sparkdl_comm.train.loop.class_mean import ClassMean
-from sparkdl_comm.train.loop.training_loop import TrainingLoop
+from sparkdl_comm.train.class_mean import ClassMean
+from sparkdl_comm.train.training_loop import TrainingLoop
 from tests.unit.ranks import train
 
 CLASSES = RowFormat((Field("featuresCol", "x"),), (Field("labelCol", "y", "int64"),))

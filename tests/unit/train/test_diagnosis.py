@@ -16,8 +16,8 @@ from sparkdl_comm.errors import InputError, ModelError
 from sparkdl_comm.ml.components import class_labels
 from sparkdl_comm.ml.prediction import Predictor
 from sparkdl_comm.ml.scoring import Scoring
-from sparkdl_comm.train.loop.diagnosis import ClassLabels, explain_error, explain_shape
-from sparkdl_comm.train.loop.objective import Objective
+from sparkdl_comm.train.diagnosis import ClassLabels, explain_error, explain_shape
+from sparkdl_comm.train.objective import Objective
 
 LABEL, IMAGE = Field("labelCol", "y", "int64", ()), Field("featuresCol", "x")
 

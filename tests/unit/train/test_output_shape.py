@@ -13,9 +13,9 @@ from sparkdl_comm.data.fields import Field
 from sparkdl_comm.data.ragged import call
 from sparkdl_comm.ml.prediction import Predictor
 from sparkdl_comm.ml.scoring import PREDICTION, Scoring, kind_of, members_of
-from sparkdl_comm.train.loop.diagnosis import shape_in_eval, shape_of
-from sparkdl_comm.train.loop.objective import _zero_loss
-from sparkdl_comm.train.loop.training_loop import TrainingLoop
+from sparkdl_comm.train.diagnosis import shape_in_eval, shape_of
+from sparkdl_comm.train.objective import _zero_loss
+from sparkdl_comm.train.training_loop import TrainingLoop
 from tests.unit.loop_helpers import PARTS, Net, table
 from tests.unit.ranks import train
 from tests.unit.strategies.test_used_parameters import ALL, of

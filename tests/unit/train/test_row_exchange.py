@@ -21,8 +21,8 @@ from sparkdl_comm.gang.failure import Failure
 from sparkdl_comm.gang.frames import send_all, send_frame
 from sparkdl_comm.gang.gang import Gang
 from sparkdl_comm.job.rank_rows import keep_resident
-from sparkdl_comm.train.loop import row_exchange
-from sparkdl_comm.train.loop.row_exchange import RowExchange
+from sparkdl_comm.train import row_exchange
+from sparkdl_comm.train.row_exchange import RowExchange
 from tests.unit.data.test_row_files import PLAIN, batch, disk
 from tests.unit.gang_helpers import SECONDS, gang_of, hangs_up
 from tests.unit.loop_helpers import BOTH, PARTS, Net, assert_same, momentum, reference, table

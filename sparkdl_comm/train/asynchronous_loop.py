@@ -29,10 +29,10 @@ from sparkdl_comm.gang.gang import Gang
 from sparkdl_comm.optim.optimizer import Optimization
 from sparkdl_comm.space.flat import FlatModel
 from sparkdl_comm.strategies.base import AsynchronousStrategy
-from sparkdl_comm.train.loop.callbacks import Progress
-from sparkdl_comm.train.loop.class_mean import Shares
-from sparkdl_comm.train.loop.training_loop import ProgressReporter, TrainingLoop
+from sparkdl_comm.train.callbacks import Progress
+from sparkdl_comm.train.class_mean import Shares
 from sparkdl_comm.train.spec import TrainSpec
+from sparkdl_comm.train.training_loop import ProgressReporter, TrainingLoop
 
 
 def check_settings(conf: CommConf, optimization: Optimization) -> None:

@@ -28,7 +28,7 @@ from sparkdl_comm.data.partitions import BatchSampler
 from sparkdl_comm.errors import InputError
 from sparkdl_comm.gang.exchange import gather_json, gather_tensors
 from sparkdl_comm.gang.gang import Gang
-from sparkdl_comm.train.loop.row_assignment import RowAssignment
+from sparkdl_comm.train.row_assignment import RowAssignment
 from sparkdl_comm.train.spec import Loss
 
 #: ``(output, target, reduction=…)`` -> the loss with this reduction.

@@ -12,8 +12,8 @@ from sparkdl_comm.data.cache import Batch
 from sparkdl_comm.data.fields import Field
 from sparkdl_comm.data.ragged import call
 from sparkdl_comm.errors import ModelError
-from sparkdl_comm.train.loop.class_mean import ClassMean
-from sparkdl_comm.train.loop.diagnosis import explain_error, explain_mismatch, members
+from sparkdl_comm.train.class_mean import ClassMean
+from sparkdl_comm.train.diagnosis import explain_error, explain_mismatch, members
 from sparkdl_comm.train.spec import Loss
 
 #: Advice for a loss that has parameters of its own.

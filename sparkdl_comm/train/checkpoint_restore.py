@@ -19,9 +19,9 @@ from sparkdl_comm.gang.gang import Gang
 from sparkdl_comm.gang.tensors import unpack_value
 from sparkdl_comm.space.flat import FlatModel
 from sparkdl_comm.storage.files import open_storage
-from sparkdl_comm.train.checkpoint.checkpoint_directory import CheckpointDirectory, check_unused, writers_of
-from sparkdl_comm.train.loop.training_loop import TrainingLoop
+from sparkdl_comm.train.checkpoint_directory import CheckpointDirectory, check_unused, writers_of
 from sparkdl_comm.train.spec import Checkpoints, TrainSpec
+from sparkdl_comm.train.training_loop import TrainingLoop
 
 #: Settings that a resumed run must share with the checkpoint: name in the manifest -> the Param or conf key to set.
 _SETTINGS = {

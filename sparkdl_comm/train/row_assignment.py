@@ -21,7 +21,7 @@ from sparkdl_comm.gang.gang import Gang
 from sparkdl_comm.train.spec import TrainSpec
 
 if TYPE_CHECKING:
-    from sparkdl_comm.train.loop.row_exchange import RowExchange
+    from sparkdl_comm.train.row_exchange import RowExchange
 
 
 class RowSource(Protocol):
@@ -104,7 +104,7 @@ class RowAssignment:
         self._gang, self._rows, self._counts = gang, rows, counts
         self._seed, self._timeout = spec.seed, spec.conf.timeout
         if spec.conf.data.shuffle == "global" and gang.world > 1:
-            from sparkdl_comm.train.loop.row_exchange import RowExchange
+            from sparkdl_comm.train.row_exchange import RowExchange
 
             self._exchange = RowExchange(gang, rows, counts, spec.conf.timeout)
         self.source: RowSource = self._exchange or rows

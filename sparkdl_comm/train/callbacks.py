@@ -19,7 +19,7 @@ from torch.utils._python_dispatch import TorchDispatchMode
 
 from sparkdl_comm.errors import CallbackError
 from sparkdl_comm.space.flat import FlatModel
-from sparkdl_comm.train.loop.diagnosis import OutputShape
+from sparkdl_comm.train.diagnosis import OutputShape
 
 
 class ParameterGuard:

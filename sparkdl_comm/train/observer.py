@@ -27,12 +27,12 @@ from sparkdl_comm.optim.optimizer import VALIDATION_ADVICE, Schedule
 from sparkdl_comm.space.flat import FlatModel
 from sparkdl_comm.space.untrained_state import UntrainedState, average_state, digests
 from sparkdl_comm.strategies.base import Strategy
-from sparkdl_comm.train.loop.callbacks import Callbacks, ParameterGuard, TrainingState
-from sparkdl_comm.train.loop.objective import Objective, target_of
+from sparkdl_comm.train.callbacks import Callbacks, ParameterGuard, TrainingState
+from sparkdl_comm.train.objective import Objective, target_of
 from sparkdl_comm.train.spec import Stopping, TrainSpec
 
 if TYPE_CHECKING:
-    from sparkdl_comm.train.loop.metrics import Metrics
+    from sparkdl_comm.train.metrics import Metrics
 
 
 class EarlyStopping:
@@ -171,7 +171,7 @@ class Observer:
         self.stopping = EarlyStopping(observed.stopping, model, untrained)
         self._evaluation = None
         if validation is not None:
-            from sparkdl_comm.train.loop.metrics import Metrics
+            from sparkdl_comm.train.metrics import Metrics
 
             metrics = Metrics(observed.metrics, objective.device)
             batch = -(-spec.batch_size // spec.world)

@@ -21,17 +21,17 @@ from sparkdl_comm.space.flat import FlatModel
 from sparkdl_comm.space.untrained_state import UntrainedState
 from sparkdl_comm.strategies.base import StepInfo, Strategy
 from sparkdl_comm.strategies.gradients import GradientRule
-from sparkdl_comm.train.loop import rng
-from sparkdl_comm.train.loop.callbacks import Progress
-from sparkdl_comm.train.loop.class_mean import ClassMean, Shares
-from sparkdl_comm.train.loop.diagnosis import shape_in_eval, shape_of
-from sparkdl_comm.train.loop.objective import Objective, move_to_device
-from sparkdl_comm.train.loop.observer import Observer
-from sparkdl_comm.train.loop.row_assignment import RowAssignment, StepRows
+from sparkdl_comm.train import rng
+from sparkdl_comm.train.callbacks import Progress
+from sparkdl_comm.train.class_mean import ClassMean, Shares
+from sparkdl_comm.train.diagnosis import shape_in_eval, shape_of
+from sparkdl_comm.train.objective import Objective, move_to_device
+from sparkdl_comm.train.observer import Observer
+from sparkdl_comm.train.row_assignment import RowAssignment, StepRows
 from sparkdl_comm.train.spec import TrainSpec
 
 if TYPE_CHECKING:
-    from sparkdl_comm.train.loop.rng import Augmentation
+    from sparkdl_comm.train.rng import Augmentation
 
 ProgressReporter = Callable[[dict[str, Any]], None]
 
@@ -41,7 +41,7 @@ class TrainingLoop:
     and the strategy.
 
     A step's loss is the mean over all ranks' rows of the step. So a rank scales its own mean by its share of these rows
-    (see :mod:`sparkdl_comm.train.loop.class_mean`), unless the strategy weights the ranks itself. A rank without rows
+    (see :mod:`sparkdl_comm.train.class_mean`), unless the strategy weights the ranks itself. A rank without rows
     in the step takes part with gradient zero. With ``accumulation_steps`` k the slice is computed in k parts, whose
     gradients add up to those of the whole slice.
 
@@ -102,7 +102,7 @@ class TrainingLoop:
             has_collectives,
         )
         if spec.augment is not None:
-            from sparkdl_comm.train.loop.rng import Augmentation
+            from sparkdl_comm.train.rng import Augmentation
 
             self._augment = Augmentation(spec.augment, spec.seed, gang.rank, self._device)
         self._objective = Objective(

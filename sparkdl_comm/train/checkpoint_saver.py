@@ -29,9 +29,9 @@ from sparkdl_comm.gang.gang import Gang
 from sparkdl_comm.gang.tensors import pack_value
 from sparkdl_comm.space.untrained_state import digests
 from sparkdl_comm.storage.files import open_storage
-from sparkdl_comm.train.checkpoint.checkpoint_directory import CheckpointDirectory, Tensors
-from sparkdl_comm.train.loop.training_loop import TrainingLoop
+from sparkdl_comm.train.checkpoint_directory import CheckpointDirectory, Tensors
 from sparkdl_comm.train.spec import Checkpoints
+from sparkdl_comm.train.training_loop import TrainingLoop
 
 #: Seconds that a failing rank waits for an unfinished write.
 _ABANDON_SECONDS = 2.0
