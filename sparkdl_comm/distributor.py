@@ -18,7 +18,7 @@ from sparkdl_comm.errors import ConfError, InputError
 from sparkdl_comm.gang.members import format_ranks
 from sparkdl_comm.gang.process_group import BACKENDS
 from sparkdl_comm.gang.tensors import unpack_value
-from sparkdl_comm.job import memory, session, slots
+from sparkdl_comm.job import restart, session, slots
 from sparkdl_comm.job.arrow_batches import limit_batches, measure_columns
 from sparkdl_comm.job.function import ALONE, FunctionSpec, ScriptCall, make_function_fn
 from sparkdl_comm.job.interrupt import cancel_on_interrupt
@@ -147,7 +147,7 @@ class CommDistributor:
         session.check_dynamic_allocation(spark)
         world = slots.check_slots(spark, self.num_workers, conf.slot_timeout)
         slots.warn_about_threads(spark, world)
-        memory.warn_about_limit(spark)
+        restart.warn_about_limit(spark)
         session.warn_unencrypted(spark, "what ranks send each other, what they print, and what train_fn returns")
         spec = dataclasses.replace(spec, world=world)
         partitions = spark.range(0, world, 1, numPartitions=world) if rows is None else rows.repartition(world)

@@ -22,7 +22,7 @@ import numpy as np
 import torch
 
 from sparkdl_comm.collectives.cost import Cost
-from sparkdl_comm.collectives.engine.base import Engine
+from sparkdl_comm.collectives.engine import Engine
 from sparkdl_comm.collectives.plan import Collective, Plan, Program, Step, StepKind
 from sparkdl_comm.errors import ConfError
 from sparkdl_comm.gang.listen import RAILS_KEY

@@ -18,7 +18,7 @@ import torch
 from sparkdl_comm.collectives.algorithms import ALGORITHMS, make_plan
 from sparkdl_comm.collectives.cost import Cost, list_eligible, make_collective, rank_algorithms
 from sparkdl_comm.collectives.discover import SubTopology, arrange, get_or_measure_cost, remeasure_cost, sub_topology
-from sparkdl_comm.collectives.engine.base import Engine, PreparedPlan
+from sparkdl_comm.collectives.engine import Engine, PreparedPlan
 from sparkdl_comm.collectives.engine.connection import PeerSockets
 from sparkdl_comm.collectives.engine.sockets import SocketEngine
 from sparkdl_comm.collectives.plan import Operation, Plan, StepKind

@@ -24,15 +24,13 @@ from sparkdl_comm.errors import (
     SparkdlCommError,
 )
 from sparkdl_comm.gang.failure import Failure
-from sparkdl_comm.job.broadcasts import broadcast_if_large
+from sparkdl_comm.job.broadcasts import broadcast_if_large, model_for_tasks
 from sparkdl_comm.job.cached_rows import use_named_cache
 from sparkdl_comm.job.driver_listener import DriverListener, OnProgress
 from sparkdl_comm.job.import_check import ImportCheck
 from sparkdl_comm.job.interrupt import JobTag, describe_jobs, run_in_thread
-from sparkdl_comm.job.memory import was_killed
-from sparkdl_comm.job.module_broadcast import model_for_tasks
 from sparkdl_comm.job.rank import make_rank_fn
-from sparkdl_comm.job.restart import run_with_restarts
+from sparkdl_comm.job.restart import run_with_restarts, was_killed
 from sparkdl_comm.job.session import driver_bind
 from sparkdl_comm.job.shipping import missing_module_error
 from sparkdl_comm.job.slot_watch import SlotWatch

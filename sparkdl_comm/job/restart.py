@@ -1,19 +1,122 @@
-"""Restart of the ranks after one was lost. Spark does not do this: a barrier stage that fails, fails its job."""
+"""Restart of the ranks after one was lost. Spark does not do this: a barrier stage that fails, fails its job.
+
+Executors are often lost because they use too much memory outside of the JVM's heap, where PyTorch and the rows are.
+"""
 
 from __future__ import annotations
 
 import dataclasses
 import logging
+import re
 import secrets
 from collections.abc import Callable
-from typing import TypeVar
+from typing import Any, TypeVar
 
 from pyspark.sql import SparkSession
 
-from sparkdl_comm.errors import DeadlineError, RankLostError, SlotsError
-from sparkdl_comm.job.memory import MemoryKillCounter
+from sparkdl_comm.errors import DeadlineError, RankLostError, SlotsError, SparkdlCommError
+from sparkdl_comm.job.session import application_conf, is_classic
 from sparkdl_comm.job.slots import check_slots, executors
+from sparkdl_comm.job.task import ADDRESS_SPACE_KEY, OVERHEAD_KEY
 from sparkdl_comm.train.spec import TrainSpec
+
+_DAEMON = "spark.python.daemon.module"
+#: Message of YARN or Kubernetes about a container that was killed for its memory, by them or by the kernel. It does not
+#: match a standalone worker's "Command exited with code 137". That worker has no containers, so anybody may have killed
+#: the process.
+_KILLED = re.compile(
+    r"exceeding (?:physical|virtual) memory limits|exit (?:code|status)(?: is|:)? ?(?:137|-104)\b|OOMKilled",
+    re.IGNORECASE,
+)
+
+
+def warn_about_limit(spark: SparkSession) -> None:
+    """Warn if Spark limits the address space of the executors' Python."""
+    limit = application_conf(spark).get(ADDRESS_SPACE_KEY)
+    if limit:
+        _log.warning(
+            "%s=%s limits the address space that a Python worker maps, not the memory it uses. PyTorch maps many times"
+            " what it uses. Unset it, and set %s to what Python needs",
+            ADDRESS_SPACE_KEY,
+            limit,
+            OVERHEAD_KEY,
+        )
+
+
+def was_killed(text: str) -> bool:
+    """Return whether Spark's ``text`` about a lost executor says that it was killed for its memory."""
+    return _KILLED.search(text) is not None
+
+
+def killed_executors(spark: SparkSession) -> dict[str, str]:
+    """Return Spark's reasons for executors that were killed for their memory, by executor. Empty for a Spark Connect
+    client.
+    """
+    if not is_classic(spark):
+        return {}
+    context: Any = spark.sparkContext._jsc.sc()
+    listed = context.statusStore().executorList(False)
+    reasons = {}
+    for each in (listed.apply(index) for index in range(listed.size())):
+        reason = each.removeReason()
+        if reason.isDefined() and was_killed(reason.get()):
+            reasons[each.id()] = reason.get()
+    return reasons
+
+
+class MemoryKillCounter:
+    """Counter of a fit's attempts that ended because executors were killed for their memory."""
+
+    def __init__(self, spark: SparkSession) -> None:
+        self._spark = spark
+        self._known_executors: set[str] = set()
+        self._is_counted = False
+        self._reason = ""
+        self._count = 0
+
+    def begin_attempt(self) -> None:
+        """Note which executors were killed before this attempt."""
+        self._known_executors = set(killed_executors(self._spark))
+        self._is_counted = False
+
+    def check(self, error: SparkdlCommError, is_last: bool) -> None:
+        """Count this attempt if it ended because an executor was killed.
+
+        Spark may learn the reason late, so call this again after executors have been replaced.
+
+        :raises RankLostError: the attempt ended so, and it is the fit's second one that did, or ``is_last``.
+        """
+        reasons = [
+            reason for name, reason in killed_executors(self._spark).items() if name not in self._known_executors
+        ]
+        text = error.message
+        if not self._is_counted and (reasons or was_killed(text)):
+            self._is_counted = True
+            self._count += 1
+            self._reason = reasons[0] if reasons else text
+        if self._is_counted and (is_last or self._count == 2):
+            times = (
+                "twice, so a third attempt would fail too"
+                if self._count == 2
+                else "and maxRestarts allows no other attempt"
+            )
+            raise RankLostError(
+                f"executors were killed for their memory {times}. {advise(self._spark)}. Spark says: {self._reason}",
+                rank=error.rank,
+            ) from error
+
+
+def advise(spark: SparkSession) -> str:
+    """Return advice on settings for executors that are killed for their memory."""
+    conf = application_conf(spark)
+    text = (
+        f"PyTorch and the rows are outside of the JVM's heap: increase {OVERHEAD_KEY} (now"
+        f" {conf.get(OVERHEAD_KEY, 'not set: a tenth of spark.executor.memory, at least 384 MiB')})"
+    )
+    if _DAEMON in conf:
+        text += f", and unset {_DAEMON}={conf[_DAEMON]}: YARN counts the memory that its workers share once per worker"
+    return text
+
 
 T = TypeVar("T")
 

@@ -12,7 +12,7 @@ import torch
 from pyspark.sql import DataFrame
 
 from sparkdl_comm.conf import CommConf
-from sparkdl_comm.job import memory, session, slots
+from sparkdl_comm.job import restart, session, slots
 from sparkdl_comm.job.launch import launch
 from sparkdl_comm.job.slot_watch import ADMISSION
 from sparkdl_comm.job.summary import summarize
@@ -76,7 +76,7 @@ def train(estimator: TrainingRecipe, dataset: DataFrame) -> TorchModel:
     strategy.check(conf, world)
     session.check_disk_cache(spark, conf)
     slots.warn_about_threads(spark, world)
-    memory.warn_about_limit(spark)
+    restart.warn_about_limit(spark)
     own_connections = {
         "gradients": not strategy.needs_plugin,
         "rows": conf.data.shuffle == "global",

@@ -24,8 +24,8 @@ from pyspark.sql.types import ArrayType, DataType, DoubleType, FloatType, Struct
 from sparkdl_comm.data.fields import Collate, Decode, for_model
 from sparkdl_comm.errors import InputError, ModelError, PersistenceError
 from sparkdl_comm.job.arrow_batches import warn_about_wide_rows
+from sparkdl_comm.job.broadcasts import broadcast_module
 from sparkdl_comm.job.import_check import ImportCheck
-from sparkdl_comm.job.module_broadcast import broadcast_module
 from sparkdl_comm.job.session import active_session, session_of, use_driver_python
 from sparkdl_comm.job.summary import Summary
 from sparkdl_comm.ml import columns

@@ -21,8 +21,8 @@ from sparkdl_comm.data import arrow
 from sparkdl_comm.data.fields import Field
 from sparkdl_comm.data.ragged import Ragged, call
 from sparkdl_comm.errors import InputError
+from sparkdl_comm.job.broadcasts import SessionModule
 from sparkdl_comm.job.gpu import task_gpu
-from sparkdl_comm.job.module_broadcast import SessionModule
 from sparkdl_comm.ml.scoring import Scoring
 from sparkdl_comm.train.diagnosis import explain_error
 
@@ -83,7 +83,7 @@ _PART_BYTES = 64 << 20
 class Predictor:
     """Predictor whose method :meth:`predict` is the function of a pandas UDF.
 
-    ``module``: the module, or the result of ``job.module_broadcast.broadcast_module``. ``features``: descriptions of
+    ``module``: the module, or the result of ``job.broadcasts.broadcast_module``. ``features``: descriptions of
     the model's input columns. ``batch_size``: rows per forward pass. ``scoring``: conversion of outputs to columns.
     ``device``: cpu or cuda.
 

@@ -37,7 +37,7 @@ _log = logging.getLogger(__name__)
 
 
 class SocketEngine:
-    """:class:`~sparkdl_comm.collectives.engine.base.Engine` of one rank. Any thread may call its methods.
+    """:class:`~sparkdl_comm.collectives.engine.Engine` of one rank. Any thread may call its methods.
 
     :param rank: this rank's number in the plans.
     :param sockets: source of the connections that a plan needs. The engine closes it.

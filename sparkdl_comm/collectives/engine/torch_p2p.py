@@ -53,7 +53,7 @@ class TorchPlan:
 
 
 class TorchEngine:
-    """:class:`~sparkdl_comm.collectives.engine.base.Engine` of one rank over torch.distributed.
+    """:class:`~sparkdl_comm.collectives.engine.Engine` of one rank over torch.distributed.
 
     :param rank: this rank's number in the plans.
     :param order: ``order[place]``: the rank in torch.distributed's default group that is rank ``place`` of the plans.

@@ -11,7 +11,7 @@ import pytest
 from sparkdl_comm.errors import DeadlineError, RankLostError
 from sparkdl_comm.job import task
 from sparkdl_comm.job.launch import _diagnose
-from sparkdl_comm.job.memory import MemoryKillCounter, killed_executors, warn_about_limit, was_killed
+from sparkdl_comm.job.restart import MemoryKillCounter, killed_executors, warn_about_limit, was_killed
 from sparkdl_comm.job.task import explain_limit
 
 YARN = (

@@ -8,8 +8,8 @@ import pytest
 import torch
 from pyspark import cloudpickle
 
-from sparkdl_comm.job import module_broadcast
-from sparkdl_comm.job.module_broadcast import SessionModule
+from sparkdl_comm.job import broadcasts
+from sparkdl_comm.job.broadcasts import SessionModule
 
 
 class Odd(torch.nn.Module):
@@ -39,7 +39,7 @@ def session(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Any:
     def keep(path: str, file: bool) -> None:
         (tmp_path / Path(path).name).write_bytes(Path(path).read_bytes())
 
-    monkeypatch.setattr(module_broadcast.SparkFiles, "get", lambda name: str(tmp_path / name))
+    monkeypatch.setattr(broadcasts.SparkFiles, "get", lambda name: str(tmp_path / name))
     return SimpleNamespace(addArtifacts=keep)
 
 

@@ -10,7 +10,7 @@ from pyspark import cloudpickle
 from torch.nn.utils import parametrizations
 
 from sparkdl_comm.errors import ModelError
-from sparkdl_comm.job.module_broadcast import broadcast_module
+from sparkdl_comm.job.broadcasts import broadcast_module
 from sparkdl_comm.job.pickling import pickle_error, pickle_module
 from sparkdl_comm.ml.components import check_model, check_picklable
 from sparkdl_comm.ml.model import TorchModel
@@ -45,7 +45,7 @@ def test_factory_and_state_arrive(trained: tuple[torch.nn.Module, Any]) -> None:
 
 
 def test_over_spark_connect(trained: tuple[torch.nn.Module, Any], session: Any, monkeypatch: Any) -> None:  # noqa: F811
-    monkeypatch.setattr("sparkdl_comm.job.module_broadcast.is_classic", lambda spark: False)
+    monkeypatch.setattr("sparkdl_comm.job.broadcasts.is_classic", lambda spark: False)
     module, factory = trained
     shipped = cloudpickle.loads(cloudpickle.dumps(broadcast_module(session, module, factory)))
     rows = torch.randn(4, 3)

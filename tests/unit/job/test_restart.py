@@ -19,7 +19,7 @@ from sparkdl_comm.errors import (
     SlotsError,
     SparkdlCommError,
 )
-from sparkdl_comm.job import memory, restart
+from sparkdl_comm.job import restart
 from sparkdl_comm.job.launch import _diagnose
 from sparkdl_comm.optim.optimizer import Optimization
 from sparkdl_comm.train.spec import Checkpoints, TrainSpec
@@ -110,7 +110,7 @@ def test_executors_that_are_not_replaced(monkeypatch: pytest.MonkeyPatch) -> Non
 
 @pytest.mark.parametrize("limit", [1, 5])
 def test_executors_killed_for_their_memory(monkeypatch: pytest.MonkeyPatch, limit: int) -> None:
-    monkeypatch.setattr(memory, "advise", lambda spark: "Give them more")
+    monkeypatch.setattr("sparkdl_comm.job.restart.advise", lambda spark: "Give them more")
     killed = RankLostError("Exit status: 137", rank=1)
     runs = Runs(killed, killed)
     with pytest.raises(RankLostError, match="killed for their memory twice, .* Give them more") as error:
