@@ -20,8 +20,8 @@ from numpy.typing import NDArray
 
 from sparkdl_comm.data import arrow_file
 from sparkdl_comm.data.arrow_file import ColumnLayout, MappedFile
-from sparkdl_comm.data.builders import ArrayBuilder, Builder, RaggedBuilder, order_equal_ids
-from sparkdl_comm.data.fields import Field, RowFormat
+from sparkdl_comm.data.builders import make_builders, order_equal_ids
+from sparkdl_comm.data.fields import RowFormat
 from sparkdl_comm.data.local_disk import Folder, LocalDisk
 from sparkdl_comm.errors import PersistenceError
 
@@ -102,14 +102,14 @@ class SortedColumns:
     """All rows of a rank, sorted by id, rows for training first.
 
     ``rows``: number of rows. ``training``: number of rows for training. ``sha256``: hash of the ids. ``builders``: of
-    inputs and targets. ``file``: the file with the columns; None: they are in memory, or there are no rows.
+    inputs, targets and ``weight``, by name. ``file``: the file with the columns; None: they are in memory, or there are
+    no rows.
     """
 
     rows: int
     training: int
     sha256: str
-    builders: list[Builder]
-    weights: ArrayBuilder | None
+    builders: dict[str, Any]
     file: MappedFile | None = None
 
 
@@ -177,18 +177,12 @@ class BatchCollector:
         order = np.lexsort((ids, is_validation))
         place = np.empty(len(ids), np.int64)
         place[order] = np.arange(len(ids))
-        builders: dict[str, Any] = {}
-        for name, field in self._rows.named_fields():
-            if field.is_ragged:
-                lengths = np.concatenate([np.empty(0, np.int64), *self._lengths[name]])
-                builders[name] = RaggedBuilder(field, lengths[order])
-            else:
-                builders[name] = ArrayBuilder(field, len(ids))
-        targets = list(builders.values())
-        weights = None
-        if self._rows.weight is not None:
-            weights = ArrayBuilder(Field("weightCol", self._rows.weight, "float64", ()), len(ids))
-            builders["weight"] = weights
+
+        def lengths(name: str) -> NDArray[np.int64]:
+            found: NDArray[np.int64] = np.concatenate([np.empty(0, np.int64), *self._lengths[name]])[order]
+            return found
+
+        builders: dict[str, Any] = make_builders(self._rows, len(ids), lengths)
         file = self._create_file(builders, len(ids))
         start = 0
         for batch in self._read_batches():
@@ -203,7 +197,7 @@ class BatchCollector:
             file = self._reopen_for_reading(file, builders)
         training = int(len(is_validation) - is_validation.sum())
         sha256 = hashlib.sha256(ids[order].tobytes() + str(training).encode()).hexdigest()
-        return SortedColumns(len(ids), training, sha256, targets, weights, file)
+        return SortedColumns(len(ids), training, sha256, builders, file)
 
     def _create_file(self, builders: dict[str, Any], rows: int) -> MappedFile | None:
         """Lay out the file for the columns and return it. None: the columns go to memory."""

@@ -6,6 +6,7 @@ There is one builder for rows of one shape, and one for rows of different length
 from __future__ import annotations
 
 import math
+from collections.abc import Callable
 from typing import Any, Protocol
 
 import numpy as np
@@ -15,7 +16,7 @@ from numpy.typing import NDArray
 
 from sparkdl_comm.data import arrow, arrow_file
 from sparkdl_comm.data.arrow_file import ColumnLayout
-from sparkdl_comm.data.fields import Field
+from sparkdl_comm.data.fields import Field, RowFormat
 from sparkdl_comm.data.ragged import Ragged, offsets_of
 
 #: Bytes of rows with equal ids that are compared in one step.
@@ -130,6 +131,23 @@ class RaggedBuilder:
         first, stop = self.offsets[start], self.offsets[start + len(order)]
         self.array[first:stop] = np.concatenate(rows)
         self.offsets[start + 1 : start + len(order) + 1] = first + np.cumsum([len(row) for row in rows])
+
+
+def make_builders(
+    rows: RowFormat, count: int, lengths: Callable[[str], NDArray[np.int64]]
+) -> dict[str, ArrayBuilder | RaggedBuilder]:
+    """Return the builders of inputs, targets and weights, by their names in record batches.
+
+    :param count: number of rows.
+    :param lengths: function from a column's name to the lengths of its rows, for a column whose rows differ in length.
+    """
+    builders: dict[str, ArrayBuilder | RaggedBuilder] = {
+        name: RaggedBuilder(field, lengths(name)) if field.is_ragged else ArrayBuilder(field, count)
+        for name, field in rows.named_fields()
+    }
+    if rows.weight is not None:
+        builders["weight"] = ArrayBuilder(Field("weightCol", rows.weight, "float64", ()), count)
+    return builders
 
 
 def order_equal_ids(ids: NDArray[np.int64], is_validation: NDArray[np.bool_], columns: list[Builder]) -> None:

@@ -184,7 +184,9 @@ class RowReader:
         }
 
     def _set_columns(self, columns: SortedColumns) -> None:
-        self._columns, self._weights, self._file = columns.builders, columns.weights, columns.file
+        builders = dict(columns.builders)
+        self._weights, self._file = builders.pop("weight", None), columns.file
+        self._columns = list(builders.values())
         self._parts = {
             "training": slice(0, columns.training),
             "validation": slice(columns.training, columns.rows),

@@ -24,9 +24,9 @@ import numpy as np
 
 from sparkdl_comm.data.arrow_file import MappedFile
 from sparkdl_comm.data.batch_collector import COLUMNS_FILE, SortedColumns
-from sparkdl_comm.data.builders import ArrayBuilder, Builder, RaggedBuilder
+from sparkdl_comm.data.builders import make_builders
 from sparkdl_comm.data.cache import RowReader
-from sparkdl_comm.data.fields import Field, RowFormat
+from sparkdl_comm.data.fields import RowFormat
 from sparkdl_comm.data.local_disk import Folder, LocalDisk
 from sparkdl_comm.errors import ConfError
 
@@ -184,21 +184,13 @@ class CachedRows(RowReader):
 def _load_columns(path: Path, seal: dict[str, Any], rows: RowFormat) -> SortedColumns:
     count = seal["rows"]
     file = MappedFile(path) if count else None
-    builders: dict[str, Any] = {}
-    for name, field in rows.named_fields():
-        if field.is_ragged:
-            lengths = np.zeros(0, np.int64) if file is None else np.diff(file.offsets[name])
-            builders[name] = RaggedBuilder(field, lengths)
-        else:
-            builders[name] = ArrayBuilder(field, count)
-    targets: list[Builder] = list(builders.values())
-    weights = None
-    if rows.weight is not None:
-        weights = builders["weight"] = ArrayBuilder(Field("weightCol", rows.weight, "float64", ()), count)
+    builders = make_builders(
+        rows, count, lambda name: np.zeros(0, np.int64) if file is None else np.diff(file.offsets[name])
+    )
     if file is not None:
         for name, builder in builders.items():
             builder.array = file.arrays[name]
-    return SortedColumns(count, seal["training"], seal["account"]["sha256"], targets, weights, file)
+    return SortedColumns(count, seal["training"], seal["account"]["sha256"], builders, file)
 
 
 def _file_crc32(path: Path) -> int:

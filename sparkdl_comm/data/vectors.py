@@ -31,7 +31,8 @@ def to_lists(column: pa.StructArray) -> pa.LargeListArray:
     places, numbers = stored_elements(column)
     filled = np.zeros(lengths.sum())
     filled[np.repeat(starts, count_stored(column)) + places] = numbers
-    offsets = pa.array(np.append(starts, lengths.sum()), pa.int64(), mask=np.append(_is_null(column), False))
+    null = column.is_null().to_numpy(zero_copy_only=False)
+    offsets = pa.array(np.append(starts, lengths.sum()), pa.int64(), mask=np.append(null, False))
     return pa.LargeListArray.from_arrays(offsets, pa.array(filled))
 
 
@@ -60,11 +61,6 @@ def stored_elements(column: pa.StructArray) -> tuple[NDArray[np.int64], NDArray[
 def _is_dense(column: pa.StructArray) -> NDArray[np.bool_]:
     is_dense: NDArray[np.bool_] = column.flatten()[0].fill_null(1).to_numpy() == 1
     return is_dense
-
-
-def _is_null(column: pa.Array) -> NDArray[np.bool_]:
-    nulls: NDArray[np.bool_] = column.is_null().to_numpy(zero_copy_only=False)
-    return nulls
 
 
 #: Minimum size of a Vector that may be kept as pairs.

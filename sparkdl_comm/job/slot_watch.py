@@ -172,13 +172,10 @@ class SlotWatch:
 
     def _active_stages(self, *, is_own: bool) -> list[SparkStageInfo]:
         tracker = self._spark.sparkContext.statusTracker()
-        jobs = [tracker.getJobInfo(job) for job in self._scala_tracker().getJobIdsForTag(self._tag.name)]
+        context: Any = self._spark.sparkContext._jsc.sc()
+        jobs = [tracker.getJobInfo(job) for job in context.statusTracker().getJobIdsForTag(self._tag.name)]
         own_stages = {stage for job in jobs if job is not None for stage in job.stageIds}
         stages = [
             tracker.getStageInfo(stage) for stage in tracker.getActiveStageIds() if (stage in own_stages) == is_own
         ]
         return [stage for stage in stages if stage is not None]
-
-    def _scala_tracker(self) -> Any:
-        context: Any = self._spark.sparkContext._jsc.sc()
-        return context.statusTracker()

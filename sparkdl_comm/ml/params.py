@@ -8,7 +8,6 @@ from __future__ import annotations
 
 import difflib
 import math
-import re
 from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Any, TypeVar
@@ -26,55 +25,33 @@ from pyspark.ml.param.shared import (
     HasWeightCol,
 )
 
+from sparkdl_comm.conf.forms import snake_case
 from sparkdl_comm.data.fields import TYPES
 from sparkdl_comm.errors import ConfError
 
-#: Names in other frameworks, and ours. The first of ours that the instance has is suggested.
+#: Names in other frameworks, by ours. The first of ours that the instance has is suggested.
 _FOREIGN_NAMES = {
-    "epochs": ("maxIter",),
-    "num_epochs": ("maxIter",),
-    "n_epochs": ("maxIter",),
-    "max_epochs": ("maxIter",),
-    "iterations": ("maxIter",),
-    "lr": ("learningRate", "optimizer"),
-    "eta": ("learningRate", "optimizer"),
-    "learning_rate": ("learningRate", "optimizer"),
-    "learningRate": ("optimizer",),
-    "weight_decay": ("optimizer",),
-    "momentum": ("optimizer",),
-    "batch": ("batchSize",),
-    "bs": ("batchSize",),
-    "workers": ("num_workers",),
-    "numWorkers": ("num_workers",),
-    "n_workers": ("num_workers",),
-    "num_processes": ("num_workers",),
-    "num_proc": ("num_workers",),
-    "world_size": ("num_workers",),
-    "features": ("featuresCol",),
-    "feature_cols": ("featuresCols",),
-    "label": ("labelCol",),
-    "target": ("labelCol",),
-    "loss_fn": ("loss",),
-    "criterion": ("loss",),
-    "net": ("model",),
-    "module": ("model",),
-    "network": ("model",),
-    "scheduler": ("lr_scheduler",),
-    "random_state": ("seed",),
-    "random_seed": ("seed",),
-    "use_gpu": ("device",),
-    "useGpu": ("device",),
-    "gpu": ("device",),
-    "clip_grad_norm": ("maxGradNorm",),
-    "gradient_clip_val": ("maxGradNorm",),
-    "gradient_accumulation_steps": ("accumulationSteps",),
-    "accumulate_grad_batches": ("accumulationSteps",),
-    "validation_split": ("validationFraction",),
-    "patience": ("earlyStoppingPatience",),
-    "collate": ("collate_fn",),
-    "collateFn": ("collate_fn",),
-    "resume_from_checkpoint": ("resume",),
+    ("maxIter",): "epochs num_epochs n_epochs max_epochs iterations",
+    ("learningRate", "optimizer"): "lr eta learning_rate",
+    ("optimizer",): "learningRate weight_decay momentum",
+    ("batchSize",): "batch bs",
+    ("num_workers",): "workers numWorkers n_workers num_processes num_proc world_size",
+    ("featuresCol",): "features",
+    ("featuresCols",): "feature_cols",
+    ("labelCol",): "label target",
+    ("loss",): "loss_fn criterion",
+    ("model",): "net module network",
+    ("lr_scheduler",): "scheduler",
+    ("seed",): "random_state random_seed",
+    ("device",): "use_gpu useGpu gpu",
+    ("maxGradNorm",): "clip_grad_norm gradient_clip_val",
+    ("accumulationSteps",): "gradient_accumulation_steps accumulate_grad_batches",
+    ("validationFraction",): "validation_split",
+    ("earlyStoppingPatience",): "patience",
+    ("collate_fn",): "collate collateFn",
+    ("resume",): "resume_from_checkpoint",
 }
+_OUR_NAMES = {foreign: ours for ours, names in _FOREIGN_NAMES.items() for foreign in names.split()}
 
 _CONVERTERS: dict[str, Callable[[Any], Any]] = {
     "int": TypeConverters.toInt,
@@ -387,7 +364,7 @@ class TorchParams(
 
     def _suggest(self, keyword: str, known: list[str]) -> str:
         """Return the parameter or attribute that an unknown keyword most likely means."""
-        for name in _FOREIGN_NAMES.get(keyword, ()):
+        for name in _OUR_NAMES.get(keyword, ()):
             if self.hasParam(name) or hasattr(self, name):
                 return name
         return difflib.get_close_matches(keyword, known, n=1, cutoff=0.0)[0]
@@ -486,8 +463,3 @@ class TorchParams(
 @_with_components
 class EstimatorParams(TorchParams):
     """Params of the estimator, and its components, which Params cannot hold."""
-
-
-def snake_case(name: str) -> str:
-    """Return the snake_case spelling: ``features_col`` for ``featuresCol``."""
-    return re.sub(r"(?<=[a-z])(?=[A-Z])", "_", name).lower()
