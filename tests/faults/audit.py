@@ -115,11 +115,11 @@ class Audit:
         }
         for path in set(self._named_like_ours()) - self._temporary - bridges - application.abandoned:
             yield f"{path} is left"
-        for path in (application.folder / "local").rglob("broadcast_*"):
-            if _BLOCK.match(path.name):
-                yield f"block {path} is left on disk"
-        for path in (application.folder / "local").rglob("sparkdl-checkpoint-*"):
-            yield f"{path} is left"
+        for file in (application.folder / "local").rglob("broadcast_*"):
+            if _BLOCK.match(file.name):
+                yield f"block {file} is left on disk"
+        for file in (application.folder / "local").rglob("sparkdl-checkpoint-*"):
+            yield f"{file} is left"
         for name in set(os.listdir("/dev/shm")) - self._shm:
             if name.startswith(("torch", "sparkdl")):
                 yield f"/dev/shm/{name} is left"

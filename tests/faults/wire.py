@@ -69,16 +69,16 @@ def flip_byte(pick: float, executor: int) -> Struck:
         for name in original:
             delattr(socket.socket, name)  # they are the base class's
 
-    socket.socket.send, socket.socket.sendmsg = send, sendmsg  # type: ignore[method-assign]
+    socket.socket.send, socket.socket.sendmsg = send, sendmsg
     return True, undo
 
 
 def close_store(pick: float, executor: int) -> Struck:
     """All connections of the gang's key-value store that this rank has end; at rank 0 those are everybody's."""
-    from sparkdl_comm.gang import fork
+    from sparkdl_comm.gang import gang
 
     ended = 0
-    for member in list(fork._owners):
+    for member in list(gang._gangs):
         for sock in member._store.sockets():
             _end(sock.fileno())
             ended += 1

@@ -94,5 +94,5 @@ def test_what_is_left_out_is_kept_on_the_device(momentum: float) -> None:
         sums = [torch.empty(70_000), torch.empty(70_000, device="cuda")]
         for one, bits, result in zip(sparsifiers, packed, sums, strict=True):
             one.sum_selections(part, [bits, bits], 0.01, result)
-            one.feedback.settle(True)
+            one.settle(True)
         assert torch.equal(sums[1].cpu().view(torch.int32), sums[0].view(torch.int32))
