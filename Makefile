@@ -194,6 +194,21 @@ test-all: ready bigdl-jar $(ARCHIVES) check docs connect-jar scala-test bigdl-te
 	$(BIN)/python -m pytest -m alone
 	$(BIN)/python -m pytest -n 3 -m "not alone"
 
+# The oldest versions that pyproject.toml allows, all the same on Python 3.11 and 3.12.
+.oldest/.stamp: pyproject.toml requirements.lock | .venv/.stamp
+	test -x .oldest/bin/python || $(PYTHON) -m venv .oldest
+	$(BIN)/uv pip install -q --python .oldest/bin/python $(INDEX) --resolution lowest-direct -e '.[spark,metrics,demo]'
+	$(BIN)/uv pip install -q --python .oldest/bin/python $(INDEX) $$(grep -E '^(pytest|hypothesis)' requirements.lock)
+	@touch $@
+
+# Rooms whose tests need no more than the package does.
+OLDEST_ROOMS = autotune collectives compress conf data gang ml optim space strategies train
+
+.PHONY: test-oldest
+test-oldest: jar .oldest/.stamp ## some tests with the oldest versions that pyproject.toml allows
+	.oldest/bin/python -m pytest -n 3 -m "not slow" $(OLDEST_ROOMS:%=tests/unit/%) tests/integration/test_training.py \
+	  --ignore tests/unit/ml/test_export.py
+
 .PHONY: test-gpu
 test-gpu: ## those that need a GPU, and neither Spark nor Java; with the Python and torch that there are
 	$(PYTHON) -m pytest -m gpu tests/gpu

@@ -63,7 +63,8 @@ CASES = [
             r"such as (gloo)",
             lambda said: {"strategy": said[1]},
         )
-        for made in (torch.optim.Adafactor, torch.optim.Muon)
+        for name in ("Adafactor", "Muon")
+        if (made := getattr(torch.optim, name, None))  # newer than the oldest torch
     ),
     Advice(
         "an optimizer's arguments",

@@ -260,6 +260,7 @@ def test_a_rank_that_fails_ends_all(strategy: str) -> None:
         trained(lambda: Fails(*net()), {"strategy": strategy, **DECOUPLED})
 
 
+@pytest.mark.skipif(not hasattr(torch.optim, "Adafactor"), reason="torch 2.4 has no Adafactor")
 def test_optimizers_that_need_whole_tensors_are_refused() -> None:
     with pytest.raises(ModelError, match="Adafactor is not elementwise.*collective.loop=decoupled"):
         trained(net, {"strategy": "ring", **DECOUPLED}, optimizer=torch.optim.Adafactor)
