@@ -190,7 +190,7 @@ test: ready bigdl-jar $(ARCHIVES) check scala-test ## everything but the slow te
 # The number that a run prints repeats its draws: SPARKDL_TEST_SEED=NUMBER make test-all.
 .PHONY: test-all
 test-all: export SPARKDL_TEST_SEED ?= random
-test-all: ready bigdl-jar $(ARCHIVES) check docs connect-jar scala-test bigdl-test scala-test-4 ## everything, with new draws
+test-all: ready bigdl-jar $(ARCHIVES) check docs connect-jar scala-test bigdl-test scala-test-4 test-oldest ## everything, with new draws
 	$(BIN)/python -m pytest -m alone
 	$(BIN)/python -m pytest -n 3 -m "not alone"
 

@@ -46,7 +46,17 @@ def test_draws_are_new_only_in_test_all(tmp_path: Path, target: str, given: str 
     programs.mkdir()
     (programs / "python").write_text('#!/bin/sh\necho "seed ${SPARKDL_TEST_SEED-unset}"\n')
     (programs / "python").chmod(0o755)
-    done = ("ready", "check", "docs", "scala-test", "scala-test-4", "connect-jar", ".spark4/.stamp", ".venv/.stamp")
+    done = (
+        "ready",
+        "check",
+        "docs",
+        "scala-test",
+        "scala-test-4",
+        "connect-jar",
+        "test-oldest",
+        ".spark4/.stamp",
+        ".venv/.stamp",
+    )
     environment = {} if given is None else {"SPARKDL_TEST_SEED": given}
     with pytest.MonkeyPatch.context() as patch:
         patch.delenv("SPARKDL_TEST_SEED", raising=False)
