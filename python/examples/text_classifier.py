@@ -35,6 +35,7 @@ PER_LIBRARY = 800
 WORDS, VOCABULARY = 60, 4000
 
 
+# --8<-- [start:model]
 class TextClassificationModel(nn.Module):
     def __init__(self, vocab_size: int, embed_dim: int, num_class: int) -> None:
         super().__init__()
@@ -52,6 +53,7 @@ class TextClassificationModel(nn.Module):
         return self.fc(self.embedding(text))
 
 
+# --8<-- [end:model]
 def docstrings(library: str, part: str) -> Iterator[tuple[list[str], bool]]:
     """Words of each docstring of 20 words or more, and whether it is for testing."""
     spec = importlib.util.find_spec(library)
@@ -79,6 +81,7 @@ def main() -> None:
         rows += [(words, label, testing) for words, testing in islice(docstrings(library, part), PER_LIBRARY)]
     table = pd.DataFrame(rows, columns=["words", "label", "testing"])
 
+    # --8<-- [start:fit]
     counts = Counter(word for words in table.words[~table.testing] for word in words)
     vocab = {word: index for index, (word, _) in enumerate(counts.most_common(VOCABULARY), start=1)}
     known = [[vocab[word] for word in words if word in vocab] for words in table.words]
@@ -99,6 +102,7 @@ def main() -> None:
 
     accuracy = MulticlassClassificationEvaluator(metricName="accuracy").evaluate(model.transform(test))
     print(f"{train.count()} docstrings to train on, {test.count()} to test, accuracy {accuracy:.3f}")
+    # --8<-- [end:fit]
 
 
 if __name__ == "__main__":

@@ -18,11 +18,15 @@ PAGES = [ROOT / "README.md", *sorted((ROOT / "docs").rglob("*.md"))]
 
 #: Pages whose examples have a test of their own here, because it gives them names or settings.
 OWN_TEST = {"README.md", "docs/guides/tuning.md", "docs/guides/own-loop.md"}
-#: Pages whose examples need what this suite's Spark session does not have. What else runs the same calls.
-ELSEWHERE = {"docs/guides/bigdl.md": "tests/integration/test_bigdl.py"}
+#: Pages whose examples need what is not here: BigDL, a model from Hugging Face. What else runs the same calls.
+ELSEWHERE = {
+    "docs/guides/bigdl.md": "tests/integration/test_bigdl.py",
+    "docs/guides/text.md": "tests/unit/data/test_ragged.py",
+}
 
 
 def examples(page):
+    """The Python blocks of a page. Blocks of ``{.python}`` show programs, which test_examples.py runs."""
     return re.findall(r"^```python\n(.*?)^```", page.read_text(encoding="utf-8"), re.DOTALL | re.MULTILINE)
 
 
