@@ -8,5 +8,5 @@
 - ``timing.py``: times of steps, and the overhead of the parameter server.
 - ``compression_trial.py``: trials of compressed against whole gradients.
 
-The registry of strategies loads this package by name. No other strategy imports it.
+The registry of strategies loads this package by name. So does a collective with ``compression.schedule=auto``.
 """

@@ -46,7 +46,7 @@ class Communicator:
     the CPU or on :attr:`device`. Each collective has a blocking method, and an ``…_async`` method that returns a
     :class:`~sparkdl_comm.collectives.work.Work`.
 
-    ``spark.sparkdl.comm.strategy`` may name an algorithm of this package, such as ``bml``, or be ``auto``. Then the
+    ``spark.sparkdl.comm.strategy`` may name an algorithm of this package, such as ``bml``, or be ``cheapest``. Then the
     algorithm runs the collectives on :attr:`device` that it supports, and torch.distributed runs the rest.
     """
 
@@ -102,7 +102,7 @@ class Communicator:
         return self._splits[-1]
 
     def collectives(self, algorithm: str) -> CollectiveGroup:
-        """Return this package's collectives by ``algorithm``, or by the cheapest one for each size (``auto``).
+        """Return this package's collectives by ``algorithm``, or by the cheapest one for each size (``cheapest``).
 
         The first call creates the group, so all ranks must make it. See :mod:`sparkdl_comm.ddp_hooks`.
 

@@ -141,7 +141,7 @@ def topology_of(ranks: RankGroup, text: str) -> SubTopology:
 
 class CollectiveGroup:
     """Collectives of a gang's ranks by ``algorithm``, or by the cheapest algorithm for each operation and size
-    (``auto``).
+    (``cheapest``).
 
     All ranks create one and call the same methods in the same order. A gang may have one group per algorithm. Tensors
     are on ``device``: CPU tensors travel over sockets and all rails, GPU tensors by torch.distributed.

@@ -94,12 +94,12 @@ class DriverClient:
         self._watcher.start()
 
     def send_progress(self, progress: dict[str, Any]) -> bool:
-        """Send ``send_progress`` to the driver if this needs no waiting. Return False if the message was dropped.
+        """Send ``progress`` to the driver if this needs no waiting. Return False if the message was dropped.
 
         It is dropped if the message before it has not been sent yet, or if the driver is gone.
 
         :param progress: a JSON object of at most 64 KiB.
-        :raises InputError: ``send_progress`` is larger.
+        :raises InputError: ``progress`` is larger.
         """
         return self._try_send(encode_frame({"type": "progress", "progress": progress}, MAX_PROGRESS))
 

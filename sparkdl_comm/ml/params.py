@@ -280,28 +280,37 @@ def _with_accessors(cls: T) -> T:
     for each in OWN:
         setattr(cls, each.name, Param(Params._dummy(), each.name, each.doc, each.converter or _CONVERTERS[each.type]))
     for each in (*SHARED, *OWN):
-        for name, function in ((f"get{each.accessor}", _getter(each)), (f"set{each.accessor}", _setter(each))):
-            if name not in vars(cls):
-                function.__name__, function.__qualname__ = name, f"{cls.__name__}.{name}"
-                setattr(cls, name, function)
+        _add_accessors(cls, each.accessor, _getter(each), _setter(each))
     return cls
 
 
 def _with_components(cls: T) -> T:
     """Add to a class the attributes :data:`COMPONENTS`, with getters and setters."""
 
-    def add(name: str) -> None:
-        def set_value(self: Any, value: Any) -> Any:
-            setattr(self, name, value)
-            return self
-
-        setattr(cls, name, None)
-        setattr(cls, f"get{accessor(name)}", lambda self: getattr(self, name))
-        setattr(cls, f"set{accessor(name)}", set_value)
-
     for name in COMPONENTS:
-        add(name)
+        setattr(cls, name, None)
+        _add_accessors(cls, accessor(name), *_component_accessors(name))
     return cls
+
+
+def _component_accessors(name: str) -> tuple[Callable[[Any], Any], Callable[[Any, Any], Any]]:
+    def get(self: Any) -> Any:
+        return getattr(self, name)
+
+    def set_value(self: Any, value: Any) -> Any:
+        setattr(self, name, value)
+        return self
+
+    get.__doc__, set_value.__doc__ = f"Return ``{name}``.", f"Set ``{name}``."
+    return get, set_value
+
+
+def _add_accessors(cls: type, name: str, get: Callable[[Any], Any], set_value: Callable[[Any, Any], Any]) -> None:
+    """Add ``get{name}`` and ``set{name}`` to a class that does not define them itself."""
+    for attribute, function in ((f"get{name}", get), (f"set{name}", set_value)):
+        if attribute not in vars(cls):
+            function.__name__, function.__qualname__ = attribute, f"{cls.__name__}.{attribute}"
+            setattr(cls, attribute, function)
 
 
 def _getter(declared: Declaration) -> Callable[[Any], Any]:

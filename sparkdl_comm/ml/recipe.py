@@ -45,9 +45,9 @@ class TrainingRecipe(EstimatorParams):
         :raises ConfError: the optimizer does not accept ``learningRate``.
         """
         return Optimization(
-            optimizer=components.make_optimizer_factory(self.optimizer, self.getLearningRate()),
             param_groups=self.check_function("param_groups", "module -> list of dicts"),
             lr_scheduler=self.check_function("lr_scheduler", "optimizer -> scheduler"),
+            optimizer=components.make_optimizer_factory(self.optimizer, self.getLearningRate()),
             scheduler_interval=self.getLrSchedulerInterval(),
             accumulation_steps=self.getAccumulationSteps(),
             max_grad_norm=self.getMaxGradNorm(),

@@ -217,6 +217,9 @@ class LARS(Layerwise):
     :raises ConfError: an option is out of its range.
     """
 
+    #: Module name in saved estimators, independent of the file's place.
+    __module__ = "sparkdl_comm.optim"
+
     def __init__(
         self,
         params: Any,
@@ -282,6 +285,9 @@ class LAMB(Layerwise):
     :param parallel: see :class:`~sparkdl_comm.optim.layerwise.Layerwise`.
     :raises ConfError: an option is out of its range.
     """
+
+    #: Module name in saved estimators, independent of the file's place.
+    __module__ = "sparkdl_comm.optim"
 
     def __init__(
         self,

@@ -18,14 +18,13 @@ from __future__ import annotations
 import json
 from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, NamedTuple
 
 from sparkdl_comm.errors import InputError, PersistenceError, PluginError
 from sparkdl_comm.strategies.trace import estimate_offset
 
 if TYPE_CHECKING:
     from matplotlib.figure import Figure
-from typing import NamedTuple
 
 #: Rows of a rank, from top to bottom, and the spans in each.
 _ROWS = {

@@ -156,7 +156,8 @@ class FlatModel(ParameterSpace):
         a gradient.
 
         :raises ModelError: a parameter was frozen or missing when training began; or the module no longer has it, for
-            example because it became a buffer; or it has another name, as after ``torch.nn.utils.prune``.
+            example because it became a buffer; or the attribute with it has another name, as after
+            ``torch.nn.utils.prune``.
         """
         pending: list[nn.Module] = [self.module]
         missing = set(self._attributes)
@@ -164,14 +165,13 @@ class FlatModel(ParameterSpace):
             part = pending.pop()
             for attribute, parameter in part._parameters.items():
                 if attributes := self._attributes.get(id(parameter)):
-                    if attribute not in attributes:
-                        self._refuse_new_name(parameter)
-                    missing.discard(id(parameter))
+                    if attribute in attributes:
+                        missing.discard(id(parameter))
                 elif parameter is not None and parameter.requires_grad:
                     self._check_empty(parameter)
             pending.extend(child for child in part._modules.values() if child is not None)
         if missing:
-            self._check_none_removed(missing)
+            self._refuse_missing(missing)
 
     def _check_empty(self, untrained: nn.Parameter) -> None:
         if not untrained.numel():
@@ -183,23 +183,20 @@ class FlatModel(ParameterSpace):
             " the model is made, and freeze it in a callback's on_train_begin. It may then be unfrozen later."
         )
 
-    def _check_none_removed(self, ids: Collection[int]) -> None:
-        names = [
-            entry.name for entry, parameter in zip(self.entries, self.parameters, strict=True) if id(parameter) in ids
-        ]
-        if names:
+    def _refuse_missing(self, ids: Collection[int]) -> None:
+        for entry, parameter in zip(self.entries, self.parameters, strict=True):
+            if id(parameter) not in ids:
+                continue
+            name = next((name for name, other in self.module.named_parameters() if other is parameter), None)
+            if name is None:
+                raise ModelError(
+                    f"{entry.name} is no longer a parameter of the model, but the optimizer still trains it. The trained"
+                    " model would lack it. Leave it a parameter, and freeze it (requires_grad_(False))."
+                )
             raise ModelError(
-                f"{names[0]} is no longer a parameter of the model, but the optimizer still trains it. The trained model"
-                " would lack it. Leave it a parameter, and freeze it (requires_grad_(False))."
+                f"parameter {entry.name} is called {name} now. The driver's model, which gets the trained parameters, still"
+                " has the old name. Prune or parametrize the model when it is made, not during training."
             )
-
-    def _refuse_new_name(self, renamed: nn.Parameter | None) -> None:
-        old = next(e.name for e, parameter in zip(self.entries, self.parameters, strict=True) if parameter is renamed)
-        new = next(name for name, parameter in self.module.named_parameters() if parameter is renamed)
-        raise ModelError(
-            f"parameter {old} is called {new} now. The driver's model, which gets the trained parameters, still has the old"
-            " name. Prune or parametrize the model when it is made, not during training."
-        )
 
     def frozen(self) -> list[str]:
         """Return the names of the trained parameters that are frozen now."""

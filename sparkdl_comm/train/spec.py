@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
-from typing import Any, TypeAlias
+from typing import TYPE_CHECKING, Any, TypeAlias
 
 import torch
 
@@ -13,8 +13,10 @@ from sparkdl_comm.data.fields import RowFormat
 from sparkdl_comm.data.named_cache import NamedCache
 from sparkdl_comm.errors import ModelError
 from sparkdl_comm.optim.optimizer import ModelLike, Optimization
-from sparkdl_comm.train.callbacks import Callback
-from sparkdl_comm.train.diagnosis import ClassLabels
+
+if TYPE_CHECKING:
+    from sparkdl_comm.train.callbacks import Callback
+    from sparkdl_comm.train.diagnosis import ClassLabels
 
 #: ``(output, target)`` -> a scalar tensor, the mean over the rows. Where rows have weights: one loss per row, ``[rows]``.
 Loss: TypeAlias = Callable[[Any, Any], torch.Tensor]

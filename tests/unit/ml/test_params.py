@@ -7,9 +7,12 @@ import torch
 from make_stub import FILE, stub
 from pyspark.ml.param import Param
 
+from sparkdl_comm import TorchEstimator
 from sparkdl_comm.errors import ConfError
 from sparkdl_comm.ml.model import TorchModel
-from sparkdl_comm.ml.params import OWN, SHARED, Declaration, TorchParams
+from sparkdl_comm.ml.params import COMPONENTS, OWN, SHARED, Declaration, TorchParams
+from sparkdl_comm.ml.persistence import import_name
+from sparkdl_comm.optim import LAMB, LARS
 
 DECLARED = [*SHARED, *OWN]
 
@@ -45,3 +48,17 @@ def test_values_that_are_refused(name: str, value: object, message: str) -> None
     with pytest.raises(ConfError) as error:
         declared.check(value)
     assert message in str(error.value)
+
+
+def test_every_keyword_of_the_estimator_is_a_param_or_a_component() -> None:
+    keywords = inspect.signature(TorchEstimator.__init__).parameters.values()
+    assert tuple(each.name for each in keywords if each.kind is each.KEYWORD_ONLY) == COMPONENTS
+
+
+def test_accessors_of_components_have_names() -> None:
+    assert TorchEstimator.getModel.__name__ == "getModel"
+    assert TorchEstimator(model=3).setLoss("MSELoss").getLoss() == "MSELoss"
+
+
+def test_saved_estimators_name_optimizers_by_their_public_place() -> None:
+    assert [import_name(kind) for kind in (LARS, LAMB)] == ["sparkdl_comm.optim:LARS", "sparkdl_comm.optim:LAMB"]

@@ -50,6 +50,14 @@ class Unfreeze(Callback):
         state.module.requires_grad_(True)
 
 
+class KeepsAnAlias(Net):
+    """Keeps its weight under a second name, as a cache of a layer may."""
+
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        self.cached = self.body.weight
+        return super().forward(x)
+
+
 class Prunes(Callback):
     """Prunes the body after the second step, which renames its weight."""
 
@@ -156,6 +164,13 @@ def test_a_parameter_that_becomes_a_buffer_is_refused_at_once(way: Any) -> None:
 def test_a_parameter_that_gets_another_name_is_refused_at_once(way: Any) -> None:
     with pytest.raises(ModelError, match="parameter body.weight is called body.weight_orig now.* Prune"):
         train(Net, table().cut(*PARTS), **of(way), epochs=EPOCHS, observation=Observation(callbacks=(Prunes(),)))
+
+
+@ALL
+def test_a_parameter_may_get_a_second_name(way: Any) -> None:
+    data = table()
+    loops = train(KeepsAnAlias, data.cut(*PARTS), **of(way), epochs=2)
+    assert all(loop.progress.step == loops[0].progress.step > 0 for loop in loops)
 
 
 def test_a_resumed_fit_is_frozen_where_it_was() -> None:
