@@ -21,7 +21,6 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any, NamedTuple
 
 from sparkdl_comm.errors import InputError, PersistenceError, PluginError
-from sparkdl_comm.strategies.trace import estimate_offset
 
 if TYPE_CHECKING:
     from matplotlib.figure import Figure
@@ -52,6 +51,8 @@ class Timeline:
 
     def __init__(self, reports: Sequence[Mapping[str, Any]]) -> None:
         """:param reports: of all ranks in order, as :meth:`sparkdl_comm.strategies.trace.Trace.report` returns them."""
+        from sparkdl_comm.strategies.trace import estimate_offset  # it loads torch; read_trace needs none
+
         self.world = len(reports)
         self.parameter_bytes: int = reports[0]["parameter_bytes"]
         offsets = [estimate_offset(report["clocks"], reports[0]["clocks"]) for report in reports]

@@ -10,8 +10,10 @@ import itertools
 import math
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
+from typing import TYPE_CHECKING
 
-import torch
+if TYPE_CHECKING:
+    import torch
 
 
 @dataclass(frozen=True)
@@ -116,6 +118,8 @@ class ParameterSpace:
         """Return the names of the parameters with NaN or infinity in ``values``, the elements from ``start`` on of a
         flat vector.
         """
+        import torch  # the simulator needs none
+
         finite = torch.isfinite(values)
         if finite.all():
             return set()

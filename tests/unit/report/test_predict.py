@@ -4,6 +4,8 @@ import itertools
 import json
 import re
 import shlex
+import subprocess
+import sys
 from dataclasses import asdict
 from pathlib import Path
 from typing import Any
@@ -280,3 +282,10 @@ def test_the_servers_batching_may_follow_its_name(tmp_path, capsys):
         assert main([*words, *ways]) == 0
         found |= {row["strategy"]: row["seconds"] for row in json.loads(capsys.readouterr().out)["predictions"]}
     assert found["ps+layerwise"] == found["ps"] != found["ps+whole"]
+
+
+def test_a_prediction_needs_no_torch():
+    """It takes milliseconds, and torch takes seconds to load."""
+    modules = ("cli", "report.drawing", "report.timeline", "sim.forecast", "sim.traced_timings")
+    code = f"import sys, {', '.join(f'sparkdl_comm.{name}' for name in modules)}; sys.exit('torch' in sys.modules)"
+    assert subprocess.run([sys.executable, "-c", code], timeout=60, check=False).returncode == 0
