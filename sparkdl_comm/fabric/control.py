@@ -8,7 +8,6 @@ from __future__ import annotations
 
 import dataclasses
 import logging
-import math
 import queue
 import socket
 import threading
@@ -22,7 +21,7 @@ from typing import Any, get_args
 from sparkdl_comm.errors import ConfError, InputError, ProtocolError, SparkdlCommError
 from sparkdl_comm.fabric.core.messages import Node, Role, Roles
 from sparkdl_comm.fabric.protocol import Flow, Leave, Message, RailAddresses, Register
-from sparkdl_comm.gang.frames import hang_up, recv_frame, send_frame
+from sparkdl_comm.gang.frames import await_message, hang_up, recv_frame, send_frame
 
 _MESSAGE_TYPES: dict[str, type[Any]] = {kind.__name__: kind for kind in get_args(Message)}
 #: Python types that JSON gives for each annotated field type.
@@ -90,7 +89,7 @@ class ControlLink:
         with self._send_lock:
             send_frame(self.sock, encode(message), MAX_FRAME_BYTES, time.monotonic() + self._timeout_seconds)
 
-    def receive(self, timeout_seconds: float = math.inf) -> Message:
+    def receive(self, timeout_seconds: float) -> Message:
         """Return the next message, waiting up to ``timeout_seconds``.
 
         :raises ConnectionError: the peer has closed the connection.
@@ -156,7 +155,8 @@ class ControlInbox:
     def _listen(self, peer: Peer) -> None:
         while True:
             try:
-                message = peer.link.receive()
+                await_message(peer.link.sock)
+                message = peer.link.receive(self._timeout)
             except (OSError, SparkdlCommError) as exc:
                 _log.info("control connection of rank %d, %s, ended: %s", peer.register.rank, peer.register.role, exc)
                 self._messages.put((peer, None))

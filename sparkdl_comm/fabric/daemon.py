@@ -24,7 +24,7 @@ from sparkdl_comm.fabric.monitor import InterfaceCounters, Monitor
 from sparkdl_comm.fabric.roles import NodeRole
 from sparkdl_comm.fabric.sender import OutgoingTransfer, Pacing, Sender
 from sparkdl_comm.fabric.transport import Arrival, Header, Receiver
-from sparkdl_comm.gang.frames import TIMEOUT_KEY
+from sparkdl_comm.gang.frames import TIMEOUT_KEY, await_message
 from sparkdl_comm.gang.handshake import Address, Credentials
 
 #: ``serve(kind, handler)``: call ``handler(sock, rank)``, in a new thread, for each peer that connects for ``kind``.
@@ -148,12 +148,13 @@ class Daemon:
         error: SparkdlCommError | None = None
         try:
             while True:
-                message = self._link.receive()
+                await_message(self._link.sock)
+                message = self._link.receive(self._endpoints.timeout)
                 if isinstance(message, protocol.End):
                     error = GangError(message.why) if message.why else None
                     break
                 self._handle_or_fail(message)
-        except ConnectionError as exc:
+        except OSError as exc:  # DeadlineError is one too
             if not self._is_closed:
                 error = RankLostError(f"the fabric's scheduler is lost: {exc}", rank=0)
         except Exception as exc:  # noqa: BLE001 - the other nodes must learn why this one ends

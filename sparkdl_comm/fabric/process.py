@@ -10,7 +10,6 @@ with its rank.
 from __future__ import annotations
 
 import logging
-import math
 import os
 import selectors
 import socket
@@ -33,7 +32,7 @@ from sparkdl_comm.fabric.params import FabricParams
 from sparkdl_comm.fabric.protocol import Register
 from sparkdl_comm.fabric.roles import Aggregator
 from sparkdl_comm.fabric.server import Server
-from sparkdl_comm.gang.frames import recv_frame, recv_into, send_all, send_frame
+from sparkdl_comm.gang.frames import await_message, recv_frame, recv_into, send_all, send_frame
 from sparkdl_comm.gang.handshake import Credentials
 from sparkdl_comm.gang.listen import Acceptor
 
@@ -168,7 +167,8 @@ def _answer_state_requests(sock: socket.socket, server: Server | None, patience:
     """Answer the rank's requests for the state. Exit the process when the rank closes its end or dies."""
     try:
         while True:
-            recv_frame(sock, _MAX_FRAME_BYTES, math.inf)
+            await_message(sock)
+            recv_frame(sock, _MAX_FRAME_BYTES, time.monotonic() + patience)
             if server is not None:
                 _send_state(sock, server.copy_state(), patience)
     finally:

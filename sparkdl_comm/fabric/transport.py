@@ -8,7 +8,6 @@ checks a header before it allocates memory.
 from __future__ import annotations
 
 import logging
-import math
 import socket
 import struct
 import threading
@@ -23,7 +22,7 @@ from numpy.typing import NDArray
 
 from sparkdl_comm.errors import DeadlineError, GangError, ProtocolError, SparkdlCommError
 from sparkdl_comm.fabric.protocol import Expect, Kind
-from sparkdl_comm.gang.frames import TIMEOUT_KEY, hang_up, recv_exact, recv_into
+from sparkdl_comm.gang.frames import TIMEOUT_KEY, await_message, hang_up, recv_exact, recv_into
 
 #: Kind, updates in the sum, id, base version, norm, offset, length, next hop. Two checksums follow: of these fields,
 #: then of the bytes.
@@ -173,7 +172,8 @@ class Receiver:
         try:
             while not self._is_closed:
                 header = None
-                header, crc = Header.unpack(recv_exact(sock, HEADER_BYTES, math.inf))
+                await_message(sock)
+                header, crc = Header.unpack(recv_exact(sock, HEADER_BYTES, time.monotonic() + self._patience))
                 self._receive(sock, header, crc)
         except ProtocolError as exc:
             subject = "" if header is None else f"{header.description}: "

@@ -52,6 +52,15 @@ def await_ready(sock: socket.socket, event: int, deadline: float, clock: Clock, 
             return
 
 
+def await_message(sock: socket.socket) -> None:
+    """Wait for the first byte of the peer's next message, or for the end of the connection.
+
+    Only this wait has no deadline: a peer may be idle for days, and its end ends the connection. Receive the message with
+    a deadline, and give the connection up if that passes: the rest of a message would be read as the next one.
+    """
+    await_ready(sock, select.POLLIN, math.inf, time.monotonic, "idle")
+
+
 def _connection_lost(exc: OSError) -> ConnectionError:
     # ETIMEDOUT and EHOSTUNREACH are not ConnectionErrors in Python, but mean the same here.
     return ConnectionAbortedError(exc.errno, f"connection lost: {exc.strerror or exc}")

@@ -21,7 +21,7 @@ from torch._C._distributed_c10d import Store  # torch.distributed.Store, by the 
 from sparkdl_comm.errors import DeadlineError, GangError, InputError, ProtocolError, RankLostError
 from sparkdl_comm.gang.control import VERDICT_SECONDS
 from sparkdl_comm.gang.failure import Failure
-from sparkdl_comm.gang.frames import Clock, encode_frame, hang_up, recv_frame, recv_into, send_all
+from sparkdl_comm.gang.frames import Clock, await_message, encode_frame, hang_up, recv_frame, recv_into, send_all
 from sparkdl_comm.gang.key_value_store import MAX_TOTAL, MAX_VALUE, MAX_WAIT, KeyValueStore, Request
 from sparkdl_comm.gang.listen import HANDSHAKE_SECONDS
 from sparkdl_comm.gang.tensors import STALL_SECONDS, pieces
@@ -231,10 +231,8 @@ class StoreService:
         self._keep(sock)
         try:
             while True:
-                try:
-                    request = recv(sock, MAX_WAIT, clock)
-                except DeadlineError:
-                    continue  # idle for a day
+                await_message(sock)
+                request = recv(sock, STALL_SECONDS, clock)
                 if self._has_ended:
                     return
                 send(sock, self._key_values.answer({**request, "rank": rank}), clock)

@@ -26,7 +26,7 @@ from sparkdl_comm.data.ragged import Ragged, offsets_of
 from sparkdl_comm.errors import DeadlineError, GangError, InputError, ProtocolError, RankLostError
 from sparkdl_comm.gang.control import VERDICT_SECONDS
 from sparkdl_comm.gang.exchange import gather_json
-from sparkdl_comm.gang.frames import hang_up, recv_frame, recv_into, send_all, send_frame
+from sparkdl_comm.gang.frames import await_message, hang_up, recv_frame, recv_into, send_all, send_frame
 from sparkdl_comm.gang.gang import Gang
 from sparkdl_comm.gang.tensors import pieces, raw
 
@@ -37,8 +37,6 @@ _PIECE = 4 << 20
 _MOST_ROWS = 1 << 16
 #: Most bytes of a request's JSON.
 _MAX_HEADER = 256
-#: Seconds that a serving thread waits for a request before it waits again.
-_IDLE_SECONDS = 3600.0
 
 
 class RowExchange:
@@ -156,11 +154,8 @@ class RowExchange:
         try:
             self._check_open()
             while True:
-                try:
-                    request = recv_frame(sock, _MAX_HEADER, time.monotonic() + _IDLE_SECONDS)
-                except DeadlineError:
-                    continue
-                self._answer(sock, request)
+                await_message(sock)
+                self._answer(sock, recv_frame(sock, _MAX_HEADER, self._deadline()))
         finally:
             with self._lock:
                 self._incoming.discard(sock)

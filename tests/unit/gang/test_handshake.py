@@ -9,7 +9,7 @@ import pytest
 
 from sparkdl_comm.errors import AuthenticationError, DeadlineError, GangError, InputError, ProtocolError
 from sparkdl_comm.gang import frames, handshake
-from sparkdl_comm.gang.frames import FrameBuffer, encode_frame, recv_frame, send_frame
+from sparkdl_comm.gang.frames import FrameBuffer, await_message, encode_frame, recv_frame, send_frame
 from sparkdl_comm.gang.handshake import accept, connect
 
 SECRET = b"s" * 32
@@ -231,6 +231,41 @@ def test_frame_cut_short(pair):
     left, right = pair
     left.sendall(encode_frame({"a": 1}, 100)[:-1])
     left.close()
+    with pytest.raises(ConnectionError):
+        recv_frame(right, 100, soon())
+
+
+def test_an_idle_peer_may_take_its_time_but_not_within_a_frame(pair):
+    """The deadline begins with the first byte, and a message after a long silence is whole."""
+    left, right = pair
+    begun = threading.Event()
+    got = []
+
+    def serve():
+        for seconds in (20.0, 0.2):
+            await_message(right)
+            begun.set()
+            try:
+                got.append(recv_frame(right, 100, soon(seconds)))
+            except DeadlineError as exc:
+                got.append(str(exc))
+
+    thread = threading.Thread(target=serve, daemon=True)
+    thread.start()
+    frame = encode_frame({"a": 1}, 100)
+    assert not begun.wait(0.3)
+    left.sendall(frame[:5])
+    assert begun.wait(20)
+    left.sendall(frame[5:] + frame[:5])
+    thread.join(20)
+    assert got[0] == {"a": 1}
+    assert "5 of 8 bytes" in got[1]
+
+
+def test_the_end_of_a_peer_ends_the_wait_for_its_message(pair):
+    left, right = pair
+    left.close()
+    await_message(right)
     with pytest.raises(ConnectionError):
         recv_frame(right, 100, soon())
 

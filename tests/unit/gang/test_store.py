@@ -12,7 +12,7 @@ import torch.distributed as dist
 from sparkdl_comm.errors import DeadlineError, GangError, InputError, RankFailedError, RankLostError
 from sparkdl_comm.gang.exchange import decide_json, gather_tensors
 from sparkdl_comm.gang.failure import Failure
-from sparkdl_comm.gang.frames import send_frame
+from sparkdl_comm.gang.frames import encode_frame, recv_frame, send_frame
 from sparkdl_comm.gang.gang import Gang
 from sparkdl_comm.gang.key_value_store import MAX_VALUE, KeyValueStore
 from sparkdl_comm.gang.store import StoreService
@@ -270,6 +270,18 @@ def test_sizes_that_are_none_end_the_connection(gangs, sizes):
         send_frame(sock, {"op": "set", "keys": ["k"], "values": sizes}, 1 << 16, time.monotonic() + SECONDS)
         assert hangs_up(sock)
     gangs[2].store("p").set("k", b"")
+
+
+def test_a_request_that_stops_halfway_ends_the_connection(gangs, monkeypatch):
+    """The rest of it would be read as the next request. Between requests, a client may be silent for longer."""
+    monkeypatch.setattr("sparkdl_comm.gang.store.STALL_SECONDS", 0.2)
+    with gangs[1].dial(0, "store", time.monotonic() + SECONDS) as sock:
+        time.sleep(0.5)
+        request = encode_frame({"op": "count", "keys": [""]}, 1 << 16)
+        sock.sendall(request)
+        assert recv_frame(sock, 1 << 16, time.monotonic() + SECONDS)["values"] == []
+        sock.sendall(request[:-1])
+        assert hangs_up(sock)
 
 
 def test_all_gather_names_its_deadline(gangs):

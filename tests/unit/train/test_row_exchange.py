@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import threading
+import time
 from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import Any
@@ -18,7 +19,7 @@ from sparkdl_comm.data.partitions import BatchSampler, deal_rows
 from sparkdl_comm.data.ragged import Ragged, offsets_of
 from sparkdl_comm.errors import InputError, ProtocolError, RankFailedError, RankLostError, SparkdlCommError
 from sparkdl_comm.gang.failure import Failure
-from sparkdl_comm.gang.frames import send_all, send_frame
+from sparkdl_comm.gang.frames import encode_frame, recv_exact, send_all, send_frame
 from sparkdl_comm.gang.gang import Gang
 from sparkdl_comm.job.rank_rows import keep_resident
 from sparkdl_comm.train import row_exchange
@@ -139,6 +140,25 @@ def test_requests_that_make_no_sense(request_: dict[str, Any]) -> None:
             sock.close()
         index = torch.tensor([1, 6])
         check(exchange.pick(index), index, [])
+
+    assert exchanged(cut([5, 3]), body) == [None, None]
+
+
+def test_a_request_that_stops_halfway() -> None:
+    """Its connection ends: the rest of it would be read as the next request. An idle connection goes on."""
+
+    def body(exchange: RowExchange, gang: Gang) -> None:
+        if gang.rank == 0:
+            exchange._timeout = 0.2
+        gang.all_gather(b"", SECONDS)
+        if gang.rank == 1:
+            deadline = time.monotonic() + SECONDS
+            request = encode_frame({"rows": 1}, 256)
+            with gang.dial(0, "rows", deadline) as idle, gang.dial(0, "rows", deadline) as cut_short:
+                send_all(cut_short, request[:-1], deadline)
+                assert hangs_up(cut_short)
+                send_all(idle, request + np.array([0]).tobytes(), deadline)
+                recv_exact(idle, 1, deadline)
 
     assert exchanged(cut([5, 3]), body) == [None, None]
 
