@@ -178,13 +178,31 @@ class SchedulerService:
         if self._has_begun:
             if peer.node in self._by_node:
                 self._handle(peer.node, peer, message)
+            elif isinstance(message, protocol.Register):
+                peer.send(
+                    protocol.End(f"rank {message.rank}, {message.role}, registered after the fabric's job had begun")
+                )
         elif isinstance(message, protocol.Register):
-            self._peers.append(peer)
+            self._add_peer(peer)
             self._begin_if_complete()
         else:
             raise RankLostError(
                 f"rank {peer.register.rank} left the fabric before all ranks had registered", rank=peer.register.rank
             )
+
+    def _add_peer(self, peer: Peer) -> None:
+        """Add a daemon that has registered.
+
+        :raises ProtocolError: its connection has registered before, or its rank has, unless it is a node process.
+        """
+        rank, helps = peer.register.rank, peer.register.helps
+        is_known = any(
+            other is peer or (other.register.rank == rank and not helps and not other.register.helps)
+            for other in self._peers
+        )
+        self._peers.append(peer)  # a refused daemon, too, must learn how the job ends
+        if is_known:
+            raise ProtocolError(f"rank {rank}, {peer.register.role}, registered with the fabric twice", rank=rank)
 
     def _begin_if_complete(self) -> None:
         ranks = [peer.register for peer in self._peers if not peer.register.helps]

@@ -1,4 +1,4 @@
-"""The scheduler's connections with daemons: silent ones, and those that stop within a message."""
+"""The scheduler's connections: silent daemons, daemons that stop within a message, and second registrations."""
 
 from __future__ import annotations
 
@@ -6,15 +6,23 @@ import socket
 import threading
 from collections.abc import Iterator
 from contextlib import contextmanager
+from types import SimpleNamespace
+from typing import Any
 
 import pytest
 
 from sparkdl_comm.errors import DeadlineError, GangError
 from sparkdl_comm.fabric.control import MAX_FRAME_BYTES, ControlInbox, ControlLink, Peer, encode
-from sparkdl_comm.fabric.protocol import End, Leave, Register
+from sparkdl_comm.fabric.params import FabricParams
+from sparkdl_comm.fabric.protocol import End, Leave, Register, Welcome
+from sparkdl_comm.fabric.service import SchedulerService
 from sparkdl_comm.fabric.transport import HEADER_BYTES, Arrival, Receiver
+from sparkdl_comm.gang.failure import Failure
 from sparkdl_comm.gang.frames import encode_frame
+from tests.unit.fabric_helpers import conf
 from tests.unit.gang_helpers import SECONDS
+
+PARAMS = FabricParams("async:30")
 
 
 @contextmanager
@@ -72,3 +80,60 @@ def test_a_sender_that_stops_within_a_header() -> None:
         thread.join(SECONDS)
         assert not thread.is_alive()
     assert (arrivals, refusals) == ([], [])
+
+
+class Registrations:
+    """A scheduler that waits for two ranks, and daemons that register with it."""
+
+    def __init__(self) -> None:
+        self.failures: list[Failure] = []
+        gang: Any = SimpleNamespace(world=2, serve=self._serve, announce_failure=self.failures.append)
+        self.service = SchedulerService(gang, PARAMS, conf(), tolerates_loss=False)
+
+    def _serve(self, kind: str, handler: Any) -> None:
+        self._handler = handler
+
+    def register(self, register: Register) -> ControlLink:
+        """Register over a connection of its own, and return the daemon's end of it."""
+        ours, theirs = socket.socketpair()
+        ours.setblocking(False)
+        theirs.setblocking(False)
+        threading.Thread(target=self._handler, args=(theirs, register.rank), daemon=True).start()
+        link = ControlLink(ours, SECONDS)
+        link.send(register)
+        return link
+
+
+SERVER = Register("server", 0, "host", [], PARAMS.to_json(), elements=1)
+WORKER = Register("worker", 1, "host", [], PARAMS.to_json())
+
+
+@pytest.mark.parametrize("is_same_connection", [True, False])
+def test_a_rank_that_registers_twice_before_all_have(is_same_connection: bool) -> None:
+    """It does not count as the rank that is missing. All daemons hear of it."""
+    registrations = Registrations()
+    links = [registrations.register(SERVER)]
+    if is_same_connection:
+        links[0].send(SERVER)
+    else:
+        links.append(registrations.register(SERVER))
+    for link in links:
+        with link.sock:
+            assert link.receive(SECONDS) == End("rank 0, server, registered with the fabric twice")
+    [failure] = registrations.failures
+    assert (failure.error, failure.rank) == ("ProtocolError", 0)
+
+
+def test_a_daemon_that_registers_after_the_job_has_begun() -> None:
+    """It is refused at once. The others go on."""
+    registrations = Registrations()
+    links = [registrations.register(register) for register in (SERVER, WORKER)]
+    assert [link.receive(SECONDS) for link in links] == 2 * [Welcome([0], [1])]
+    late = registrations.register(WORKER)
+    with late.sock:
+        assert late.receive(SECONDS) == End("rank 1, worker, registered after the fabric's job had begun")
+    registrations.service.stop()
+    for link in links:
+        with link.sock:
+            assert link.receive(SECONDS) == End("")
+    assert registrations.failures == []
