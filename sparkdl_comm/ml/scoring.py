@@ -2,19 +2,21 @@
 
 The loss and the shape of the output decide the kind of a model:
 
-=====================  ==================  ==========================  =============  =====================
+=====================  ==================  ==========================  =============  =======================
 loss                   output per row      rawPrediction               probability    prediction
-=====================  ==================  ==========================  =============  =====================
-CrossEntropyLoss       k values            the output                  softmax        index of the largest NLLLoss
-k values            the output (logarithms)     exp            index of the largest MultiMarginLoss, or    k values
-the output                  none           index of the largest your own loss with integral labels BCEWithLogitsLoss
-one value z         (-z, z)                     (1 - s, s),    1 where s > 0.5
+=====================  ==================  ==========================  =============  =======================
+CrossEntropyLoss       k values            the output                  softmax        index of the largest
+NLLLoss                k values            the output (logarithms)     exp            index of the largest
+MultiMarginLoss, or    k values            the output                  none           index of the largest
+your own loss with
+integral labels
+BCEWithLogitsLoss      one value z         (-z, z)                     (1 - s, s),    1 where s > 0.5
                                                                        s = sigmoid z
-BCELoss                one value p         (1 - p, p)                  (1 - p, p)     1 where p > 0.5 any other
-one value           none                        none           the value any other              several values      none
-none           the values, flattened any                    several tensors     none                        none
-a struct of the tensors
-=====================  ==================  ==========================  =============  =====================
+BCELoss                one value p         (1 - p, p)                  (1 - p, p)     1 where p > 0.5
+any other              one value           none                        none           the value
+any other              several values      none                        none           the values, flattened
+any                    several tensors     none                        none           a struct of the tensors
+=====================  ==================  ==========================  =============  =======================
 
 Several tensors are a dict, or a tuple with members named ``output0``, ``output1`` and so on. A member is one value or
 several, flattened. Members without a row for each input row (a loss, a state, None) are left out. If an output has
