@@ -156,7 +156,7 @@ class FlatModel(ParameterSpace):
         a gradient.
 
         :raises ModelError: a parameter was frozen or missing when training began; or the module no longer has it, for
-            example because it became a buffer; or the attribute with it has another name, as after
+            example because it became a buffer; or an attribute with a new name has it, as after
             ``torch.nn.utils.prune``.
         """
         pending: list[nn.Module] = [self.module]
@@ -165,8 +165,9 @@ class FlatModel(ParameterSpace):
             part = pending.pop()
             for attribute, parameter in part._parameters.items():
                 if attributes := self._attributes.get(id(parameter)):
-                    if attribute in attributes:
-                        missing.discard(id(parameter))
+                    if attribute not in attributes:
+                        self._refuse_name(parameter, attribute)
+                    missing.discard(id(parameter))
                 elif parameter is not None and parameter.requires_grad:
                     self._check_empty(parameter)
             pending.extend(child for child in part._modules.values() if child is not None)
@@ -187,15 +188,18 @@ class FlatModel(ParameterSpace):
         for entry, parameter in zip(self.entries, self.parameters, strict=True):
             if id(parameter) not in ids:
                 continue
-            name = next((name for name, other in self.module.named_parameters() if other is parameter), None)
-            if name is None:
-                raise ModelError(
-                    f"{entry.name} is no longer a parameter of the model, but the optimizer still trains it. The trained"
-                    " model would lack it. Leave it a parameter, and freeze it (requires_grad_(False))."
-                )
             raise ModelError(
-                f"parameter {entry.name} is called {name} now. The driver's model, which gets the trained parameters, still"
-                " has the old name. Prune or parametrize the model when it is made, not during training."
+                f"{entry.name} is no longer a parameter of the model, but the optimizer still trains it. The trained"
+                " model would lack it. Leave it a parameter, and freeze it (requires_grad_(False))."
+            )
+
+    def _refuse_name(self, renamed: nn.Parameter | None, attribute: str) -> None:
+        pairs = zip(self.entries, self.parameters, strict=True)
+        if name := next((entry.name for entry, parameter in pairs if parameter is renamed), None):
+            raise ModelError(
+                f"parameter {name} has the new name {attribute} now, which the driver's model lacks. It gets the trained"
+                " parameters by name. Prune or parametrize the model when it is made, not during training, and keep a"
+                " second name of a parameter out of the module's attributes."
             )
 
     def frozen(self) -> list[str]:
