@@ -289,7 +289,7 @@ class _TorchWork(Work[T]):
 
     @property
     def is_over(self) -> bool:
-        return bool(self._work.is_completed())
+        return self._ended.is_set() or bool(self._work.is_completed())
 
     def wait(self, timeout: float | None = None) -> T:
         """Wait for the collective and return its result.
@@ -310,6 +310,7 @@ class _TorchWork(Work[T]):
                 future.value()
             except RuntimeError as error:
                 self._error = error
+            self._ended.set()  # torch may complete the future before its Work says so
             callback(self)
 
         self._work.get_future().add_done_callback(on_end)

@@ -3,13 +3,14 @@
 import threading
 from collections.abc import Iterator
 from contextlib import contextmanager
+from types import SimpleNamespace
 from typing import Any
 
 import pytest
 import torch
 import torch.distributed as dist
 
-from sparkdl_comm.collectives.communicator import Communicator
+from sparkdl_comm.collectives.communicator import Communicator, _TorchWork
 from sparkdl_comm.collectives.work import Work
 from sparkdl_comm.conf import CommConf
 from sparkdl_comm.errors import DeadlineError, GangError
@@ -76,3 +77,16 @@ def test_collectives_of_torch_call_back() -> None:
             assert work.wait().tolist() == [1.0, 1.0]
         finally:
             dist.destroy_process_group()
+
+
+def test_torch_work_is_over_when_its_callback_runs() -> None:
+    """torch's Gloo completes the future first, and its Work a moment later."""
+    future: torch.futures.Future[Any] = torch.futures.Future()
+    running = SimpleNamespace(is_completed=lambda: False, get_future=lambda: future)
+    with gang_of(1) as gangs:
+        work: _TorchWork[None] = _TorchWork("all-reduce", gangs[0], 1.0, running, None)
+        seen: list[bool] = []
+        work.then(lambda ended: seen.append(ended.is_over))
+        assert not work.is_over
+        future.set_result(None)
+        assert seen == [True]
