@@ -10,27 +10,21 @@ import hashlib
 import io
 import logging
 import secrets
-from collections.abc import Callable
 from dataclasses import replace
 from types import CodeType
-from typing import Any, TypeAlias
+from typing import Any
 
-import torch
 from pyspark import cloudpickle
 from pyspark.sql import DataFrame
 from pyspark.sql import functions as F
 
 from sparkdl_comm.data.fields import Decode
 from sparkdl_comm.data.named_cache import NAME_KEY, NamedCache
+from sparkdl_comm.job.driver_listener import OnProgress
 from sparkdl_comm.job.interrupt import describe_jobs
-from sparkdl_comm.job.summary import RankReport
+from sparkdl_comm.job.launch import TrainingResult, run_once
 from sparkdl_comm.job.task import RowsGoneError
 from sparkdl_comm.train.spec import TrainSpec
-
-#: Result of a run: the trained tensors by name, and one report per rank.
-TrainingResult: TypeAlias = tuple[dict[str, torch.Tensor], list[RankReport]]
-#: Function that runs a gang with one partition per rank.
-GangRun: TypeAlias = Callable[[DataFrame, TrainSpec], TrainingResult]
 
 _log = logging.getLogger(__name__)
 
@@ -38,45 +32,50 @@ _log = logging.getLogger(__name__)
 ROWS_FIELD = "{rows}"
 
 
-def use_named_cache(
-    run: GangRun, rows: DataFrame, partitions: DataFrame, spec: TrainSpec
-) -> Callable[[TrainSpec], TrainingResult]:
-    """Return a function that calls ``run`` with ``partitions`` of ``rows``, or with others if ranks find their rows in
-    the cache that ``spec.conf`` names.
+def run_with_cache(rows: DataFrame, spec: TrainSpec, on_progress: OnProgress) -> TrainingResult:
+    """Train with ranks that find their rows in ``spec.cache``, or else get ``rows`` from Spark and keep them in the cache.
 
-    Ranks that get rows from Spark keep them in the cache. Reports say why rows were read.
+    Reports say why rows were read. The other parameters, the result and the errors are those of
+    :func:`~sparkdl_comm.job.launch.run_once`.
     """
-    if not spec.conf.data.cache_name:
-        return lambda spec: _add_reason(f"{NAME_KEY} is not set", *run(partitions, spec))
-    cache = make_cache(rows, spec)
-
-    def run_cached(spec: TrainSpec) -> TrainingResult:
+    reason, cache = f"{NAME_KEY} is not set", spec.cache
+    if cache is not None:
         try:
-            return run(rows.sparkSession.range(0, spec.world, 1, spec.world), replace(spec, cache=cache))
+            return run_once(rows.sparkSession.range(0, spec.world, 1, spec.world), spec, on_progress)
         except RowsGoneError as gone:
             reason = f"the cache {cache.name} is not complete on the hosts where the ranks ran"
             if str(gone):
                 reason = f"the cache {cache.name} cannot be used: {gone}"
                 _log.warning("%s. The rows are read again", reason)
-        spec = replace(spec, attempt_id=secrets.token_hex(8), secret=secrets.token_bytes(32))
-        tensors, reports = run(partitions, replace(spec, cache=replace(cache, is_read=False)))
-        unkept = next((report.data["unkept"] for report in reports if report.data["unkept"]), None)
-        if unkept is not None:
-            _log.warning(
-                "the next fit cannot use the cache %s, because not all ranks kept their rows: %s", cache.name, unkept
-            )
-        return _add_reason(reason, tensors, reports)
+        spec = replace(
+            spec,
+            attempt_id=secrets.token_hex(8),
+            secret=secrets.token_bytes(32),
+            cache=replace(cache, is_read=False),
+        )
+    # Partition by a hash of the row, not by how Spark splits its input. That depends on the executors that are present,
+    # and other rows per rank give other weights. Spark does not merge these partitions, as it may merge those of other
+    # shuffles.
+    tensors, reports = run_once(rows.repartition(spec.world, "id"), spec, on_progress)
+    unkept = next((report.data["unkept"] for report in reports if report.data["unkept"]), None)
+    if cache is not None and unkept is not None:
+        _log.warning(
+            "the next fit cannot use the cache %s, because not all ranks kept their rows: %s", cache.name, unkept
+        )
+    return tensors, [replace(report, data={**report.data, "why_read": reason}) for report in reports]
 
-    return run_cached
 
-
-def make_cache(rows: DataFrame, spec: TrainSpec) -> NamedCache:
+def make_cache(rows: DataFrame, spec: TrainSpec) -> NamedCache | None:
     """Return the cache that ``spec.conf`` names, with the facts about ``rows``. Counts them in a Spark job.
+
+    Return None, and count nothing, if it names none.
 
     The job hashes labels and weights too. It hashes features only if the name contains :data:`ROWS_FIELD`, because that
     reads them all.
     """
     name, row_format = spec.conf.data.cache_name, spec.rows
+    if not name:
+        return None
     narrow = [each for each in rows.columns if each.startswith("target") or each == "weight"]
     has_fraction = row_format.validation is not None and row_format.validation.startswith("validationFraction")
     if row_format.validation is not None and not has_fraction:
@@ -126,8 +125,3 @@ def digest(decode: Decode) -> str:
     file = io.BytesIO()
     _CodePickler(file).dump((decode, code))
     return hashlib.sha256(file.getvalue()).hexdigest()[:12]
-
-
-def _add_reason(reason: str, tensors: dict[str, torch.Tensor], reports: list[RankReport]) -> TrainingResult:
-    """Return the run's results, with the reason why rows were read in each report."""
-    return tensors, [replace(report, data={**report.data, "why_read": reason}) for report in reports]

@@ -8,7 +8,7 @@ import re
 import time
 from collections.abc import Callable
 from contextlib import nullcontext
-from typing import Any
+from typing import Any, TypeAlias
 
 import torch
 from pyspark.sql import DataFrame
@@ -24,14 +24,12 @@ from sparkdl_comm.errors import (
     SparkdlCommError,
 )
 from sparkdl_comm.gang.failure import Failure
-from sparkdl_comm.job.broadcasts import broadcast_if_large, model_for_tasks
-from sparkdl_comm.job.cached_rows import use_named_cache
+from sparkdl_comm.job.broadcasts import broadcast_if_large
 from sparkdl_comm.job.driver_listener import DriverListener, OnProgress
 from sparkdl_comm.job.import_check import ImportCheck
 from sparkdl_comm.job.interrupt import JobTag, describe_jobs, run_in_thread
 from sparkdl_comm.job.rank import make_rank_fn
-from sparkdl_comm.job.restart import run_with_restarts, was_killed
-from sparkdl_comm.job.session import driver_bind
+from sparkdl_comm.job.session import driver_bind, driver_host
 from sparkdl_comm.job.shipping import missing_module_error
 from sparkdl_comm.job.slot_watch import SlotWatch
 from sparkdl_comm.job.summary import RankReport
@@ -39,6 +37,9 @@ from sparkdl_comm.job.task import LOADING_PHASE, RANK_SCHEMA, ROWS_GONE_PREFIX, 
 from sparkdl_comm.report.progress import ProgressBar
 from sparkdl_comm.space.module_state import state_dict_of
 from sparkdl_comm.train.spec import TrainSpec
+
+#: Result of a run: the trained tensors by name, on the CPU, and one report per rank.
+TrainingResult: TypeAlias = tuple[dict[str, torch.Tensor], list[RankReport]]
 
 _log = logging.getLogger(__name__)
 
@@ -59,54 +60,49 @@ _SET_PYTHON = (
     "let them use the driver's Python version, by the environment variable PYSPARK_PYTHON, set before the session starts, or"
     " by spark-submit --conf spark.pyspark.python=..."
 )
+#: Message of YARN or Kubernetes about a container that was killed for its memory, by them or by the kernel. It does not
+#: match a standalone worker's "Command exited with code 137". That worker has no containers, so anybody may have killed
+#: the process.
+_KILLED = re.compile(
+    r"exceeding (?:physical|virtual) memory limits|exit (?:code|status)(?: is|:)? ?(?:137|-104)\b|OOMKilled",
+    re.IGNORECASE,
+)
 _PYTHON_RAISED = re.compile(
     r"(?P<traceback>Traceback \(most recent call last\):\n.*?^(?P<error>\w[\w.]*)(?:: (?P<message>.*))?)\Z",
     re.DOTALL | re.MULTILINE,
 )
 
 
-def launch(
-    rows: DataFrame, spec: TrainSpec, host: str, on_progress: OnProgress
-) -> tuple[dict[str, torch.Tensor], list[RankReport], int]:
-    """Train on ``rows`` with ``spec.world`` ranks at once. Start again if a rank is lost.
+def run_once(partitions: DataFrame, spec: TrainSpec, on_progress: OnProgress) -> TrainingResult:
+    """Train with ``spec.world`` ranks at once.
 
-    :param rows: the columns that ``spec.rows`` names; see :class:`sparkdl_comm.data.fields.RowFormat`.
+    :param partitions: one partition per rank, with the columns that ``spec.rows`` names (see
+        :class:`sparkdl_comm.data.fields.RowFormat`), or of any rows for ranks that find their rows in ``spec.cache``.
     :param spec: all parameters but ``driver_address``, which is filled in here.
-    :param host: the name or address by which executors reach this process.
     :param on_progress: receives rank 0's progress messages, as the progress bar does.
-    :return: the trained tensors by name, on the CPU; one report per rank; how many times the ranks were restarted.
+    :raises RowsGoneError: ranks did not find their rows in ``spec.cache``.
     :raises SparkdlCommError: the failure of the first rank that failed. Spark's own exception is its cause if no rank
         reported a failure, otherwise its context.
     """
-    # Partition by a hash of the row, not by how Spark splits its input. That depends on the executors that are present,
-    # and other rows per rank give other weights. Spark does not merge these partitions, as it may merge those of other
-    # shuffles.
-    partitions = rows.repartition(spec.world, "id")
-    spec = dataclasses.replace(spec, model=model_for_tasks(rows.sparkSession, spec.model))
-
-    def run_once(partitions: DataFrame, spec: TrainSpec) -> tuple[dict[str, torch.Tensor], list[RankReport]]:
-        tensors, reports = run_gang(
-            lambda listener: run_tasks(
-                partitions,
-                make_rank_fn(dataclasses.replace(spec, driver_address=listener.address)),
-                listener.check,
-                _describe(spec),
-            ),
-            slots=SlotWatch(rows.sparkSession, spec.world, spec.conf.slot_timeout, spec.conf.turn_timeout),
-            world=spec.world,
-            conf=spec.conf,
-            secret=spec.secret,
-            attempt_id=spec.attempt_id,
-            host=host,
-            bind=driver_bind(rows.sparkSession),
-            on_progress=on_progress,
-            as_state_dict=state_dict_of,
-        )
-        return tensors, [RankReport.from_json(report) for report in reports]
-
-    run = use_named_cache(run_once, rows, partitions, spec)
-    (tensors, reports), restarts = run_with_restarts(run, spec, rows.sparkSession)
-    return tensors, reports, restarts
+    spark = partitions.sparkSession
+    tensors, reports = run_gang(
+        lambda listener: run_tasks(
+            partitions,
+            make_rank_fn(dataclasses.replace(spec, driver_address=listener.address)),
+            listener.check,
+            _describe(spec),
+        ),
+        slots=SlotWatch(spark, spec.world, spec.conf.slot_timeout, spec.conf.turn_timeout),
+        world=spec.world,
+        conf=spec.conf,
+        secret=spec.secret,
+        attempt_id=spec.attempt_id,
+        host=driver_host(spark, spec.conf),
+        bind=driver_bind(spark),
+        on_progress=on_progress,
+        as_state_dict=state_dict_of,
+    )
+    return tensors, [RankReport.from_json(report) for report in reports]
 
 
 def _describe(spec: TrainSpec) -> str:
@@ -161,7 +157,7 @@ def run_gang(
     :param as_state_dict: makes an error's ``state_dict`` from the tensors that have arrived. None: they are not a
         model's.
     :return: the tensors that rank 0 sent, and every rank's report.
-    :raises SparkdlCommError: as :func:`launch`.
+    :raises SparkdlCommError: as :func:`run_once`.
     """
     port = conf.driver.port
     with ProgressBar(conf.progress) as bar:
@@ -268,3 +264,8 @@ def _diagnose(text: str) -> SparkdlCommError | None:
         f"rank {rank} was lost: {cause}. Spark says: {reason}",
         rank=rank,
     )
+
+
+def was_killed(text: str) -> bool:
+    """Return whether Spark's ``text`` about a lost executor says that it was killed for its memory."""
+    return _KILLED.search(text) is not None

@@ -7,27 +7,22 @@ from __future__ import annotations
 
 import dataclasses
 import logging
-import re
 import secrets
-from collections.abc import Callable
-from typing import Any, TypeVar
+from typing import Any
 
-from pyspark.sql import SparkSession
+from pyspark.sql import DataFrame, SparkSession
 
 from sparkdl_comm.errors import DeadlineError, RankLostError, SlotsError, SparkdlCommError
+from sparkdl_comm.job.cached_rows import run_with_cache
+from sparkdl_comm.job.driver_listener import OnProgress
+from sparkdl_comm.job.launch import TrainingResult, was_killed
 from sparkdl_comm.job.session import application_conf, is_classic
 from sparkdl_comm.job.slots import check_slots, executors
 from sparkdl_comm.job.task import ADDRESS_SPACE_KEY, OVERHEAD_KEY
 from sparkdl_comm.train.spec import TrainSpec
 
 _DAEMON = "spark.python.daemon.module"
-#: Message of YARN or Kubernetes about a container that was killed for its memory, by them or by the kernel. It does not
-#: match a standalone worker's "Command exited with code 137". That worker has no containers, so anybody may have killed
-#: the process.
-_KILLED = re.compile(
-    r"exceeding (?:physical|virtual) memory limits|exit (?:code|status)(?: is|:)? ?(?:137|-104)\b|OOMKilled",
-    re.IGNORECASE,
-)
+_log = logging.getLogger(__name__)
 
 
 def warn_about_limit(spark: SparkSession) -> None:
@@ -41,11 +36,6 @@ def warn_about_limit(spark: SparkSession) -> None:
             limit,
             OVERHEAD_KEY,
         )
-
-
-def was_killed(text: str) -> bool:
-    """Return whether Spark's ``text`` about a lost executor says that it was killed for its memory."""
-    return _KILLED.search(text) is not None
 
 
 def killed_executors(spark: SparkSession) -> dict[str, str]:
@@ -118,15 +108,11 @@ def advise(spark: SparkSession) -> str:
     return text
 
 
-T = TypeVar("T")
+def run_with_restarts(rows: DataFrame, spec: TrainSpec, on_progress: OnProgress) -> tuple[TrainingResult, int]:
+    """Train as :func:`~sparkdl_comm.job.cached_rows.run_with_cache`. Return its result, and how many times the ranks were
+    restarted.
 
-_log = logging.getLogger(__name__)
-
-
-def run_with_restarts(run: Callable[[TrainSpec], T], spec: TrainSpec, spark: SparkSession) -> tuple[T, int]:
-    """Return ``run(spec)``, and how many times it was restarted.
-
-    It is restarted when a rank was lost: from the last checkpoint if the run has checkpoints, otherwise from the
+    They are restarted when one was lost: from the last checkpoint if the run has checkpoints, otherwise from the
     beginning. Each attempt has a new attempt id and a new secret, so that no rank of the attempt before can join. A
     missed deadline counts as a loss only if an executor has gone since. Exceptions of the user's code do not count.
     Executors killed for their memory would be killed again, so after the second such attempt there is no restart.
@@ -134,15 +120,16 @@ def run_with_restarts(run: Callable[[TrainSpec], T], spec: TrainSpec, spark: Spa
     :raises RankLostError: executors were killed for their memory. The message says what to set.
     :raises SlotsError: lost executors were not replaced within ``slotTimeout``.
 
-    Also raises what ``run`` does.
+    Also raises what ``run_with_cache`` does.
     """
+    spark = rows.sparkSession
     restarts = 0
     kills = MemoryKillCounter(spark)
     while True:
         executors_before = executors(spark)
         kills.begin_attempt()
         try:
-            return run(spec), restarts
+            return run_with_cache(rows, spec, on_progress), restarts
         except (RankLostError, DeadlineError) as lost:
             lost_executors = executors_before - executors(spark)
             if isinstance(lost, DeadlineError) and not lost_executors:

@@ -13,7 +13,8 @@ from pyspark.sql import DataFrame
 
 from sparkdl_comm.conf import CommConf
 from sparkdl_comm.job import restart, session, slots
-from sparkdl_comm.job.launch import launch
+from sparkdl_comm.job.broadcasts import model_for_tasks
+from sparkdl_comm.job.cached_rows import make_cache
 from sparkdl_comm.job.slot_watch import ADMISSION
 from sparkdl_comm.job.summary import summarize
 from sparkdl_comm.job.trained_module import driver_module, keep_tensors, load_trained
@@ -116,7 +117,8 @@ def train(estimator: TrainingRecipe, dataset: DataFrame) -> TorchModel:
     data, rows = columns.training_rows(dataset, estimator, expressions, rows)  # the first Spark job
     spec = replace(spec, rows=rows)
     with RunLog.of(estimator) as log, ADMISSION.admit(world, slots.slots_now(spark), conf.turn_timeout):
-        tensors, reports, restarts = launch(data, spec, session.driver_host(spark, conf), log.log_progress)
+        spec = replace(spec, model=model_for_tasks(spark, model), cache=make_cache(data, spec))
+        (tensors, reports), restarts = restart.run_with_restarts(data, spec, log.log_progress)
         with keep_tensors(tensors):
             summary = summarize(reports, strategy.full_name(conf), world, restarts)
             log.log_history(summary["history"])

@@ -10,8 +10,8 @@ import pytest
 
 from sparkdl_comm.errors import DeadlineError, RankLostError
 from sparkdl_comm.job import task
-from sparkdl_comm.job.launch import _diagnose
-from sparkdl_comm.job.restart import MemoryKillCounter, killed_executors, warn_about_limit, was_killed
+from sparkdl_comm.job.launch import _diagnose, was_killed
+from sparkdl_comm.job.restart import MemoryKillCounter, killed_executors, warn_about_limit
 from sparkdl_comm.job.task import explain_limit
 
 YARN = (

@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import logging
+from types import SimpleNamespace
 from typing import Any
+from unittest import mock
 
 import pytest
 import torch
@@ -25,7 +27,7 @@ from sparkdl_comm.optim.optimizer import Optimization
 from sparkdl_comm.train.spec import Checkpoints, TrainSpec
 
 LOST = RankLostError("rank 1 was lost", rank=1)
-SPARK: Any = None  # the functions that would ask it are replaced
+ROWS: Any = SimpleNamespace(sparkSession=None)  # the functions that would ask the session are replaced
 
 
 def spec(restarts: int = 2, checkpoints: Checkpoints | None = None) -> TrainSpec:
@@ -49,6 +51,12 @@ class Runs:
         return "trained"
 
 
+def start(runs: Runs, spec: TrainSpec) -> tuple[Any, int]:
+    """Train and train again, with `runs` instead of gangs."""
+    with mock.patch.object(restart, "run_with_cache", lambda rows, spec, on_progress: runs(spec)):
+        return restart.run_with_restarts(ROWS, spec, lambda progress: None)
+
+
 @pytest.fixture(autouse=True)
 def cluster(monkeypatch: pytest.MonkeyPatch) -> list[set[str]]:
     """What `executors` answers, one set per call; the last of them for ever."""
@@ -62,7 +70,7 @@ def test_the_next_gang(caplog: pytest.LogCaptureFixture) -> None:
     runs = Runs(LOST, LOST)
     checkpoints = Checkpoints("/there", 5, None, 2, resume=False, run="r")
     with caplog.at_level(logging.WARNING):
-        assert restart.run_with_restarts(runs, spec(checkpoints=checkpoints), SPARK) == ("trained", 2)
+        assert start(runs, spec(checkpoints=checkpoints)) == ("trained", 2)
     assert len({run.attempt_id for run in runs.specs}) == len({run.secret for run in runs.specs}) == 3
     assert [run.checkpoints.resume for run in runs.specs] == [False, True, True]  # type: ignore[union-attr]
     assert "rank 1 was lost\nStarting again from the last checkpoint in /there (2 of 2, " in caplog.text
@@ -72,7 +80,7 @@ def test_the_next_gang(caplog: pytest.LogCaptureFixture) -> None:
 def test_at_most(limit: int) -> None:
     runs = Runs(*[LOST] * 5)
     with pytest.raises(RankLostError):
-        restart.run_with_restarts(runs, spec(limit), SPARK)
+        start(runs, spec(limit))
     assert len(runs.specs) == 1 + limit
 
 
@@ -89,13 +97,13 @@ def test_at_most(limit: int) -> None:
 def test_not_for(error: SparkdlCommError) -> None:
     runs = Runs(error)
     with pytest.raises(type(error)):
-        restart.run_with_restarts(runs, spec(), SPARK)
+        start(runs, spec())
     assert len(runs.specs) == 1
 
 
 def test_a_deadline_missed_by_an_executor_that_is_gone(cluster: list[set[str]]) -> None:
     cluster[:] = [{"a", "b"}, {"a", "c"}]
-    assert restart.run_with_restarts(Runs(DeadlineError("late")), spec(), SPARK) == ("trained", 1)
+    assert start(Runs(DeadlineError("late")), spec()) == ("trained", 1)
 
 
 def test_executors_that_are_not_replaced(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -104,7 +112,7 @@ def test_executors_that_are_not_replaced(monkeypatch: pytest.MonkeyPatch) -> Non
 
     monkeypatch.setattr(restart, "check_slots", refuse)
     with pytest.raises(SlotsError) as error:
-        restart.run_with_restarts(Runs(LOST), spec(), SPARK)
+        start(Runs(LOST), spec())
     assert error.value.__cause__ is LOST
 
 
@@ -114,14 +122,14 @@ def test_executors_killed_for_their_memory(monkeypatch: pytest.MonkeyPatch, limi
     killed = RankLostError("Exit status: 137", rank=1)
     runs = Runs(killed, killed)
     with pytest.raises(RankLostError, match="killed for their memory twice, .* Give them more") as error:
-        restart.run_with_restarts(runs, spec(limit), SPARK)
+        start(runs, spec(limit))
     assert error.value.__cause__ is killed
     assert len(runs.specs) == 2
 
 
 def test_an_executor_killed_for_its_memory_once() -> None:
     runs = Runs(RankLostError("Exit status: 137", rank=1), LOST)
-    assert restart.run_with_restarts(runs, spec(2), SPARK) == ("trained", 2)
+    assert start(runs, spec(2)) == ("trained", 2)
 
 
 def test_too_few_slots_in_the_words_of_spark() -> None:
