@@ -56,8 +56,9 @@ def decode(value: dict[str, Any]) -> Message:
         raise ProtocolError(f"unknown fabric message {value.get('message')!r:.40}")
     try:
         for field_ in dataclasses.fields(kind):
-            if field_.name in fields and not isinstance(fields[field_.name], _JSON_TYPES[str(field_.type)]):
-                raise TypeError(f"{field_.name} is {fields[field_.name]!r:.40}, not {field_.type}")
+            found = fields.get(field_.name)
+            if not isinstance(found, _JSON_TYPES[str(field_.type)]):
+                raise TypeError(f"{field_.name} is {found!r:.40}, not {field_.type}")
         if "rails" in fields:
             fields["rails"] = [(str(address), int(port)) for address, port in fields["rails"]]
         if "flows" in fields:

@@ -264,6 +264,7 @@ def send_models(state: SchedulerState, network: ResidualNetwork, batch: int, now
                 after=after,
                 schedule=to_pieces(schedule),
                 workers=(worker,),
+                shard=None,
                 batch=batch,
             )
             for worker, schedule in zip(workers, branch.onward, strict=False)

@@ -191,8 +191,8 @@ class Push(Transfer):
 
     updates: tuple[int, ...]
     scales: tuple[float, ...]
-    shard: int | None = None
-    turn: int | None = None
+    shard: int | None
+    turn: int | None
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -207,7 +207,7 @@ class ModelTransfer(Transfer):
     """
 
     workers: tuple[int, ...]
-    shard: int | None = None
+    shard: int | None
     batch: int
 
 

@@ -42,9 +42,13 @@ class Scheduler:
         decisions = scheduler.decide(now)                 # every batch interval, 100 ms in the paper, and if is_due
 
     Times are seconds and never go back. It is not thread-safe.
+
+    :raises InputError: ``lead_seconds`` is negative.
     """
 
     def __init__(self, roles: Roles, params: FabricParams, lead_seconds: float = _LEAD_SECONDS) -> None:
+        if not lead_seconds >= 0:
+            raise InputError(f"lead_seconds={lead_seconds}: must be at least 0")
         self._state, self._lead_seconds = SchedulerState(roles, params), lead_seconds
         self._batches = count()
         self._now = -math.inf

@@ -204,6 +204,8 @@ class SchedulerState:
                     schedule=to_pieces(schedule),
                     updates=(entry.update.id,),
                     scales=(entry.scale,),
+                    shard=None,
+                    turn=None,
                 )
                 for entry, schedule in zip(entries, group.arrivals, strict=True)
             ]

@@ -51,6 +51,7 @@ def test_comes_out_as_it_was(message: Message) -> None:
         {},
         {"message": "Nothing"},
         {"message": ["End"]},
+        {"message": "End"},
         {"message": "End", "why": 3},
         {"message": "End", "because": "x"},
         {"message": "Fence", "number": 1},

@@ -92,6 +92,8 @@ def test_settings_that_make_no_sense_are_refused():
     for text in ("async:0", "async", "ssp:-1", "bsp:1", "often"):
         with pytest.raises(ConfError, match=f"sync='{text}'"):
             FabricParams(text)
+    with pytest.raises(InputError, match="lead_seconds=-1"):
+        scheduler([10.0, 10.0], lead_seconds=-1.0)
     with pytest.raises(ConfError, match="0 and 1"):
         Roles(workers=(), servers=(0,))
     with pytest.raises(ConfError, match="1 replicas of 2 servers"):
