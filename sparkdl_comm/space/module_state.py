@@ -198,7 +198,7 @@ def check_no_aliases(module: nn.Module, trained: Mapping[str, torch.Tensor]) -> 
     others |= {f"buffer {name}": buffer for name, buffer in module.named_buffers()}
     owners: dict[int, list[tuple[str, torch.Tensor]]] = {}
     for name, tensor in trained.items():
-        if not _is_plain(tensor):
+        if not _has_comparable_memory(tensor):
             continue
         if has_repeated_elements(tensor):
             raise ModelError(
@@ -214,7 +214,7 @@ def check_no_aliases(module: nn.Module, trained: Mapping[str, torch.Tensor]) -> 
                 )
         place.append((name, tensor))
     for name, tensor in others.items():
-        if not _is_plain(tensor):
+        if not _has_comparable_memory(tensor):
             continue
         for other, earlier in owners.get(tensor.untyped_storage().data_ptr(), []):
             if _overlap(earlier, tensor):
@@ -224,7 +224,7 @@ def check_no_aliases(module: nn.Module, trained: Mapping[str, torch.Tensor]) -> 
                 )
 
 
-def _is_plain(tensor: torch.Tensor) -> bool:
+def _has_comparable_memory(tensor: torch.Tensor) -> bool:
     """Return whether the tensor has memory that can be compared."""
     return (
         not is_lazy(tensor)
