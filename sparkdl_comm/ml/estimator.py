@@ -18,9 +18,13 @@ from sparkdl_comm.ml.recipe import TrainingRecipe
 from sparkdl_comm.ml.weights import WEIGHTS, read_weights, write_weights
 
 if TYPE_CHECKING:
+    from collections.abc import Callable, Mapping, Sequence
+
     from typing_extensions import Unpack
 
     from sparkdl_comm.ml.params import ParamKeywords
+    from sparkdl_comm.report.loggers import RunLogger
+    from sparkdl_comm.train.callbacks import Callback
 
 
 #: The component whose weights are saved, in the folder of an estimator.
@@ -107,16 +111,16 @@ class TorchEstimator(Estimator[TorchModel], TrainingRecipe, MLReadable["TorchEst
         self,
         *,
         model: Any = None,
-        loss: Any = None,
-        optimizer: Any = None,
-        param_groups: Any = None,
-        lr_scheduler: Any = None,
-        metrics: Any = None,
-        callbacks: Any = None,
-        decode: Any = None,
-        collate_fn: Any = None,
-        augment: Any = None,
-        loggers: Any = None,
+        loss: str | Callable[..., Any] | None = None,
+        optimizer: Callable[..., Any] | None = None,
+        param_groups: Callable[..., list[dict[str, Any]]] | None = None,
+        lr_scheduler: Callable[..., Any] | None = None,
+        metrics: Mapping[str, Callable[..., Any]] | None = None,
+        callbacks: Sequence[Callback] | None = None,
+        decode: Callable[[Any], Any] | None = None,
+        collate_fn: Callable[[list[torch.Tensor]], Any] | None = None,
+        augment: Callable[..., Any] | None = None,
+        loggers: Sequence[RunLogger] | None = None,
         **params: Unpack[ParamKeywords],
     ) -> None:
         super().__init__()

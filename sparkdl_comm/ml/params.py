@@ -261,11 +261,20 @@ OWN = (
     ),
 )
 
-#: Components of an estimator: attributes that are not Params, because Params must be JSON.
-COMPONENTS = (
-    *("model", "loss", "optimizer", "param_groups", "lr_scheduler", "metrics", "callbacks", "decode", "collate_fn"),
-    *("augment", "loggers"),
-)
+#: Components of an estimator, with their types: attributes that are not Params, because Params must be JSON.
+COMPONENTS = {
+    "model": "Any",
+    "loss": "str | Callable[..., Any] | None",
+    "optimizer": "Callable[..., Any] | None",
+    "param_groups": "Callable[..., list[dict[str, Any]]] | None",
+    "lr_scheduler": "Callable[..., Any] | None",
+    "metrics": "Mapping[str, Callable[..., Any]] | None",
+    "callbacks": "Sequence[Callback] | None",
+    "decode": "Callable[[Any], Any] | None",
+    "collate_fn": "Callable[[list[torch.Tensor]], Any] | None",
+    "augment": "Callable[..., Any] | None",
+    "loggers": "Sequence[RunLogger] | None",
+}
 
 T = TypeVar("T", bound=type)
 

@@ -52,7 +52,8 @@ def test_values_that_are_refused(name: str, value: object, message: str) -> None
 
 def test_every_keyword_of_the_estimator_is_a_param_or_a_component() -> None:
     keywords = inspect.signature(TorchEstimator.__init__).parameters.values()
-    assert tuple(each.name for each in keywords if each.kind is each.KEYWORD_ONLY) == COMPONENTS
+    declared = {each.name: each.annotation for each in keywords if each.kind is each.KEYWORD_ONLY}
+    assert declared == COMPONENTS
 
 
 def test_accessors_of_components_have_names() -> None:
