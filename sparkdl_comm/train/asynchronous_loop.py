@@ -21,17 +21,11 @@ from typing import Any
 import torch
 
 from sparkdl_comm.conf import PREFIX, CommConf
-from sparkdl_comm.data.cache import RowCache
-from sparkdl_comm.data.partitions import BatchSampler, permutation
+from sparkdl_comm.data.partitions import permutation
 from sparkdl_comm.errors import ConfError, GangError, InputError
 from sparkdl_comm.gang.exchange import gather_json
-from sparkdl_comm.gang.gang import Gang
 from sparkdl_comm.optim.optimizer import Optimization
-from sparkdl_comm.space.flat import FlatModel
 from sparkdl_comm.strategies.base import AsynchronousStrategy
-from sparkdl_comm.train.callbacks import Progress
-from sparkdl_comm.train.class_mean import Shares
-from sparkdl_comm.train.spec import TrainSpec
 from sparkdl_comm.train.training_loop import ProgressReporter, TrainingLoop
 
 
@@ -57,41 +51,26 @@ class AsynchronousLoop(TrainingLoop):
     """Training loop of one rank without common steps; see the module. It calls ``after_step`` at the end of each epoch."""
 
     is_synchronous = False
+    strategy: AsynchronousStrategy
+    _pass_number = 0
 
-    def __init__(
-        self,
-        spec: TrainSpec,
-        gang: Gang,
-        rows: RowCache,
-        sampler: BatchSampler,
-        model: FlatModel,
-        strategy: AsynchronousStrategy,
-        progress: Progress,
-        validation: RowCache | None = None,
-        has_collectives: bool = False,
-    ) -> None:
-        """Create the loop. The parameters are those of :class:`TrainingLoop`.
+    def _prepare(self) -> None:
+        """Check what only this loop needs.
 
-        :raises ConfError: a setting needs common steps.
+        :raises ConfError: the learning-rate scheduler needs common steps.
         :raises InputError: this rank has no rows.
         """
-        check_settings(spec.conf, spec.optimization)
-        super().__init__(spec, gang, rows, sampler, model, strategy, progress, validation, has_collectives)
         if self._schedule.is_per_step:
             raise ConfError(
-                f"lr_scheduler steps after each step, but strategy {spec.conf.strategy} has no common steps"
+                f"lr_scheduler steps after each step, but strategy {self._spec.conf.strategy} has no common steps"
             )
-        if not rows.rows:
-            raise InputError(f"rank {gang.rank} got no rows. Reduce num_workers, or add rows.")
-        self._gang, self._asynchronous = gang, strategy
-        # Ranks do not step together, so a rank's share of a step cannot be relative to the other ranks' rows.
-        self._shares = Shares(None, rows, self._row_assignment, sampler, gang, spec.conf.timeout)
-        self._pass_number = 0
-        self._updates_per_epoch = sampler.steps * gang.world
+        if not self._rows.rows:
+            raise InputError(f"rank {self._rank} got no rows. Reduce num_workers, or add rows.")
+        self._updates_per_epoch = self._sampler.steps * self._gang.world
 
     @property
     def version(self) -> int:
-        return self._asynchronous.version
+        return self.strategy.version
 
     def state(self) -> dict[str, dict[str, Any]]:
         state = super().state()
@@ -103,7 +82,7 @@ class AsynchronousLoop(TrainingLoop):
         self._pass_number = state["own"].get("pass", 0)
 
     def _epoch(self, report: ProgressReporter) -> None:
-        progress, strategy = self.progress, self._asynchronous
+        progress, strategy = self.progress, self.strategy
         self._observer.callbacks.call("on_epoch_begin", epoch=progress.epoch + 1)
         begin, first = time.perf_counter(), strategy.version
         total, rows, steps = 0.0, 0, 0
@@ -126,7 +105,7 @@ class AsynchronousLoop(TrainingLoop):
         :param first: model version at the begin of the epoch.
         :param steps: steps that this rank has taken in the epoch.
         """
-        strategy = self._asynchronous
+        strategy = self.strategy
         if not strategy.free_running and steps >= self._sampler.steps:
             return False
         self.progress.phase = "pull"
@@ -154,7 +133,7 @@ class AsynchronousLoop(TrainingLoop):
         self._observer.callbacks.call("on_step_end", step=progress.step, loss=loss)
 
     def _finish_epoch(self, total: float, rows: int, begin: float) -> None:
-        progress, strategy, timeout = self.progress, self._asynchronous, self._spec.conf.timeout
+        progress, strategy, timeout = self.progress, self.strategy, self._spec.conf.timeout
         progress.phase = "push"
         strategy.settle()
         rows_of_all = sum(gather_json(self._gang, rows, timeout))

@@ -79,7 +79,7 @@ class TrainingLoop:
             )
         self.model, self.strategy, self.progress = model, strategy, progress
         self.after_step: Callable[[TrainingLoop], None] | None = None
-        self._spec, self._rank, self._rows, self._sampler = spec, gang.rank, rows, sampler
+        self._spec, self._gang, self._rank, self._rows, self._sampler = spec, gang, gang.rank, rows, sampler
         self._device = next(model.module.parameters()).device
         self._validation, self._has_collectives = validation, has_collectives
         optimization, timeout = spec.optimization, spec.conf.timeout
@@ -92,7 +92,9 @@ class TrainingLoop:
             mean = None
         self._mean = mean
         self._row_assignment = RowAssignment(spec, gang, rows, sampler.counts)
-        self._shares = Shares(mean, rows, self._row_assignment, sampler, gang, timeout)
+        # Without common steps, a rank's share of a step cannot be relative to the other ranks' rows.
+        shared_mean = mean if self.is_synchronous else None
+        self._shares = Shares(shared_mean, rows, self._row_assignment, sampler, gang, timeout)
         self._steps = StepRows(
             self._row_assignment.source,
             sampler,
@@ -114,6 +116,10 @@ class TrainingLoop:
         self._observer = Observer(
             spec, gang, model, strategy, self._schedule, self._objective, validation, self._untrained
         )
+        self._prepare()
+
+    def _prepare(self) -> None:
+        """Check and make what a subclass needs. The constructor ends with this call."""
 
     def run(self, report: ProgressReporter) -> float:
         """Train the remaining epochs. Return the seconds that it took.
