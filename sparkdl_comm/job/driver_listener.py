@@ -35,7 +35,6 @@ from sparkdl_comm.job.driver_client import KIND
 
 #: Interval at which to call `check`, in seconds.
 CHECK_SECONDS = 1.0
-_DAY_SECONDS = 86400.0
 #: Extra silence that the driver allows rank 0, beyond the timeout of the other ranks, in seconds. They can report the
 #: reason.
 _EXTRA_SILENCE_SECONDS = 10.0
@@ -242,7 +241,8 @@ class DriverListener:
         clock = self._clock
         while True:
             self._silent_since = clock()
-            message = recv_frame(sock, MAX_HEADER, clock() + _DAY_SECONDS, clock)
+            frames.await_message(sock)  # `check` has the deadline
+            message = recv_frame(sock, MAX_HEADER, clock() + STALL_SECONDS, clock)
             self._silent_since = None  # the driver is busy with the message: not rank 0's silence
             kind = message.get("type")
             if kind == "bye":

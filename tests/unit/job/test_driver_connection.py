@@ -14,9 +14,9 @@ import torch
 from sparkdl_comm.conf import CommConf
 from sparkdl_comm.errors import AuthenticationError, ConfError, DeadlineError, GangError, RankLostError
 from sparkdl_comm.gang import frames
-from sparkdl_comm.gang.frames import send_frame
+from sparkdl_comm.gang.frames import encode_frame, send_frame
 from sparkdl_comm.gang.tensors import describe
-from sparkdl_comm.job import driver_client
+from sparkdl_comm.job import driver_client, driver_listener
 from sparkdl_comm.job.driver_client import DriverClient
 from sparkdl_comm.job.driver_listener import DriverListener
 from sparkdl_comm.job.task import RankTask
@@ -219,6 +219,14 @@ def test_rank_0_that_is_silent(late):
         clock.seconds += 6.0
         with pytest.raises(RankLostError, match=r"rank 0 has sent nothing for \d+ s"):
             listener.check()
+
+
+def test_rank_0_that_stops_in_a_message(listener, monkeypatch):
+    monkeypatch.setattr(driver_listener, "STALL_SECONDS", 0.1)
+    with connect(listener) as client:
+        client._sock.send(encode_frame({"type": "bye"}, 64)[:6])
+        with pytest.raises(DeadlineError, match="deadline passed while receiving"):
+            listener.wait_for_tensors(soon())
 
 
 def test_rank_0_that_computes(late, monkeypatch):
