@@ -262,7 +262,7 @@ def test_ranks_without_rows_are_told_of(df: DataFrame, monkeypatch: pytest.Monke
     def launch(*args: Any) -> None:
         raise LaunchedError
 
-    monkeypatch.setattr("sparkdl_comm.ml.fit.launch", launch)
+    monkeypatch.setattr("sparkdl_comm.job.restart.run_with_restarts", launch)
     with warnings.catch_warnings(record=True) as told:
         warnings.simplefilter("always")
         with pytest.raises(LaunchedError):
@@ -278,7 +278,7 @@ def test_a_warning_that_raises_after_training_has_the_tensors(df: DataFrame, mon
     """Of a batch that is larger than the data, where the user has warnings raised."""
     tensors = {name: torch.ones_like(tensor) for name, tensor in TwoClasses().state_dict().items()}
     report = RankReport(0, 1, 1.0, {}, {}, [], 2, "", None)
-    monkeypatch.setattr("sparkdl_comm.ml.fit.launch", lambda *_: (tensors, [report], 0))
+    monkeypatch.setattr("sparkdl_comm.job.restart.run_with_restarts", lambda *_: ((tensors, [report]), 0))
     with warnings.catch_warnings():
         warnings.simplefilter("error", UserWarning)
         with pytest.raises(ResultError, match="training ended, and then UserWarning: batchSize=8") as caught:
