@@ -1,6 +1,6 @@
 """A recipe trained by ``TorchEstimator.fit``, but for the Spark job: the ranks of a :class:`Crew` are in its place.
 
-What is replaced: `launch`, from the repartitioning to the job, and the counting of slots. Each trained model is saved, loaded,
+What is replaced: `run_with_restarts`, from the repartitioning to the job, and the counting of slots. Each trained model is saved, loaded,
 and transforms the recipe's rows by a Spark job.
 """
 
@@ -24,8 +24,8 @@ import torch
 from lab.settings import applied
 from pyspark.sql import SparkSession
 
+import sparkdl_comm.job.restart
 import sparkdl_comm.job.slots
-import sparkdl_comm.ml.fit
 from sparkdl_comm import Callback, TorchEstimator
 from sparkdl_comm.errors import CallbackError
 from sparkdl_comm.job.launch import run_gang
@@ -153,7 +153,7 @@ class Fitter:
     def _in_place_of_spark(self, recipe: Recipe, ranks: list[rows.Rows]) -> Iterator[None]:
         batches = [rows.batches(recipe, part) for part in ranks]
 
-        def launch(frame: Any, spec: Any, host: str, watch: Any) -> Any:
+        def run_once(frame: Any, spec: Any, watch: Any) -> Any:
             tensors, reports = run_gang(
                 lambda listener: self._crew.run(
                     dataclasses.replace(spec, driver_address=listener.address), batches, DEADLINE
@@ -166,10 +166,10 @@ class Fitter:
                 host=HOST,
                 on_progress=watch,
             )
-            return tensors, [RankReport.from_json(report) for report in reports], 0
+            return (tensors, [RankReport.from_json(report) for report in reports]), 0
 
         with (
-            mock.patch.object(sparkdl_comm.ml.fit, "launch", launch),
+            mock.patch.object(sparkdl_comm.job.restart, "run_with_restarts", run_once),
             mock.patch.object(sparkdl_comm.job.slots, "check_slots", return_value=recipe.world),
             mock.patch.object(sparkdl_comm.job.slots, "slots_now", return_value=None),
         ):
