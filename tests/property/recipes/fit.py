@@ -1,7 +1,7 @@
 """A recipe trained by ``TorchEstimator.fit``, but for the Spark job: the ranks of a :class:`Crew` are in its place.
 
-What is replaced: `run_with_restarts`, from the repartitioning to the job, and the counting of slots. Each trained model is saved, loaded,
-and transforms the recipe's rows by a Spark job.
+What is replaced: `run_with_restarts`, from the repartitioning to the job, and the counting of slots. Each trained model is
+saved, loaded, and transforms the recipe's rows by a Spark job.
 """
 
 from __future__ import annotations
