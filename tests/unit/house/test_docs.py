@@ -31,9 +31,14 @@ _HEADING = re.compile(r"^#+ +(.+?) *$", re.MULTILINE)
 @cache
 def pages() -> dict[str, str]:
     """The text of every page of the site, by its path there."""
-    own = {path.relative_to(DOCS).as_posix(): path.read_text(encoding="utf-8") for path in DOCS.rglob("*.md")}
-    shown = docs_pages.shown().items()
-    return own | {place: docs_pages.text_of(place, path) for place, path in shown if path.suffix == ".md"}
+    own = {path.relative_to(DOCS).as_posix() for path in DOCS.rglob("*.md")}
+    places = own | {place for place in docs_pages.shown() if place.endswith(".md")}
+    return {place: docs_pages.text_of(place, source_of(place).read_text(encoding="utf-8")) for place in places}
+
+
+def source_of(place: str) -> Path:
+    """The file of a page of the site."""
+    return docs_pages.shown().get(place, DOCS / place)
 
 
 def prose(text: str) -> str:
@@ -84,11 +89,12 @@ def test_links_of_the_site(place: str) -> None:
     assert not broken
 
 
-@pytest.mark.parametrize("name", ["README.md", "CONTRIBUTING.md"])
-def test_links_at_the_root(name: str) -> None:
+@pytest.mark.parametrize("place", sorted(pages()))
+def test_links_of_the_repository(place: str) -> None:
+    source = source_of(place)
     broken = []
-    for target, anchor in links((ROOT / name).read_text(encoding="utf-8")):
-        path = ROOT / target if target else ROOT / name
+    for target, anchor in links(source.read_text(encoding="utf-8")):
+        path = source.parent / target if target else source
         is_known = path.exists() and (not anchor or anchor in anchors(path.read_text(encoding="utf-8")))
         broken += [f"{target}#{anchor}"] * (not is_known)
     assert not broken
