@@ -92,7 +92,8 @@ class AsynchronousLoop(TrainingLoop):
             count = len(self._steps.rows_of(progress.batch))
             if count or not strategy.free_running:  # other ranks may wait for this rank's update, even an empty one
                 share = self._shares.share_of(self._steps.rows_of(progress.batch), progress.batch)
-                loss = self._step()[0] / share if share else 0.0
+                value, _ = self._step()  # also without rows
+                loss = value / share if share else 0.0
                 total, rows = total + loss * count, rows + count
                 progress.step += 1
                 self._report(report, loss, strategy.version - first, begin)

@@ -100,6 +100,14 @@ def loop_order(loop, epoch: int, rank: int) -> torch.Tensor:
     return torch.from_numpy(permutation(60, loop._spec.seed, epoch, rank))
 
 
+def test_a_rank_without_rows_in_a_step_takes_it_all_the_same() -> None:
+    """Else the others would wait for its update."""
+    rows = line(24).cut(23, 1)
+    conf = {**SETTINGS, "fabric_sync": "bsp"}
+    loops = train(lambda: torch.nn.Linear(3, 1), rows, strategy=FabricWorker, conf=conf, batch=4, epochs=2)
+    assert [loop.progress.step for loop in loops] == [12, 12]
+
+
 def test_validation_and_early_stopping() -> None:
     observation = Observation(stopping=Stopping(patience=1, min_delta=1e9))
     loops = fit(epochs=9, validation=line(40).cut(20, 20), observation=observation)
