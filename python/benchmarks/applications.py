@@ -11,7 +11,8 @@ import os
 import subprocess
 import sys
 import tempfile
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping
+from contextlib import contextmanager
 from dataclasses import asdict
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, TypeVar
@@ -31,49 +32,45 @@ if TYPE_CHECKING:
     from pyspark.sql import SparkSession
 
 J = TypeVar("J")
+#: Folder of BigDL, where `make bigdl` installs it.
+BIGDL = Path(__file__).resolve().parents[2] / "build" / "bigdl"
 _BENCH_JARS = Path(__file__).parents[2] / "scala" / "bench" / "target"
 
 
 def submit(
-    spark: SparkCluster, program: Path, job: Any, timeout: float, conf: Mapping[str, str] | None = None
-) -> list[dict[str, Any]]:
-    """Run ``program`` on the whole cluster, with the plugin. Return the job's results.
-
-    :param conf: settings of Spark beside the plugin's.
-    :raises LabError: it failed. The text has the first exception, the last cause and the end of its output.
-    """
-    settings = sparkdl_comm.spark_conf(progress=False, slot_timeout="2min")
-    settings |= {"spark.ui.showConsoleProgress": "false", **(conf or {})}
-    with tempfile.TemporaryDirectory(prefix="sparkdl-application-") as folder:
-        output = Path(folder, "results")
-        run(spark, program, [json.dumps(asdict(job)), str(output)], timeout, settings)
-        return [json.loads(line) for line in output.read_text().splitlines()]
-
-
-def run(
     spark: SparkCluster,
     program: Path,
-    arguments: Sequence[str],
+    job: Any,
     timeout: float,
-    conf: Mapping[str, str],
+    conf: Mapping[str, str] | None = None,
+    *,
+    has_plugin: bool = True,
     environment: Mapping[str, str] | None = None,
-) -> None:
-    """Run ``program`` with these arguments on the whole cluster.
+) -> list[dict[str, Any]]:
+    """Run ``program`` on the whole cluster. Return the job's results.
 
-    :param conf: settings of Spark.
+    :param conf: further settings of Spark.
+    :param has_plugin: with this package's plugin and its settings.
     :param environment: variables of the driver, added to the cluster's.
     :raises LabError: it failed. The text has the first exception, the last cause and the end of its output.
     """
-    settings = {"spark.ui.enabled": "false", "spark.log.level": "WARN", **conf}
-    done = spark.submit(
-        [*(f"--conf={key}={value}" for key, value in settings.items()), str(program), *arguments],
-        timeout=timeout,
-        env=environment,
-        stdout=subprocess.PIPE,
-        stderr=subprocess.STDOUT,
-    )
-    if done.returncode:
-        raise LabError(f"{program.name} ended with status {done.returncode}: {excerpt(done.stdout)}")
+    settings = {"spark.ui.enabled": "false", "spark.ui.showConsoleProgress": "false", "spark.log.level": "WARN"}
+    settings |= sparkdl_comm.spark_conf(progress=False, slot_timeout="2min") if has_plugin else {}
+    with tempfile.TemporaryDirectory(prefix="sparkdl-application-") as folder:
+        output = Path(folder, "results")
+        done = spark.submit(
+            [
+                *(f"--conf={key}={value}" for key, value in {**settings, **(conf or {})}.items()),
+                *(str(program), json.dumps(asdict(job)), str(output)),
+            ],
+            timeout=timeout,
+            env=environment,
+            stdout=subprocess.PIPE,
+            stderr=subprocess.STDOUT,
+        )
+        if done.returncode:
+            raise LabError(f"{program.name} ended with status {done.returncode}: {excerpt(done.stdout)}")
+        return [json.loads(line) for line in output.read_text().splitlines()]
 
 
 def answer(name: str, kind: type[J], results: Callable[[SparkSession, J], Iterable[Mapping[str, Any]]]) -> None:
@@ -116,6 +113,22 @@ def set_rate(lab: Lab, rate: float) -> None:
     """Set the rate of all links, bit/s, both ways."""
     link = LinkRate(round(rate), round(rate))
     lab.set_rates({(host.index, rail): link for host in lab.topology.hosts for rail in range(lab.topology.rails)})
+
+
+@contextmanager
+def crossing(lab: Lab, necessary: int) -> Iterator[None]:
+    """Check by the links' counters that the body's traffic crosses the links of the first rail.
+
+    :param necessary: bytes that every host but the root must receive, by any algorithm.
+    :raises LabError: a host received less.
+    """
+    before = lab.counters()
+    yield
+    after = lab.counters()
+    for host in lab.topology.hosts[1:]:
+        received = after[host.index, 0].received - before[host.index, 0].received
+        if received < necessary:
+            raise LabError(f"host {host.index} received {received:,} bytes over its link, and needs {necessary:,}")
 
 
 def bench_jar() -> Path:

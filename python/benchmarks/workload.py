@@ -7,12 +7,8 @@ layers wait (see lab.emulated). The weights after the last step are compared wit
 
 from __future__ import annotations
 
-import json
-import sys
 from collections.abc import Mapping, Sequence
-from dataclasses import asdict, dataclass
-from pathlib import Path
-from typing import Any
+from dataclasses import dataclass
 
 import numpy as np
 import torch
@@ -43,7 +39,6 @@ class Job:
     :param rows: rows of a rank in a step.
     :param steps: iterations of a run. `warmup` runs precede `repeats` timed runs.
     :param timeout: seconds for all.
-    :param output: file for the results.
     """
 
     models: Sequence[int]
@@ -53,7 +48,6 @@ class Job:
     repeats: int
     ranks: int
     timeout: float
-    output: str
 
     @property
     def iterations(self) -> int:
@@ -64,18 +58,6 @@ class Job:
     def total_bytes(self) -> int:
         """Bytes of the parameters of all models."""
         return sum(map(nbytes, self.models))
-
-    @classmethod
-    def here(cls) -> Job:
-        """Return the job in this program's only argument."""
-        return cls(**json.loads(sys.argv[1]))
-
-    def to_json(self) -> str:
-        return json.dumps(asdict(self))
-
-    def write(self, results: Sequence[dict[str, Any]]) -> None:
-        """Write a JSON line for each result, with `bytes`, `samples` (seconds per iteration) and `verified`."""
-        Path(self.output).write_text("".join(json.dumps({"case": "training", **result}) + "\n" for result in results))
 
 
 def nbytes(model: Model) -> int:

@@ -35,6 +35,7 @@ from collections.abc import Iterator, Sequence
 from pathlib import Path
 from typing import Any
 
+from benchmarks import applications
 from benchmarks.applications import bench_jar, local_cluster, python_path, set_rate, submit
 from benchmarks.bigdl.job import BIGDL, Job, measured
 from benchmarks.case import Case, case_of, share_of
@@ -47,7 +48,6 @@ from sparkdl_comm.bigdl import installation
 from sparkdl_comm.errors import LabUnavailableError, PluginError
 from sparkdl_comm.sim.profile import PROFILES
 
-INSTALLED = Path(__file__).parents[3] / "build" / "bigdl"
 _REAL = ("lenet", "vgg")
 _NETWORKS = (*_REAL, *sorted(path.stem for path in PROFILES.glob("*.json")))
 _SYSTEMS = (BIGDL, "whole", "layerwise", "ibatch")
@@ -90,7 +90,7 @@ def rows(options: Namespace, note: Note) -> Iterator[Row]:
 
     :raises ConfError: the rate is invalid. LabError: the application failed.
     """
-    sys.path.insert(0, str(INSTALLED))
+    sys.path.insert(0, str(applications.BIGDL))
     try:
         conf = installation.spark_conf()
     except PluginError as reason:
@@ -100,7 +100,7 @@ def rows(options: Namespace, note: Note) -> Iterator[Row]:
 
 
 def _on_this_machine(options: Namespace, conf: dict[str, str], folder: Path) -> Iterator[Row]:
-    conf = conf | {"spark.executorEnv.PYTHONPATH": python_path(INSTALLED)}
+    conf = conf | {"spark.executorEnv.PYTHONPATH": python_path(applications.BIGDL)}
     for executors in options.executors or [2]:
         spark = local_cluster("bench_bigdl", executors, _EXECUTOR_MIB, conf)
         for network in options.networks:
@@ -113,7 +113,7 @@ def _on_this_machine(options: Namespace, conf: dict[str, str], folder: Path) -> 
 def _on_a_lab(options: Namespace, conf: dict[str, str], folder: Path) -> Iterator[Row]:
     topology = options.topology
     cases = [_case(network, topology.world, options.rate, options) for network in options.networks]
-    environment = {"PYTHONPATH": python_path(INSTALLED)}
+    environment = {"PYTHONPATH": python_path(applications.BIGDL)}
     with (
         Lab(topology.with_rates(round(cases[0].rate))) as lab,
         lab.spark(memory="1g", env=environment) as spark,

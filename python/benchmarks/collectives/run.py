@@ -12,76 +12,90 @@ the next call without a barrier, as in training.
 
 `--rate 100,200` gives each rail its own rate. Each topology is measured with each block.
 
-With `--peers` gloo and Open MPI run in the same call, on star:N with as many hosts: they use one NIC per host.
+With `--peers` other systems run in the same call, on star:N with as many hosts: they use one NIC per host. The links'
+counters prove that their data crossed the links. A peer is skipped with one line if it is not installed.
+
+- `gloo`: torch.distributed's. `openmpi`: over TCP, by its own choice of algorithm, and by its ring for the all-reduce.
+- `gloo-loopback`, and `openmpi-shm` in shared memory: the same without a network.
+
 `--loopback` runs on the loopback interface, which has no rate and so no theory. It reports bus bandwidth, 2 (N-1)/N x
-bytes / seconds, and CPU seconds per GB. Its peers are gloo-loopback and openmpi-shm.
+bytes / seconds, and CPU seconds per GB.
 """
 
 from __future__ import annotations
 
 import itertools
-import json
 import statistics
-import sys
-import tempfile
 from argparse import ArgumentParser, Namespace
-from collections.abc import Iterator, Sequence
-from pathlib import Path
+from collections.abc import Iterator, Mapping, Sequence
 from typing import Any
 
+from benchmarks.collectives.peers import OPERATIONS, PEERS, RANK_PROGRAM, TIMEOUT, job_of
 from benchmarks.command import Note
-from benchmarks.peers.arena import Arena, NotInstalledError
-from benchmarks.peers.collectives import OPERATIONS, PEERS
+from benchmarks.ranks import run_ranks
 from lab import Lab
 from lab.arguments import link_rates, names_of, positive, sizes, topology_of, whole_numbers
 from lab.bench import Row, allreduce_seconds, broadcast_seconds, per_gigabyte, versions
 
 from sparkdl_comm.collectives.algorithms import ALGORITHMS
 from sparkdl_comm.collectives.cost import Cost, predict
-from sparkdl_comm.errors import ConfError
+from sparkdl_comm.errors import ConfError, LabUnavailableError
 from sparkdl_comm.topology import Topology
 
-RANK_PROGRAM = Path(__file__).with_name("rank.py")
 
-
-def own(options: Namespace, topology: Topology, folder: Path) -> Iterator[Row]:
+def own(options: Namespace, topology: Topology) -> Iterator[Row]:
     """Yield rows of all algorithms, operations, blocks and sizes on a topology."""
-    cluster = Lab.loopback(topology) if options.loopback else Lab(topology)
-    with cluster:
+    with Lab.loopback(topology) if options.loopback else Lab(topology) as cluster:
         for algorithm, block in itertools.product(options.algorithms, options.block):
             asked = [operation for operation in options.operations if operation in ALGORITHMS[algorithm].operations]
-            arguments = [options.warmup, options.repeats, options.calls, options.timeout, block, *options.bytes]
-            rendezvous = folder / f"{algorithm}-{block}"
-            rendezvous.mkdir()
-            results = cluster.run(
-                [sys.executable, str(RANK_PROGRAM), str(rendezvous), algorithm, ",".join(asked), *map(str, arguments)],
-                timeout=options.timeout,
-            )
-            for line in results[0].stdout.splitlines():
-                yield _row(algorithm, json.loads(line), block, topology, options)
+            for result in run_ranks(cluster, RANK_PROGRAM, job_of(options, algorithm, asked, block), TIMEOUT):
+                installed, is_linked = versions("torch", "numpy"), not options.loopback
+                more: dict[str, Any] = {}
+                if is_linked:
+                    count, cost = result["bytes"] // 4, Cost.of(topology)
+                    predicted = predict(algorithm, result["case"], topology, count, 4, cost, block)
+                    more |= {"block": predicted.block, "best": not block, "predicted": predicted.seconds}
+                    more |= {"rates": options.rate} if len(options.rate) > 1 else {}
+                yield _row(topology, algorithm, result, installed, is_linked, options.calls, more)
 
 
-def _row(algorithm: str, result: dict[str, Any], block: int, topology: Topology, options: Namespace) -> Row:
+def peers(options: Namespace, topology: Topology, note: Note) -> Iterator[Row]:
+    """Yield rows of other systems, on a star of as many hosts with the fastest NIC of each. Note which are skipped."""
+    star = Topology.parse(f"star:{len(topology.hosts)}").with_rates(round(max(options.rate) * 1e6))
+    for name in options.peers:
+        try:
+            for found in PEERS[name](star, options):
+                for result in found.results:
+                    yield _row(star, found.algorithm, result, found.installed, found.is_linked, options.calls)
+        except LabUnavailableError as reason:
+            note(f"{name} skipped: {reason}")
+
+
+def _row(
+    topology: Topology,
+    algorithm: str,
+    result: dict[str, Any],
+    installed: Mapping[str, str],
+    is_linked: bool,
+    calls: int,
+    more: Mapping[str, Any] | None = None,
+) -> Row:
     nbytes, operation = result["bytes"], result["case"]
-    extra: dict[str, Any] = {"cpu_seconds": result["cpu_seconds"], "calls": options.calls}
-    if options.loopback:
+    extra = {"cpu_seconds": result["cpu_seconds"], "calls": calls, **(more or {})}
+    if operation == "all_reduce" and not is_linked:
         extra |= per_gigabyte(topology.world, nbytes, statistics.median(result["samples"]), result["cpu_seconds"])
-    else:
-        predicted = predict(algorithm, operation, topology, nbytes // 4, 4, Cost.of(topology), block)
-        extra |= {"block": predicted.block, "best": not block, "predicted": predicted.seconds}
-        extra |= {"rates": options.rate} if len(options.rate) > 1 else {}
     return Row(
         suite="collectives",
-        case=operation.replace("_", ""),  # as in the benchmark `peers`
+        case=operation.replace("_", ""),
         algorithm=algorithm,
-        topology="loopback" if options.loopback else topology.text,
-        rate_mbit=None if options.loopback else statistics.fmean(options.rate),
+        topology=topology.text if is_linked else "loopback",
+        rate_mbit=statistics.fmean(topology.rates) / 1e6 if is_linked else None,
         world=topology.world,
         bytes=nbytes,
         samples=result["samples"],
-        theory_seconds=None if options.loopback else theory_seconds(operation, topology, nbytes),
+        theory_seconds=theory_seconds(operation, topology, nbytes) if is_linked else None,
         verified=result["verified"],
-        versions=versions("torch", "numpy"),
+        versions=installed,
         extra=extra,
     )
 
@@ -93,25 +107,10 @@ def theory_seconds(operation: str, topology: Topology, nbytes: int) -> float:
     return allreduce_seconds(len(topology.hosts), nbytes, sum(topology.rates) / 1e6)
 
 
-def peers(options: Namespace, topology: Topology, folder: Path, note: Note) -> Iterator[Row]:
-    """Yield rows of other systems, on a star of as many hosts with the fastest NIC of each. Note which are skipped."""
-    rate = max(options.rate)
-    star = Topology.parse(f"star:{len(topology.hosts)}").with_rates(round(rate * 1e6))
-    with Arena(Namespace(**{**vars(options), "topology": star, "rate": rate}), folder) as arena:
-        for name in options.peers:
-            try:
-                yield from PEERS[name](arena)
-            except NotInstalledError as reason:
-                note(f"{name} skipped: {reason}")
-
-
 def rows(options: Namespace, note: Note) -> Iterator[Row]:
-    with tempfile.TemporaryDirectory(prefix="sparkdl-collectives-") as folder:
-        for number, topology in enumerate(options.topology):
-            place = Path(folder, str(number))
-            place.mkdir()
-            yield from own(options, topology, place)
-            yield from peers(options, topology, place, note)
+    for topology in options.topology:
+        yield from own(options, topology)
+        yield from peers(options, topology, note)
 
 
 def arguments(parser: ArgumentParser, words: Sequence[str]) -> Namespace:
@@ -144,7 +143,6 @@ def arguments(parser: ArgumentParser, words: Sequence[str]) -> Namespace:
     parser.add_argument("--calls", type=positive, default=1, help="calls per repeat, one after another")
     parser.add_argument("--peers", type=names_of(PEERS), default=[], help=f"peers on star:N: {', '.join(PEERS)}")
     parser.add_argument("--loopback", action="store_true", help="use the loopback interface, without links")
-    parser.add_argument("--timeout", type=float, default=300.0, help="seconds for all runs of one algorithm")
     options = parser.parse_args(words)
     if options.quick:
         options.bytes, options.repeats = sizes("256KiB"), 1

@@ -1,25 +1,20 @@
 """Rank program: times LARS over the layers of ResNet-50, its norms alone, and the all-gather that ps does for it.
 
-    python pto_rank.py RENDEZVOUS_FOLDER JOB
-
-JOB: JSON of a Job. The environment tells the rank's place (see lab.place). All ranks have the same parameters and
-gradients. Rank 0 prints a JSON line for each case and way: seconds of a step on the slowest rank in each repeat, and
-``verified`` for all repeats and ranks.
+All ranks have the same parameters and gradients. Rank 0 prints a JSON line for each case and way: seconds of a step on the
+slowest rank in each repeat, and ``verified`` for all repeats and ranks.
 """
 
 from __future__ import annotations
 
 import hashlib
 import json
-import sys
 import time
 from collections.abc import Callable, Sequence
 from contextlib import closing
 from dataclasses import dataclass
 
 import torch
-from benchmarks.rendezvous import join_gang
-from lab import Place
+from benchmarks.ranks import join_gang, rank_job
 from lab.bench import measure
 
 from sparkdl_comm.collectives.group import CollectiveGroup
@@ -156,23 +151,20 @@ class Bench:
 
 
 def main() -> None:
-    folder, job, place = sys.argv[1], Job(**json.loads(sys.argv[2])), Place.here()
-    torch.set_num_threads(1)
+    folder, job, place = rank_job(Job)
     conf = CommConf.from_mapping({}, topology=str(place.topology), timeout=f"{job.timeout}s")
-    with join_gang(folder, place, job.timeout) as gang:
-        with closing(CollectiveGroup(gang, "ring", conf)) as group:
-            ways: dict[str, Ranks | None] = {
-                LOCALLY: None,
-                "gang": GangRanks(gang, job.timeout),
-                "ring": GroupRanks(gang, group),
-            }
-            bench = Bench(gang, ways, job)
-            for case, run in (("lars", bench.lars), ("norms", bench.norms), ("gather", bench.gather)):
-                cases = {way: lambda run=run, way=way: run(way) for way in ways if case != "gather" or way != LOCALLY}
-                for way, done in measure(cases, warmup=job.warmup, repeats=job.repeats).items():
-                    report(gang, {"case": case, "way": way, "bytes": bench.nbytes[case]}, done, job.timeout)
-            gang.all_gather(b"", job.timeout)
-        gang.wait_until_alone(job.timeout)
+    with join_gang(folder, place, job.timeout) as gang, closing(CollectiveGroup(gang, "ring", conf)) as group:
+        ways: dict[str, Ranks | None] = {
+            LOCALLY: None,
+            "gang": GangRanks(gang, job.timeout),
+            "ring": GroupRanks(gang, group),
+        }
+        bench = Bench(gang, ways, job)
+        for case, run in (("lars", bench.lars), ("norms", bench.norms), ("gather", bench.gather)):
+            cases = {way: lambda run=run, way=way: run(way) for way in ways if case != "gather" or way != LOCALLY}
+            for way, done in measure(cases, warmup=job.warmup, repeats=job.repeats).items():
+                report(gang, {"case": case, "way": way, "bytes": bench.nbytes[case]}, done, job.timeout)
+        gang.all_gather(b"", job.timeout)
 
 
 def report(gang: Gang, result: dict[str, object], done: list[tuple[float, bool]], timeout: float) -> None:

@@ -14,21 +14,17 @@ when each computes all of them. So on two cores `--topology star:2` says more ab
 
 from __future__ import annotations
 
-import json
-import sys
-import tempfile
 from argparse import ArgumentParser, Namespace
 from collections.abc import Iterator, Sequence
-from dataclasses import asdict
 from pathlib import Path
 
 from benchmarks.command import Note
 from benchmarks.compression.pto_rank import LOCALLY, Job
+from benchmarks.ranks import run_ranks
 from lab import Lab
 from lab.arguments import topology_of
 from lab.bench import Row
 
-RANK_PROGRAM = str(Path(__file__).with_name("pto_rank.py"))
 RATE_MBIT = 200.0
 TIMEOUT = 300.0
 
@@ -36,13 +32,9 @@ TIMEOUT = 300.0
 def rows(options: Namespace, note: Note) -> Iterator[Row]:
     topology = options.topology.with_rates(round(RATE_MBIT * 1e6))
     job = Job(options.warmup, options.repeats, TIMEOUT, **({"steps": 2, "width": 4} if options.quick else {}))
-    with (
-        tempfile.TemporaryDirectory(prefix="sparkdl-pto-") as folder,
-        Lab.loopback(options.topology) if options.loopback else Lab(topology) as cluster,
-    ):
-        command = [sys.executable, RANK_PROGRAM, folder, json.dumps(asdict(job))]
-        output = cluster.run(command, timeout=TIMEOUT)[0].stdout
-    for found in map(json.loads, output.splitlines()):
+    with Lab.loopback(options.topology) if options.loopback else Lab(topology) as cluster:
+        results = run_ranks(cluster, Path(__file__).with_name("pto_rank.py"), job, TIMEOUT)
+    for found in results:
         yield Row(
             suite="pto",
             case=found["case"],

@@ -1,23 +1,19 @@
 """Rank program of the benchmark `compression`: times sums of gradients over the lab's links.
 
-    python sum_rank.py RENDEZVOUS_FOLDER JOB
-
-JOB: JSON of a Job. The environment tells the rank's place (see lab.place). Rank 0 prints a JSON line: the slowest rank's
-seconds in each repeat, and its seconds by part in the last one; and ``verified``: all ranks have the same bits, which are
-right on rank 0.
+Rank 0 prints a JSON line: the slowest rank's seconds in each repeat, and its seconds by part in the last one; and
+``verified``: all ranks have the same bits, which are right on rank 0.
 """
 
 from __future__ import annotations
 
 import hashlib
 import json
-import sys
 import time
 from dataclasses import dataclass
 from typing import Any
 
 import torch
-from benchmarks.rendezvous import join_gang
+from benchmarks.ranks import join_gang, rank_job
 from lab import Place
 
 from sparkdl_comm.collectives.group import CollectiveGroup
@@ -65,14 +61,12 @@ class Timed(Sparsifier):
 
 
 def main() -> None:
-    folder, job, place = sys.argv[1], Job(**json.loads(sys.argv[2])), Place.here()
-    torch.set_num_threads(1)
+    folder, job, place = rank_job(Job)
     conf = CommConf.from_mapping({}, topology=str(place.topology), timeout=f"{job.timeout}s")
     with join_gang(folder, place, job.timeout) as gang:
         result = measure(gang, place, conf, job)
         if place.rank == 0:
             print(json.dumps(result), flush=True)
-        gang.wait_until_alone(job.timeout)
 
 
 def measure(gang: Gang, place: Place, conf: CommConf, job: Job) -> dict[str, Any]:

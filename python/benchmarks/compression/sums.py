@@ -6,16 +6,13 @@ of the lab slows it down.
 
 from __future__ import annotations
 
-import json
-import sys
-import tempfile
 from argparse import ArgumentParser, Namespace
 from collections.abc import Iterator
-from dataclasses import asdict
 from pathlib import Path
 from typing import Any
 
 from benchmarks.compression.sum_rank import Job
+from benchmarks.ranks import run_ranks
 from lab import Lab
 from lab.arguments import link_rate, names_of, topology_of
 from lab.bench import Row
@@ -24,7 +21,6 @@ from sparkdl_comm.collectives.algorithms import ALGORITHMS
 from sparkdl_comm.compress.wire import SparseFormat
 from sparkdl_comm.topology import Topology
 
-RANK_PROGRAM = Path(__file__).with_name("sum_rank.py")
 SPARSE = ("hitopk", "naive-ag")
 #: The CommLib paper's name -> algorithm.
 DENSE = {"tree-ar": "tree", "torus2d": "torus2d", "ring": "ring"}
@@ -59,16 +55,13 @@ def check(parser: ArgumentParser, options: Namespace) -> None:
 
 def rows(options: Namespace) -> Iterator[Row]:
     """Yield a row for each count and algorithm."""
-    with Lab(options.topology) as lab, tempfile.TemporaryDirectory(prefix="sparkdl-compress-") as folder:
+    with Lab(options.topology) as lab:
         for count in options.counts:
             for algorithm in options.algorithms:
-                rendezvous = Path(folder) / f"{algorithm}-{count}"
-                rendezvous.mkdir()
                 plan = DENSE.get(algorithm, "")
                 job = Job(algorithm, plan, count, options.density, options.warmup, options.repeats, TIMEOUT)
-                command = [sys.executable, str(RANK_PROGRAM), str(rendezvous), json.dumps(asdict(job))]
-                results = lab.run(command, timeout=TIMEOUT)
-                yield _row(algorithm, count, json.loads(results[0].stdout.splitlines()[-1]), options)
+                [result] = run_ranks(lab, Path(__file__).with_name("sum_rank.py"), job, TIMEOUT)
+                yield _row(algorithm, count, result, options)
 
 
 def _row(algorithm: str, count: int, result: dict[str, Any], options: Namespace) -> Row:

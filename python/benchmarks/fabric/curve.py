@@ -18,12 +18,12 @@ _LOOK_AGAIN = 0.01
 class Start:
     """Beginning of a race. Links begin to change then, so that all systems meet the same rates at the same time.
 
-    :param folder: shared by all processes of the race.
+    :param file: file that the beginning makes, known to all processes of the race.
     :param every: updates after which the model is copied.
     """
 
-    def __init__(self, folder: Path, every: int) -> None:
-        self._file, self._every = folder / "begun", every
+    def __init__(self, file: Path, every: int) -> None:
+        self._file, self._every = file, every
         self._begun = self._spare = 0.0
 
     def begin(self) -> Curve:

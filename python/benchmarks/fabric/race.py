@@ -2,9 +2,8 @@
 
 from __future__ import annotations
 
-import json
 import re
-from dataclasses import asdict, dataclass
+from dataclasses import dataclass
 
 import numpy as np
 import torch
@@ -64,9 +63,10 @@ class Race:
     - ``computing``: seconds of an update without slowdown. ``stragglers``: a compute setting of conditions.py.
     - ``timeout``: seconds that a rank waits for others.
     - ``data``: file of the digits, or of the documents if ``topics`` is not 0. ``topics``: number of topics.
+    - ``begun``: file that exists once the race has begun.
     """
 
-    system: System
+    system: str
     workers: int
     updates: int
     computing: float
@@ -74,15 +74,8 @@ class Race:
     seed: int
     timeout: float
     data: str
+    begun: str
     topics: int = 0
-
-    def to_json(self) -> str:
-        return json.dumps(asdict(self))
-
-    @classmethod
-    def of_json(cls, text: str) -> Race:
-        fields = json.loads(text)
-        return cls(**{**fields, "system": System(**fields["system"])})
 
     def task(self) -> Task:
         with np.load(self.data, allow_pickle=False) as found:

@@ -20,9 +20,7 @@ is well below all.
 
 from __future__ import annotations
 
-import json
 import statistics
-import sys
 import tempfile
 from argparse import ArgumentParser, Namespace
 from collections.abc import Iterator
@@ -34,6 +32,7 @@ from benchmarks.fabric.conditions import NETWORKS, SteadyServer
 from benchmarks.fabric.curve import Moment, Start, first
 from benchmarks.fabric.race import RATE, Race, System
 from benchmarks.fabric.topics import Corpus
+from benchmarks.ranks import run_ranks
 from lab import Lab
 from lab.bench import Row
 
@@ -89,14 +88,15 @@ def check(parser: ArgumentParser, options: Namespace) -> None:
 def rows(options: Namespace) -> Iterator[Row]:
     """Yield a row for each setting and system."""
     with tempfile.TemporaryDirectory(prefix="sparkdl-race-") as folder:
-        data = _data(options, Path(folder) / "data.npz")
+        data = Path(folder) / "data.npz"
+        _write_data(options, data)
         for setting in options.settings:
             for system in options.systems:
                 runs = [_run(system, setting, seed, data, options) for seed in range(options.repeats)]
                 yield _row(system, setting, runs, options)
 
 
-def _data(options: Namespace, path: Path) -> str:
+def _write_data(options: Namespace, path: Path) -> None:
     """Write the data to a file. Reading the sources takes longer than all else that ranks do before they begin."""
     if options.lda:
         corpus = Corpus.of_docstrings(options.words)
@@ -104,30 +104,20 @@ def _data(options: Namespace, path: Path) -> str:
     else:
         pixels, labels = digits_28x28()
         np.savez(path, pixels=pixels.numpy(), labels=labels.numpy())
-    return str(path)
 
 
-def _run(system: System, setting: str, seed: int, data: str, options: Namespace) -> dict[str, Any]:
+def _run(system: System, setting: str, seed: int, data: Path, options: Namespace) -> dict[str, Any]:
     """Run a race. Return the results of the rank with the model."""
     compute, _, network = setting.partition("-")
+    begun = data.with_name(f"{setting} {system.name} {seed} begun")
+    counts = options.workers, options.updates, options.computing
     topics = TOPICS if options.lda else 0
-    race = Race(system, options.workers, options.updates, options.computing, compute, seed, WAIT_SECONDS, data, topics)
+    race = Race(system.name, *counts, compute, seed, WAIT_SECONDS, str(data), str(begun), topics)
     topology = Topology.parse(_star(system, options.workers)).with_rates(RATE)
     changing = SteadyServer(NETWORKS[network], seed=seed, workers=options.workers)
-    with (
-        tempfile.TemporaryDirectory(prefix="sparkdl-race-") as folder,
-        Lab(topology) as lab,
-        lab.schedule(changing, Start(Path(folder), options.workers).wait),
-    ):
-        ranks = lab.run(
-            [sys.executable, str(RANK_PROGRAM), folder, race.to_json()],
-            timeout=RACE_SECONDS,
-            env={"GLOO_SOCKET_IFNAME": lab.layout.node(0).interface(0)},
-        )
-    [line] = [line for rank in ranks for line in rank.stdout.splitlines() if line.startswith("{")]
-    found: dict[str, Any] = json.loads(line)
-    found["curve"] = [Moment(*moment) for moment in found["curve"]]
-    return found
+    with Lab(topology) as lab, lab.schedule(changing, Start(begun, options.workers).wait):
+        [found] = run_ranks(lab, RANK_PROGRAM, race, RACE_SECONDS)
+    return found | {"curve": [Moment(*moment) for moment in found["curve"]]}
 
 
 def _star(system: System, workers: int) -> str:

@@ -1,27 +1,22 @@
 """Rank program of a race, over the lab's links and without Spark.
 
-    python rank.py RENDEZVOUS_FOLDER RACE
-
-RACE: JSON of a Race. The environment tells the rank's place (see lab.place), and GLOO_SOCKET_IFNAME the network interface
-of gloo. The rank with the model prints a JSON line: its ``curve`` of seconds, updates and scores; ``max_delay`` and
-``dropped``, in updates; ``busy``, the machine's busy cores in the mean; ``elements`` of the model.
+The rank with the model prints a JSON line: its ``curve`` of seconds, updates and scores; ``max_delay`` and ``dropped``, in
+updates; ``busy``, the machine's busy cores in the mean; ``elements`` of the model.
 """
 
 from __future__ import annotations
 
 import json
-import sys
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
-import torch
 import torch.distributed as dist
 from benchmarks.fabric import systems
 from benchmarks.fabric.curve import Curve, Start
 from benchmarks.fabric.digits import Task
-from benchmarks.fabric.race import Race
-from benchmarks.rendezvous import gloo_group, join_gang
+from benchmarks.fabric.race import Race, System
+from benchmarks.ranks import gloo_group, join_gang, rank_job
 from lab import Place
 
 from sparkdl_comm.fabric.api import Fabric
@@ -32,10 +27,9 @@ Result = dict[str, Any] | None
 
 
 def main() -> None:
-    folder, race, place = sys.argv[1], Race.of_json(sys.argv[2]), Place.here()
-    torch.set_num_threads(1)
-    task, start = race.task(), Start(Path(folder), race.workers)
-    result = RUNS[race.system.kind](race, task, place, folder, start)
+    folder, race, place = rank_job(Race)
+    task, start = race.task(), Start(Path(race.begun), race.workers)
+    result = RUNS[System.parse(race.system).kind](race, task, place, folder, start)
     if result is not None:
         scored = {"curve": result["curve"].moments(task.score), "elements": task.elements}
         print(json.dumps(result | scored), flush=True)
@@ -46,7 +40,7 @@ def _result(curve: Curve | None, start: Start, max_delay: int) -> Result:
 
 
 def over_fabric(race: Race, task: Task, place: Place, folder: str, start: Start) -> Result:
-    params = FabricParams(race.system.sync)
+    params = FabricParams(System.parse(race.system).sync)
     learner = task.learner(place.rank, race.workers) if place.rank < race.workers else None
     result: Result = None
     dropped = 0
@@ -61,27 +55,24 @@ def over_fabric(race: Race, task: Task, place: Place, folder: str, start: Start)
                 worker, step = fabric.register_as_worker(params), race.step(place.rank).step
                 dropped = systems.work_on_fabric(worker, race.workers, learner, race.updates, step)
         all_dropped = gang.all_gather(json.dumps(dropped).encode(), race.timeout)
-        gang.wait_until_alone(race.timeout)
     return result and {**result, "dropped": sum(map(json.loads, all_dropped))}
 
 
 def over_ring(race: Race, task: Task, place: Place, folder: str, start: Start) -> Result:
     with join_gang(folder, place, race.timeout) as gang:
         conf, step = race.conf(str(place.topology)), race.step(place.rank).step
-        result = _result(systems.train_by_ring(gang, conf, task, race.updates, step, start.begin), start, race.workers)
-        gang.wait_until_alone(race.timeout)
-    return result
+        return _result(systems.train_by_ring(gang, conf, task, race.updates, step, start.begin), start, race.workers)
 
 
 def over_ddp(race: Race, task: Any, place: Place, folder: str, start: Start) -> Result:
-    with gloo_group(f"{folder}/rendezvous", race.timeout):
+    with gloo_group(folder, race.timeout):
         curve = systems.train_by_ddp(task, race.updates, race.step(place.rank).step, start.begin)
         return _result(curve, start, race.workers)
 
 
 def without_schedule(race: Race, task: Task, place: Place, folder: str, start: Start) -> Result:
     learner = task.learner(place.rank, race.workers) if place.rank < race.workers else None
-    with gloo_group(f"{folder}/rendezvous", race.timeout) as group:
+    with gloo_group(folder, race.timeout) as group:
         dist.barrier()
         if learner is None:
             serving = systems.Serving(task, race.updates, start.begin())

@@ -1,11 +1,8 @@
 """Rank program: trains an emulated network over the lab's links, without Spark.
 
-    python rank.py RENDEZVOUS_FOLDER JOB
-
-JOB: JSON of a RankJob. The environment tells the rank's place (see lab.place), and GLOO_SOCKET_IFNAME the network interface
-of gloo. Rank 0 prints a JSON line: ``samples``, the slowest rank's seconds per iteration in each run; ``parts``, the mean
-seconds of an iteration's parts; the strategy's ``details``; and ``verified``: one process finds the same final weights.
-With compressed gradients, all ranks have the same finite weights. DDP has neither parts nor details.
+Rank 0 prints a JSON line: ``samples``, the slowest rank's seconds per iteration in each run; ``parts``, the mean seconds of
+an iteration's parts; the strategy's ``details``; and ``verified``: one process finds the same final weights. With
+compressed gradients, all ranks have the same finite weights. DDP has neither parts nor details.
 """
 
 from __future__ import annotations
@@ -14,7 +11,6 @@ import functools
 import hashlib
 import itertools
 import json
-import sys
 import time
 from collections.abc import Iterator
 from dataclasses import dataclass
@@ -24,7 +20,7 @@ from typing import Any
 import torch
 from benchmarks import breakdown
 from benchmarks.peers.ddp import trained
-from benchmarks.rendezvous import gloo_group, join_gang
+from benchmarks.ranks import gloo_group, join_gang, rank_job
 from benchmarks.workload import LEARNING_RATE, loss, network, right, rows
 from lab import Place
 
@@ -67,8 +63,7 @@ class RankJob:
 
 
 def main() -> None:
-    folder, job, place = sys.argv[1], RankJob(**json.loads(sys.argv[2])), Place.here()
-    torch.set_num_threads(1)
+    folder, job, place = rank_job(RankJob)
     profile = Profile.read(Path(job.profile))
     result = (train_by_ddp if job.strategy == DDP else train_by_strategy)(folder, job, profile, place)
     if place.rank == 0:
@@ -77,7 +72,7 @@ def main() -> None:
 
 def train_by_ddp(folder: str, job: RankJob, profile: Profile, place: Place) -> dict[str, Any]:
     bucket_mb = None if job.bucket is None else job.bucket / (1 << 20)
-    with gloo_group(f"{folder}/rendezvous", job.timeout):
+    with gloo_group(folder, job.timeout):
         module, runs = network(profile, job.scale), {"warmup": job.warmup, "repeats": job.repeats}
         samples, verified = trained(module, profile, ROWS, steps=job.steps, **runs, bucket_mb=bucket_mb)
     return {"samples": samples, "parts": {}, "details": {}, "verified": verified}
@@ -115,7 +110,6 @@ def train_by_strategy(folder: str, job: RankJob, profile: Profile, place: Place)
         details = strategy.details() if gang.rank == 0 else {}
         result = {"samples": samples, "parts": parts, "details": details, "verified": verified}
         strategy.close()
-        gang.wait_until_alone(job.timeout)
     return result
 
 

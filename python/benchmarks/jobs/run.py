@@ -29,18 +29,16 @@ Theory of an iteration, from computing and the links' capacity:
 from __future__ import annotations
 
 import itertools
-import json
 import math
-import sys
 import tempfile
 from argparse import ArgumentParser, Namespace
 from collections.abc import Iterator, Sequence
-from dataclasses import asdict
 from pathlib import Path
 from typing import Any
 
 from benchmarks.command import Note
 from benchmarks.jobs.rank import DDP, RankJob
+from benchmarks.ranks import run_ranks
 from benchmarks.workload import check
 from lab import Lab
 from lab.arguments import link_rate, numbers, positive, size, whole_numbers
@@ -68,7 +66,7 @@ def _rows(options: Namespace, folder: Path) -> Iterator[Row]:
     nbytes, bucket = 4 * options.profile.parameters, options.bucket or CommConf.from_mapping({}).collective.bucket
     loads = [(0.0, exchange) for exchange in options.exchange or ()]
     loads = loads or list(itertools.product(options.teraflops, options.rows))
-    for number, ((name, loop, topology), (speed, load)) in enumerate(itertools.product(cases(options), loads)):
+    for (name, loop, topology), (speed, load) in itertools.product(cases(options), loads):
         links = allreduce_seconds(len(topology.hosts), nbytes, options.rate) / topology.rails
         scale = scale_of(options, speed, load, links)
         strategy, _, compression = name.partition("+")
@@ -86,13 +84,8 @@ def _rows(options: Namespace, folder: Path) -> Iterator[Row]:
             options.repeats,
             TIMEOUT,
         )
-        rendezvous = folder / str(number)
-        rendezvous.mkdir()
         with Lab(topology) as lab:
-            program = Path(__file__).with_name("rank.py")
-            command = [sys.executable, str(program), str(rendezvous), json.dumps(asdict(job))]
-            env = {"GLOO_SOCKET_IFNAME": lab.layout.node(0).interface(0)}
-            result = json.loads(lab.run(command, timeout=TIMEOUT, env=env)[0].stdout)
+            [result] = run_ranks(lab, Path(__file__).with_name("rank.py"), job, TIMEOUT)
         forward, backward = (scale * seconds for seconds in passes(options.profile))
         first = first_layers(options.profile, 1 if batching else bucket)
         whole = broadcast_seconds(nbytes, options.rate)

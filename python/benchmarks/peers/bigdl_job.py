@@ -10,12 +10,14 @@ import tempfile
 
 import numpy as np
 import torch
+from benchmarks.applications import answer
 from benchmarks.workload import INPUTS, LEARNING_RATE, Job, nbytes, perceptron, right, rows
 from bigdl.dllib.nn.criterion import MSECriterion
 from bigdl.dllib.nn.layer import Input, Linear, Model, ReLU
 from bigdl.dllib.optim.optimizer import SGD, DistriOptimizer, MaxIteration, TrainSummary
 from bigdl.dllib.utils.common import Sample, create_spark_conf, init_engine
 from pyspark import SparkContext
+from pyspark.sql import SparkSession
 
 #: mkldnn's number of the format `nc`: rows by columns.
 _MATRIX = 4
@@ -60,14 +62,12 @@ def trained(sc: SparkContext, job: Job, hidden: int) -> dict[str, object]:
     return {"bytes": nbytes(hidden), "samples": seconds[job.warmup :].tolist(), "verified": verified}
 
 
-def main() -> None:
-    job = Job.here()
-    sc = SparkContext(appName="BigDL", conf=create_spark_conf())
-    sc.setLogLevel("WARN")
+def results(spark: SparkSession, job: Job) -> list[dict[str, object]]:
+    spark.sparkContext.setLogLevel("WARN")
     init_engine()
-    job.write([trained(sc, job, hidden) for hidden in job.models])
-    sc.stop()
+    return [trained(spark.sparkContext, job, hidden) for hidden in job.models]
 
 
 if __name__ == "__main__":
-    main()
+    SparkContext(appName="BigDL", conf=create_spark_conf())
+    answer("BigDL", Job, results)

@@ -8,6 +8,7 @@ from __future__ import annotations
 from datetime import timedelta
 from typing import Any
 
+from benchmarks.applications import answer
 from benchmarks.workload import Job, nbytes, perceptron
 from pyspark.ml.torch.distributor import TorchDistributor
 from pyspark.sql import SparkSession
@@ -30,12 +31,10 @@ def train(job: Job) -> list[dict[str, Any]]:
     return results
 
 
-def main() -> None:
-    job = Job.here()
-    spark = SparkSession.builder.appName("torch DDP").getOrCreate()
-    job.write(TorchDistributor(num_processes=job.ranks, local_mode=False, use_gpu=False).run(train, job))
-    spark.stop()
+def results(spark: SparkSession, job: Job) -> list[dict[str, Any]]:
+    found: list[dict[str, Any]] = TorchDistributor(job.ranks, local_mode=False, use_gpu=False).run(train, job)
+    return found
 
 
 if __name__ == "__main__":
-    main()
+    answer("torch DDP", Job, results)

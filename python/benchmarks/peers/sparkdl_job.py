@@ -9,6 +9,7 @@ import functools
 
 import pandas as pd
 import torch
+from benchmarks.applications import answer
 from benchmarks.workload import LEARNING_RATE, Job, loss, nbytes, perceptron, right, rows
 from pyspark.sql import SparkSession
 
@@ -41,12 +42,9 @@ def trained(spark: SparkSession, job: Job, hidden: int) -> dict[str, object]:
     return {"bytes": nbytes(hidden), "samples": samples, "verified": verified}
 
 
-def main() -> None:
-    job = Job.here()
-    spark = SparkSession.builder.appName("sparkdl_comm").getOrCreate()
-    job.write([trained(spark, job, hidden) for hidden in job.models])
-    spark.stop()
+def results(spark: SparkSession, job: Job) -> list[dict[str, object]]:
+    return [trained(spark, job, hidden) for hidden in job.models]
 
 
 if __name__ == "__main__":
-    main()
+    answer("sparkdl_comm", Job, results)

@@ -50,7 +50,7 @@ REFUSED = [
     ("peers", "--topology ring:3", "unknown kind 'ring'"),
     ("peers", "--topology bcube:2,2", "one NIC per host"),
     ("peers", "--rate inf", "--rate: must be Mbit/s, of at least 1 bit/s, not inf"),
-    ("peers", "--peers gloo,nccl", "--peers: nccl: there are gloo"),
+    ("peers", "--peers gloo,nccl", "--peers: gloo, nccl: there are torch-ddp"),
     ("ps", "--topology star:2 --batching whole,sideways", "--batching: sideways: there are whole"),
     ("ps", "--topology star:2 --model real:vgg --rate auto:1", "Give Mbit/s"),
     ("ps", "--topology star:2 --model vgg99", "profile 'vgg99' is not known"),

@@ -3,7 +3,7 @@
  *     openmpi_rank OPERATIONS WARMUP REPEATS CALLS BYTES...
  *
  * OPERATIONS is a comma-separated list of all_reduce, broadcast and reduce. Rank 0 prints a JSON line for each operation and
- * size, with the fields and the checks of gloo_rank.py.
+ * size, with the fields and the checks of rank.py.
  */
 #include <mpi.h>
 #include <stdio.h>
@@ -17,7 +17,7 @@
 static int rank, world;
 
 enum operation { ALL_REDUCE, BROADCAST, REDUCE, OPERATIONS };
-static const char *const names[] = {"all_reduce", "broadcast", "reduce"}, *const cases[] = {"allreduce", "broadcast", "reduce"};
+static const char *const names[] = {"all_reduce", "broadcast", "reduce"};
 
 static void check_allocated(const void *memory) {
     if (!memory) {
@@ -95,7 +95,7 @@ int main(int argc, char **argv) {
             MPI_Allreduce(MPI_IN_PLACE, samples, repeats, MPI_DOUBLE, MPI_MAX, MPI_COMM_WORLD);
             MPI_Allreduce(MPI_IN_PLACE, &right, 1, MPI_INT, MPI_MIN, MPI_COMM_WORLD);
             if (rank == 0) {
-                printf("{\"case\": \"%s\", \"bytes\": %d, \"samples\": [", cases[what], nbytes);
+                printf("{\"case\": \"%s\", \"bytes\": %d, \"samples\": [", names[what], nbytes);
                 for (int run = 0; run < repeats; run++)
                     printf("%s%.9f", run ? ", " : "", samples[run]);
                 printf("], \"cpu_seconds\": %.9f, \"verified\": %s}\n", used, right ? "true" : "false");
