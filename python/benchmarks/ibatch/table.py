@@ -20,9 +20,6 @@ IBATCH_PAPER = {
 #: The same on 72 nodes, of VGG19-22K.
 IBATCH_PAPER_72 = (45, 26, 32)
 
-#: Smaller shares of time are chance, and then the fewest batches stay, like in Autotuner.scala.
-CHANCE = 0.02
-
 KEPT = ("", "`ibatch` kept", "ours", "verdict")
 SPLIT = ("", "overlapping", "communication", "computation", "iteration")
 #: Ways in the order of the table of nodes. The paper batches pulls alone, like `paper`, and pushes whole.
@@ -73,7 +70,7 @@ def rivals(network: str, data: Data) -> Iterator[Line]:
 
 
 def _of_plan(stays: str) -> str:
-    return "the plan stays" if stays.startswith("plan,") else "not decided" if "plan or" in stays else "plan rejected"
+    return "the plan stays" if stays.startswith("plan") else "plan rejected"
 
 
 def startups(data: Data) -> Iterator[Line]:
@@ -137,8 +134,8 @@ def split(data: Data) -> Iterator[Line]:
 def kept(row: Row, layers: int | None = None) -> str:
     """Return the kept batches, such as "plan, 7 pulls, 5 pushes", ``parts:24`` or ``layerwise``.
 
-    Older results do not record the choice. There it follows from the number of batches and the times of the trials, or
-    the cell says that it was not recorded.
+    Results of before the field ``kept`` do not record the choice. There it follows from the number of batches and the
+    times of the trials.
 
     :param layers: layers of the network, if known.
     """
@@ -147,25 +144,14 @@ def kept(row: Row, layers: int | None = None) -> str:
         if pull == push:
             return f"`{pull}`"
         return f"{pull}, {push.removeprefix('plan, ')}" if push.startswith("plan") else f"{pull}; pushes {push}"
-    batches = row.extra.get("batches")
-    if not batches:
-        return "not recorded"
-    pulls, pushes, tried = batches["pull"], batches["push"], row.extra.get("tried")
-    counts = f"{pulls} {'pull' if pulls == 1 else 'pulls'}, {pushes} {'push' if pushes == 1 else 'pushes'}"
-    if pulls == pushes == 1:
-        return "`whole`"
-    if tried is None:
-        return f"{counts}, whose policy was not recorded"
+    pulls, pushes = row.extra["batches"]["pull"], row.extra["batches"]["push"]
+    tried = row.extra["tried"]
     if pulls == pushes == layers and "layerwise" in tried:
         return "`layerwise`"
-    counts += _one_each(tried)
     parts = next((name for name in tried if name.startswith("parts:")), None)
-    if parts is None:
-        return f"plan, {counts}"
-    others = min(seconds for name, seconds in tried.items() if name != parts)
-    if tried[parts] < (1 - CHANCE) * others:
+    if parts is not None and tried[parts] == min(tried.values()):
         return f"`{parts}`"
-    return f"plan, {counts}" if others < (1 - CHANCE) * tried[parts] else f"plan or `{parts}`, {counts}"
+    return f"plan, {pulls} pulls, {pushes} {'push' if pushes == 1 else 'pushes'}{_one_each(tried)}"
 
 
 def _one_each(tried: Mapping[str, float]) -> str:
