@@ -24,8 +24,6 @@ private[comm] final class ScheduledSends(
     onLost: ChunkPeer => Unit,
     scheduler: TransferScheduler = new TransferScheduler
 ) extends Logging {
-  import ScheduledSends._
-
   private val transfers = new TransferDriver[OutboundTransfer](clock, scheduler)(send)(onFailure)
   private val messageCount = new AtomicLong
 
@@ -82,5 +80,3 @@ private[comm] final class ScheduledSends(
       messages.send(to, MessagePart(number, message, offset, length))(done)
   }
 }
-
-private object ScheduledSends {}
