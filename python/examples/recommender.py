@@ -25,7 +25,7 @@ RATINGS = Path(pyspark.__file__).parent / "data/mllib/als/sample_movielens_ratin
 
 
 class Recommender(nn.Module):
-    """What a user thinks of a movie: the product of their factors, plus what is usual for each of them."""
+    """Rating of a movie by a user: the product of their factors, plus a bias for each of them."""
 
     def __init__(self, users: int, movies: int, factors: int) -> None:
         super().__init__()

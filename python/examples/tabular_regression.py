@@ -3,7 +3,7 @@
     spark-submit --jars sparkdl-comm-….jar --conf spark.plugins=sparkdl.comm.CommPlugin python/examples/tabular_regression.py
 
 The data are scikit-learn's diabetes data: ten measurements of 442 patients, and how far the disease went in the year after.
-A linear regression of Spark ML's own, in the same Pipeline, stands beside it.
+The same Pipeline with a linear regression of Spark ML serves as comparison.
 """
 
 from __future__ import annotations

@@ -100,6 +100,13 @@ def test_links_of_the_repository(place: str) -> None:
     assert not broken
 
 
+def test_every_example_is_short_and_in_a_guide() -> None:
+    guides = "".join(text for place, text in pages().items() if place.startswith("guides/"))
+    for path in (ROOT / "python" / "examples").glob("*.py"):
+        assert f'--8<-- "python/examples/{path.name}"' in guides
+        assert len(path.read_text(encoding="utf-8").splitlines()) < 80
+
+
 def test_every_error_has_a_cure() -> None:
     headings = " ".join(_HEADING.findall((DOCS / "guides" / "troubleshooting.md").read_text(encoding="utf-8")))
     known = {*errors.ERRORS_BY_NAME, "RankFailedError"} - {"SparkdlCommError"}
