@@ -37,6 +37,12 @@ COMPRESSING = (
 COMPRESSIONS = ("topk:1", "mstopk:1")
 #: Those that can reduce to one rank, and broadcast.
 ROOTED = (*(name for name, algorithm in ALGORITHMS.items() if "reduce" in algorithm.operations), AUTO)
+#: Those that have the two operations of a decoupled all-reduce.
+DECOUPLED = tuple(
+    name
+    for name, algorithm in ALGORITHMS.items()
+    if {"reduce_scatter", "all_gather"} <= {*algorithm.operations} or {"reduce", "broadcast"} <= {*algorithm.operations}
+)
 BATCHINGS = (
     "whole",
     "layerwise",
@@ -226,7 +232,7 @@ def _strategy(random: Random) -> tuple[str, dict[str, str], int]:
     if kind == "rooted":
         settings["collective.loop"] = choice(("root", "root-overlap"))
         return choice(ROOTED), settings, world
-    strategy = choice(tuple(ALGORITHMS) if kind == "decoupled" else COLLECTIVES)
+    strategy = choice(DECOUPLED if kind == "decoupled" else COLLECTIVES)
     if kind == "decoupled":
         settings["collective.loop"] = "decoupled"
         if _one_in(4, random):

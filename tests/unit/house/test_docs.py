@@ -18,7 +18,7 @@ import make_reference
 import pytest
 import yaml
 
-from sparkdl_comm import errors
+from sparkdl_comm import ddp_hooks, errors
 
 ROOT = Path(__file__).parents[3]
 DOCS = ROOT / "docs"
@@ -116,3 +116,8 @@ def test_every_error_has_a_cure() -> None:
 @pytest.mark.parametrize(("name", "text"), make_reference.pages().items(), ids=list(make_reference.pages()))
 def test_pages_made_from_the_code(name: str, text: str) -> None:
     assert (DOCS / "reference" / name).read_text(encoding="utf-8") == text, "run python/make_reference.py"
+
+
+def test_all_hooks_are_on_their_page() -> None:
+    page = (DOCS / "reference" / "ddp-hooks.md").read_text(encoding="utf-8")
+    assert sorted(re.findall(r"^ +- (\w+)$", page, re.MULTILINE)) == sorted(ddp_hooks.__all__)
