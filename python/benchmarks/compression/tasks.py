@@ -11,7 +11,7 @@ from typing import NamedTuple
 import numpy as np
 import pandas as pd
 import torch
-from examples.text_classifier import LIBRARIES, PER_LIBRARY, WORDS, docstrings
+from benchmarks.docstrings import LIBRARIES, PER_LIBRARY, WORDS, docstrings
 from torch import nn
 
 from sparkdl_comm.networks import LeNet5, digits

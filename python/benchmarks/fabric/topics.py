@@ -21,7 +21,7 @@ from itertools import islice
 from typing import NamedTuple
 
 import numpy as np
-from examples.text_classifier import LIBRARIES, PER_LIBRARY, WORDS, docstrings
+from benchmarks.docstrings import LIBRARIES, PER_LIBRARY, WORDS, docstrings
 
 #: Words in more than this share of the documents are left out.
 _EVERYWHERE = 0.2
