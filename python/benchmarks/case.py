@@ -7,6 +7,8 @@ from dataclasses import dataclass
 from sparkdl_comm.errors import ConfError
 from sparkdl_comm.sim.profile import Profile
 
+#: Slowdown of the device of emulated networks: that of the profiles does 1e12 operations a second.
+SLOWDOWN = 60.0
 _BITS = 8 * 4  # bits of a parameter
 
 
@@ -50,12 +52,14 @@ class Case:
         return parameters * _BITS * (self.world - 1) / self.world / self.rate
 
 
-def case_of(name: str, profile: Profile | None, world: int, rate: str, delay: float = 0.0) -> Case:
+def case_of(name: str, forward: float | None, world: int, rate: str, delay: float = 0.0) -> Case:
     """Return the case of a network.
 
+    :param forward: seconds of forward of an emulated network. None: the network computes.
     :param rate: Mbit/s, or "auto:R", by which a pull takes R times as long as forward.
     :raises ConfError: the rate is neither, or it is "auto" and the network is not emulated.
     """
+    profile = None if forward is None else share_of(name, forward)
     kind, _, ratio = rate.partition(":")
     if kind != "auto":
         return Case(name, profile, world, number("--rate", rate) * 1e6, delay)
@@ -66,7 +70,7 @@ def case_of(name: str, profile: Profile | None, world: int, rate: str, delay: fl
     return Case(name, profile, world, at_1_bit["pull_seconds"] / at_1_bit["forward_seconds"] / wanted, delay)
 
 
-def share_of(name: str, forward: float, slowdown: float) -> Profile:
+def share_of(name: str, forward: float, slowdown: float = SLOWDOWN) -> Profile:
     """Return a profile on a device that is `slowdown` times slower, with the same share of each layer.
 
     The share is that by which forward takes `forward` seconds. It applies to parameters and times.

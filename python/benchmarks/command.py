@@ -4,9 +4,9 @@
     python python/benchmarks NAME --help            # shows the options of one
     python python/benchmarks tables --check         # see tables.py
 
-NAME is PAGE, for the benchmark ``PAGE/run.py``, or PAGE/OTHER, for ``PAGE/run_OTHER.py``. The file has two functions.
-``arguments(parser, words)`` adds options to a parser, parses the words and returns the checked options.
-``rows(options, note)`` yields the measured rows, and ``note`` prints a line beside them.
+NAME is PAGE, for the benchmark ``PAGE/run.py``, or PAGE/OTHER, for ``PAGE/run_OTHER.py``. The file has a function
+``rows(options, note)``. It yields the measured rows, and ``note`` prints a line beside them. For options of its own the
+file has ``arguments(parser, words)``, which adds them to a parser, parses the words and returns the checked options.
 """
 
 from __future__ import annotations
@@ -53,6 +53,8 @@ def main(words: Sequence[str]) -> int:
         return int(bool(name)) * 2
     asked = parser(module.__doc__)
     asked.prog = f"python python/benchmarks {name}"
-    options = module.arguments(asked, rest)
+    options = module.arguments(asked, rest) if hasattr(module, "arguments") else asked.parse_args(rest)
+    if options.quick:
+        options.repeats = 1
     report = Report(json_to=options.json)
     return report.finish_after(module.rows(options, report.note))

@@ -79,6 +79,20 @@ class Data:
             raise InputError(f"{name}.json: {len(found)} rows are {wanted}. One is wanted.")
         return found[0] if found else None
 
+    def pairs(
+        self, name: str, rivals: Mapping[str, Sequence[str]] | Sequence[str], *same: str
+    ) -> Iterator[tuple[Row, Row]]:
+        """Yield each row of NAME.json with the row of each rival, in the order of the file.
+
+        :param rivals: the rivals of all other algorithms, or a mapping from an algorithm to its rivals.
+        :param same: fields in which both rows agree.
+        """
+        for ours in self.rows(name):
+            for rival in rivals.get(ours.algorithm, ()) if isinstance(rivals, Mapping) else rivals:
+                other = self.row(name, algorithm=rival, **{key: _value(ours, key) for key in same})
+                if other and rival != ours.algorithm:
+                    yield ours, other
+
     def source(self) -> str:
         """Return one line: commit, date, machine.
 

@@ -121,7 +121,7 @@ def test_size(rows_of: Rows) -> None:
 @pytest.mark.slow
 @pytest.mark.usefixtures("spark")  # sets SPARK_HOME to a copy that executors may write to, and the Python to use
 def test_transform(rows_of: Rows) -> None:
-    rows = rows_of("transform", "--rows", "600")
+    rows = rows_of("transform")
     ways = ["pandas_udf", "pandas_udf chunks", "transform", "pandas_udf all", "transform all"]
     assert [(row["case"], row["algorithm"]) for row in rows] == [(c, way) for c in ("lenet", "tabular") for way in ways]
     assert all(row["rows_per_second"] > 0 for row in rows)

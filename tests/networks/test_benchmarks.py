@@ -76,7 +76,7 @@ def test_ps_that_computes(rows_of: Rows) -> None:
 
 @pytest.mark.slow
 def test_cache(rows_of: Rows) -> None:
-    rows = rows_of("compression/cache", "--topology", "star:2")
+    rows = rows_of("compression/cache")
     assert [row["algorithm"] for row in rows] == list(CACHE_WAYS)
     for row in rows:
         assert len(row["epochs"]) == 2

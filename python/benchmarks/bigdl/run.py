@@ -9,8 +9,8 @@ parameters) or a network like VGG (1.34 million) with SGD, or networks with emul
 
     python python/benchmarks bigdl --topology star:8 --networks vgg19 --rate auto:1 --systems bigdl,ibatch --json
 
-Emulated layers wait. Their device is `--slowdown` times slower than that of the profiles, 1e12 operations a second.
-Each layer has the same share of its parameters and times, so that forward takes `--forward` seconds. With `auto:1` a
+Emulated layers wait. Each layer has the same share of its parameters and times, so that forward takes `--forward`
+seconds on a slow device (see case.py). With `auto:1` a
 pull on all hosts takes as long as forward. Small blocks come with their notice, without a start-up. With `--delay` all
 blocks are requested, and each start-up takes that many ms more (SlowStart.scala). DistriOptimizer's start-ups do not
 change.
@@ -38,7 +38,7 @@ from typing import Any
 from benchmarks import applications
 from benchmarks.applications import bench_jar, local_cluster, python_path, set_rate, submit
 from benchmarks.bigdl.job import BIGDL, Job, measured
-from benchmarks.case import Case, case_of, share_of
+from benchmarks.case import Case, case_of
 from benchmarks.command import Note
 from lab import Lab
 from lab.arguments import names_of, positive, topology_of, whole_numbers
@@ -51,7 +51,8 @@ from sparkdl_comm.sim.profile import PROFILES
 _REAL = ("lenet", "vgg")
 _NETWORKS = (*_REAL, *sorted(path.stem for path in PROFILES.glob("*.json")))
 _SYSTEMS = (BIGDL, "whole", "layerwise", "ibatch")
-_EXECUTOR_MIB = 2048
+#: MiB of an executor on this machine, and rows of each executor in an iteration.
+_EXECUTOR_MIB, _ROWS = 2048, 16
 
 
 def _row(found: dict[str, Any], case: Case, topology: str) -> Row:
@@ -131,8 +132,7 @@ def _on_a_lab(options: Namespace, conf: dict[str, str], folder: Path) -> Iterato
 
 
 def _case(network: str, world: int, rate: str, options: Namespace) -> Case:
-    profile = None if network in _REAL else share_of(network, options.forward, options.slowdown)
-    return case_of(network, profile, world, rate, options.delay / 1e3)
+    return case_of(network, None if network in _REAL else options.forward, world, rate, options.delay / 1e3)
 
 
 def _slow(conf: dict[str, str], delay: float) -> dict[str, str]:
@@ -151,7 +151,7 @@ def _job(case: Case, folder: Path, options: Namespace) -> Job:
     if case.profile is not None:
         file.write_text(case.profile.to_json())
     profile = None if case.profile is None else str(file)
-    about = options.rows, options.iterations, options.seconds, options.repeats
+    about = _ROWS, options.iterations, options.seconds, options.repeats
     return Job(case.name, profile, options.systems, case.world, *about)
 
 
@@ -159,11 +159,9 @@ def arguments(parser: ArgumentParser, words: Sequence[str]) -> Namespace:
     parser.add_argument("--executors", type=whole_numbers(), help="numbers of executors (default: 2, or all hosts)")
     parser.add_argument("--networks", type=names_of(_NETWORKS), default=",".join(_REAL))
     parser.add_argument("--systems", type=names_of(_SYSTEMS), default=f"{BIGDL},ibatch")
-    parser.add_argument("--rows", type=positive, default=16, help="rows of each executor in an iteration")
     parser.add_argument("--iterations", type=positive, help="iterations of a long run (default: see --seconds)")
     parser.add_argument("--seconds", type=float, default=8.0, help="approximate time of a long run's iterations")
     parser.add_argument("--forward", type=float, default=0.25, help="seconds of forward in emulated networks")
-    parser.add_argument("--slowdown", type=float, default=60.0, help="slowdown of their device")
     parser.add_argument("--topology", type=topology_of, help="run on an emulated network: star:N")
     parser.add_argument("--rate", default="200", help="Mbit/s of each of its links, or auto:R")
     parser.add_argument("--delay", type=float, default=0.0, help="ms added to each start-up there")
@@ -172,7 +170,7 @@ def arguments(parser: ArgumentParser, words: Sequence[str]) -> Namespace:
     )
     options = parser.parse_args(words)
     if options.quick:
-        options.iterations, options.repeats, options.forward = options.iterations or 60, 1, 0.02
+        options.iterations, options.forward = options.iterations or 60, 0.02
     if options.delay and not options.topology:
         parser.error("--delay works only with --topology. Add --topology, or drop --delay.")
     return options

@@ -22,12 +22,10 @@ RESULTS = {
 def rivals(data: Data, names: Sequence[str]) -> Iterator[Line]:
     """`ibatch` beside BigDL's optimizer and beside the other policies."""
     for name in names:
-        for ours in data.rows(name, algorithm="ibatch"):
-            for way in ("bigdl", "whole", "layerwise"):
-                other = data.row(name, algorithm=way, case=ours.case, world=ours.world)
-                if other:
-                    gain = f"{other.seconds / ours.seconds:.2f} x: {with_theory(ours)}"
-                    yield f"{_about(ours)}: {_way(ours)}", f"`{way}`: {seconds(other)}", gain, beside(ours, other)
+        for ours, other in data.pairs(name, {"ibatch": ("bigdl", "whole", "layerwise")}, "case", "world"):
+            gain = f"{other.seconds / ours.seconds:.2f} x: {with_theory(ours)}"
+            theirs = f"`{other.algorithm}`: {seconds(other)}"
+            yield f"{_about(ours)}: {_way(ours)}", theirs, gain, beside(ours, other)
 
 
 def overlap(data: Data) -> Iterator[Line]:

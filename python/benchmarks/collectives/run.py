@@ -145,7 +145,7 @@ def arguments(parser: ArgumentParser, words: Sequence[str]) -> Namespace:
     parser.add_argument("--loopback", action="store_true", help="use the loopback interface, without links")
     options = parser.parse_args(words)
     if options.quick:
-        options.bytes, options.repeats = sizes("256KiB"), 1
+        options.bytes = sizes("256KiB")
     if not options.loopback:  # on loopback the ranks measure the cost of a byte
         try:
             options.topology = [

@@ -16,8 +16,8 @@ from __future__ import annotations
 
 import statistics
 import tempfile
-from argparse import ArgumentParser, Namespace
-from collections.abc import Iterator, Sequence
+from argparse import Namespace
+from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
@@ -25,23 +25,23 @@ from benchmarks.applications import submit
 from benchmarks.command import Note
 from benchmarks.compression.cache_job import WAYS, Fits
 from lab import Lab
-from lab.arguments import topology_of
 from lab.bench import Row
 
-RATE_MBIT = 100.0
+from sparkdl_comm.topology import Topology
+
+TOPOLOGY, RATE_MBIT = Topology.parse("star:3"), 100.0
 #: Copies of each of 1,797 digits, epochs of a fit, and seconds for all fits.
 COPIES, EPOCHS, TIMEOUT = 8, 2, 1500.0
 
 
 def rows(options: Namespace, note: Note) -> Iterator[Row]:
     """Yield a row for each way."""
-    topology = options.topology
     with (
         tempfile.TemporaryDirectory(prefix="sparkdl-cache-") as folder,
-        Lab(topology.with_rates(round(RATE_MBIT * 1e6))) as lab,
+        Lab(TOPOLOGY.with_rates(round(RATE_MBIT * 1e6))) as lab,
         lab.spark(memory="1g") as spark,
     ):
-        job = Fits(topology.world, 1 if options.quick else COPIES, EPOCHS, options.repeats, folder)
+        job = Fits(TOPOLOGY.world, 1 if options.quick else COPIES, EPOCHS, options.repeats, folder)
         found = submit(spark, Path(__file__).with_name("cache_job.py"), job, TIMEOUT)
     of_way = {name: [each for each in found if each["way"] == name] for name in WAYS}
     repeats = [dict(zip(of_way, fits, strict=True)) for fits in zip(*of_way.values(), strict=True)]
@@ -50,9 +50,9 @@ def rows(options: Namespace, note: Note) -> Iterator[Row]:
             suite="cache",
             case="encoded images",
             algorithm=name,
-            topology=topology.text,
+            topology=TOPOLOGY.text,
             rate_mbit=RATE_MBIT,
-            world=topology.world,
+            world=TOPOLOGY.world,
             bytes=fits[0]["bytes"],
             samples=[fit["seconds"] for fit in fits],
             verified=len(fits) == options.repeats and all(_is_right(name, repeat) for repeat in repeats),
@@ -71,11 +71,3 @@ def _is_right(name: str, fits: dict[str, dict[str, Any]]) -> bool:
     way, fit = WAYS[name], fits[name]
     alike = all((fit["losses"] == fits[other]["losses"]) == (WAYS[other].shuffle == way.shuffle) for other in WAYS)
     return alike and (fit["cache"], fit["reused"], fit["held"] > 0) == (way.cache, way.reused, way.half)
-
-
-def arguments(parser: ArgumentParser, words: Sequence[str]) -> Namespace:
-    parser.add_argument("--topology", type=topology_of, default="star:3", help="of one NIC per host")
-    options = parser.parse_args(words)
-    if options.quick:
-        options.repeats = 1
-    return options

@@ -16,7 +16,7 @@ finite, and all ranks end with the same bits.
 from __future__ import annotations
 
 import itertools
-from argparse import ArgumentParser, Namespace
+from argparse import Namespace
 from collections.abc import Iterator, Sequence
 from pathlib import Path
 from typing import Any
@@ -106,7 +106,3 @@ def time_to(target: float, stages: Sequence[dict[str, list[float]]]) -> tuple[fl
         if share >= target:
             return total, True
     return total, False
-
-
-def arguments(parser: ArgumentParser, words: Sequence[str]) -> Namespace:
-    return parser.parse_args(words)

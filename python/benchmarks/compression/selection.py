@@ -58,7 +58,7 @@ def check(parser: ArgumentParser, options: Namespace) -> None:
     if options.device == "cuda" and not torch.cuda.is_available():
         parser.error("--device cuda: torch finds no GPU")
     if options.quick:
-        options.counts, options.repeats = [1 << 18], 1
+        options.counts = [1 << 18]
 
 
 def rows(options: Namespace) -> Iterator[Row]:

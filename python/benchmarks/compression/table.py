@@ -83,12 +83,10 @@ CHANCE = 2
 
 
 def selection(data: Data, results: str, operators: Sequence[str] = ("mstopk", "exact", "dgc")) -> Iterator[Line]:
-    for ours in data.rows(results):
-        topk = data.row(results, algorithm="topk", case=ours.case, bytes=ours.bytes)
-        if topk and ours.algorithm in operators:
-            about = f"`{ours.algorithm}`, {ours.case}, {ours.extra['count']:,} elements"
-            one_pass = f"{seconds(ours)}, {ours.ratio:.1f} x one pass"
-            yield about, f"torch.topk: {seconds(topk)}", one_pass, beside(ours, topk)
+    for ours, topk in data.pairs(results, dict.fromkeys(operators, ["topk"]), "case", "bytes"):
+        about = f"`{ours.algorithm}`, {ours.case}, {ours.extra['count']:,} elements"
+        one_pass = f"{seconds(ours)}, {ours.ratio:.1f} x one pass"
+        yield about, f"torch.topk: {seconds(topk)}", one_pass, beside(ours, topk)
 
 
 def sparse_sums(data: Data, names: Sequence[str]) -> Iterator[Line]:
@@ -123,10 +121,8 @@ def _sum(row: Row) -> str:
 
 def accuracy(data: Data, names: Sequence[str]) -> Iterator[Line]:
     for name in names:
-        for ours in data.rows(name):
-            dense = data.row(name, algorithm="dense", case=ours.case)
-            if dense and ours.algorithm != "dense":
-                yield f"`{ours.algorithm}`, {ours.case}", _percents(dense), _percents(ours), _lost(ours, dense)
+        for ours, dense in data.pairs(name, ["dense"], "case"):
+            yield f"`{ours.algorithm}`, {ours.case}", _percents(dense), _percents(ours), _lost(ours, dense)
 
 
 def _percents(row: Row) -> str:
@@ -172,17 +168,13 @@ def schedule_auto(data: Data, results: str) -> Iterator[Line]:
 
 
 def sparse_pushes(data: Data) -> Iterator[Line]:
-    for ours in data.rows("compress-ps"):
-        dense_way, _, kind = ours.algorithm.partition("-")
-        rivals = {"sparse": (dense_way, "ring", "ddp"), "": ("ring", "ddp") if dense_way == "ibatch" else ()}
-        for rival in rivals[kind]:
-            other = data.row("compress-ps", algorithm=rival, case=ours.case, rate_mbit=ours.rate_mbit)
-            if other:
-                share = ours.bytes / other.bytes
-                planned = f" ({kept(ours)})" if dense_way == "ibatch" else ""
-                about = f"`{ours.algorithm}`{planned}, {ours.case}, {ours.rate_mbit:.0f} Mbit/s"
-                about += f", {share:.2f} of the bytes"
-                yield about, f"`{rival}`: {seconds(other)}", seconds(ours), beside(ours, other)
+    collective = ("ring", "ddp")
+    rivals = {"whole-sparse": ("whole", *collective), "ibatch-sparse": ("ibatch", *collective), "ibatch": collective}
+    for ours, other in data.pairs("compress-ps", rivals, "case", "rate_mbit"):
+        planned = f" ({kept(ours)})" if ours.algorithm.startswith("ibatch") else ""
+        about = f"`{ours.algorithm}`{planned}, {ours.case}, {ours.rate_mbit:.0f} Mbit/s"
+        about += f", {ours.bytes / other.bytes:.2f} of the bytes"
+        yield about, f"`{other.algorithm}`: {seconds(other)}", seconds(ours), beside(ours, other)
 
 
 def throughput(data: Data, names: Sequence[str]) -> Iterator[Line]:
@@ -214,23 +206,19 @@ def breakdown(data: Data, names: Sequence[str]) -> Iterator[Line]:
 
 def pto(data: Data) -> Iterator[Line]:
     for name in ("pto-2", "pto-8"):
-        for ours in data.rows(name):
-            local = data.row(name, algorithm="local", case=ours.case)
-            if local and ours.algorithm != "local":
-                about = f"{ours.case}, `{ours.algorithm}`, {ours.world} ranks"
-                paper, verdict = "-", beside(ours, local)
-                if ours.case == "norms":
-                    paper = f"{PTO_PAPER[0]} ms to {PTO_PAPER[1]} ms, 128 GPUs"
-                    judged = of_paper(local.seconds / ours.seconds, PTO_PAPER[0] / PTO_PAPER[1], "the paper's gain")
-                    verdict = f"{judged}; {verdict}"
-                yield about, paper, f"{seconds(local)} to {seconds(ours)}", verdict
+        for ours, local in data.pairs(name, ["local"], "case"):
+            about = f"{ours.case}, `{ours.algorithm}`, {ours.world} ranks"
+            paper, verdict = "-", beside(ours, local)
+            if ours.case == "norms":
+                paper = f"{PTO_PAPER[0]} ms to {PTO_PAPER[1]} ms, 128 GPUs"
+                judged = of_paper(local.seconds / ours.seconds, PTO_PAPER[0] / PTO_PAPER[1], "the paper's gain")
+                verdict = f"{judged}; {verdict}"
+            yield about, paper, f"{seconds(local)} to {seconds(ours)}", verdict
 
 
 def cache(data: Data) -> Iterator[Line]:
-    for ours in data.rows("cache"):
-        other = data.row("cache", algorithm="memory, second fit")
-        if other and other.algorithm != ours.algorithm:
-            yield ours.algorithm, _fit(other), _fit(ours), beside(ours, other)
+    for ours, other in data.pairs("cache", ["memory, second fit"]):
+        yield ours.algorithm, _fit(other), _fit(ours), beside(ours, other)
 
 
 def _fit(row: Row) -> str:

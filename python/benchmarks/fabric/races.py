@@ -58,13 +58,6 @@ DIGITS = Subject(420, "fabric,ring,ddp,async", "C2-N2")
 DOCUMENTS = Subject(300, "fabric-30,fabric-bsp,ring,async", "C1-N1")
 
 
-def add_arguments(parser: ArgumentParser) -> None:
-    parser.add_argument("--train", action="store_true", help="digits, on emulated hosts")
-    parser.add_argument("--lda", action="store_true", help="topics of docstrings, on emulated hosts")
-    parser.add_argument("--perplexity", type=float, default=670.0, help="goal of --lda")
-    parser.add_argument("--words", type=int, default=4000, help="most frequent words that --lda uses")
-
-
 def defaults(options: Namespace) -> dict[str, Any]:
     """Return the defaults of the options for which the simulator has others."""
     subject = DOCUMENTS if options.lda else DIGITS

@@ -18,7 +18,6 @@ LDA_PAPER = {"ring": 182, "fabric-30": 139, "fabric-60": 169, "async": 1080}
 #: Settings of races on emulated hosts. The first three are predicted too.
 RACED = ("C1-N1", "C2-N2", "C3-N3")
 RACED_ALONE = ("C1-N2", "C1-N3", "C2-N1", "C2-N3", "C3-N1", "C3-N2")
-_FABRIC = "fabric-"
 #: Bytes of all updates over the replica's bytes with the largest bound, in the paper's Fig. 9.
 _LESS_PAPER = 5.6
 
@@ -40,13 +39,10 @@ def fabric_scheduler(data: Data) -> Iterator[Line]:
 def fabric_simulated(data: Data) -> Iterator[Line]:
     for computing in ("0.1", "0.4"):
         name = f"fabric-simulated-{computing}"
-        for ours in data.rows(name, algorithm="fabric-30"):
-            for rival in ("ring", "ring-2", "async"):
-                other = data.row(name, algorithm=rival, case=ours.case)
-                if other:
-                    paper = ours.extra["paper_speedup"] if rival == "ring-2" else None
-                    about, *found = _race(ours, other, paper)
-                    yield f"{about}, computing {computing} s", *found
+        for ours, other in data.pairs(name, {"fabric-30": ("ring", "ring-2", "async")}, "case"):
+            paper = ours.extra["paper_speedup"] if other.algorithm == "ring-2" else None
+            about, *found = _race(ours, other, paper)
+            yield f"{about}, computing {computing} s", *found
 
 
 def fabric_bounds(data: Data) -> Iterator[Line]:
@@ -114,14 +110,10 @@ def fabric_predicted(data: Data) -> Iterator[Line]:
 
 
 def fabric_lda(data: Data) -> Iterator[Line]:
-    for ours in data.rows("fabric-lda"):
-        if not ours.algorithm.startswith(_FABRIC):
-            continue
-        for rival in ("ring", "async", "fabric-bsp"):
-            other = data.row("fabric-lda", algorithm=rival, case=ours.case)
-            if other and other.algorithm != ours.algorithm:
-                found = [LDA_PAPER.get(name) for name in (rival, ours.algorithm)]
-                yield _race(ours, other, found[0] / found[1] if found[0] and found[1] else None)
+    for ours, other in data.pairs("fabric-lda", ("ring", "async", "fabric-bsp"), "case"):
+        if ours.algorithm.startswith("fabric-"):
+            theirs, paper = (LDA_PAPER.get(row.algorithm) for row in (other, ours))
+            yield _race(ours, other, theirs / paper if theirs and paper else None)
 
 
 def _race(ours: Row, other: Row, paper: float | None) -> Line:

@@ -36,8 +36,8 @@ from pyspark.sql import SparkSession
 
 from sparkdl_comm import spark_conf
 
-#: Largest array of the JVM.
-MAX_BYTES = 2**31 - 1
+#: Largest array of the JVM, and seconds for all runs at a rate.
+MAX_BYTES, TIMEOUT = 2**31 - 1, 600.0
 
 
 def rows(options: Namespace, note: Note) -> Iterator[Row]:
@@ -87,7 +87,7 @@ def _on_links(options: Namespace) -> Iterator[Row]:
             set_rate(lab, rate * 1e6)
             block = max(256 << 10, round(rate * 1e6 / 8 / (topology.world - 1)))
             job = Job(topology.world, [block], options.windows, options.repeats)
-            found = submit(spark, Path(__file__).with_name("job.py"), job, options.timeout)
+            found = submit(spark, Path(__file__).with_name("job.py"), job, TIMEOUT)
             yield from _rows(found, topology.world, topology.text, rate)
 
 
@@ -104,10 +104,9 @@ def arguments(parser: ArgumentParser, words: Sequence[str]) -> Namespace:
     parser.add_argument("--windows", type=sizes, default=[], help="fixed windows, beside the one that follows the link")
     parser.add_argument("--topology", type=topology_of, help="measure windows on an emulated network: star:N")
     parser.add_argument("--rate", type=link_rates, default="200", help="Mbit/s of each of its links")
-    parser.add_argument("--timeout", type=float, default=600.0, help="seconds for all runs at a rate")
     options = parser.parse_args(words)
     if options.quick:
-        options.servers, options.bytes, options.repeats = [2], sizes("1KiB,1MiB"), 3
+        options.servers, options.bytes = [2], sizes("1KiB,1MiB")
     if max(options.bytes) > MAX_BYTES:
         parser.error(f"--sizes: a block has {max(options.bytes)} bytes. At most {MAX_BYTES} are possible.")
     if options.topology and not options.windows:

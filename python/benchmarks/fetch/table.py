@@ -13,11 +13,9 @@ def fetch(data: Data) -> Iterator[Line]:
     fetches = [("fetch", "fetchBlockSync"), ("notice", "fetchBlockSync"), ("at once", "in turn")]
     pairs = [*fetches, ("same host", "memcpy"), *conversions]
     for way, rival in pairs:
-        for ours in data.rows("fetch", algorithm=way):
-            other = data.row("fetch", algorithm=rival, case=ours.case, bytes=ours.bytes, world=ours.world)
-            if other:
-                about = f"`{way}`, {_size(ours.bytes)} from {ours.case}, {ours.world} executors"
-                yield about, f"`{rival}`: {seconds(other)}", seconds(ours), beside(ours, other)
+        for ours, other in data.pairs("fetch", {way: [rival]}, "case", "bytes", "world"):
+            about = f"`{way}`, {_size(ours.bytes)} from {ours.case}, {ours.world} executors"
+            yield about, f"`{rival}`: {seconds(other)}", seconds(ours), beside(ours, other)
 
 
 def fetch_windows(data: Data) -> Iterator[Line]:

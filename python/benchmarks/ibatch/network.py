@@ -21,7 +21,7 @@ from pathlib import Path
 from typing import Any
 
 from benchmarks.applications import bench_jar, set_rate, submit
-from benchmarks.case import Case, case_of, number, share_of
+from benchmarks.case import Case, case_of, number
 from benchmarks.command import Note
 from benchmarks.ibatch.job import DDP, REAL, WAYS, Job
 from lab import Lab
@@ -35,6 +35,8 @@ from sparkdl_comm.topology import Topology
 
 #: Application that trains in all ways.
 JOB = Path(__file__).with_name("job.py")
+#: Steps of an epoch. A quick run needs as many: an iteration is measured before the plan, and then the plan is tried.
+STEPS = 4
 
 
 def cases(options: Namespace) -> list[Case]:
@@ -46,7 +48,13 @@ def cases(options: Namespace) -> list[Case]:
     models = options.model.split(",")
     options.batching = options.batching or (list(WAYS) if any(name in REAL for name in models) else [*WAYS, DDP])
     found = [
-        _case(name, rate, number("--delay", delay) / 1e3, options.topology.world, options)
+        case_of(
+            name,
+            None if name in REAL else options.forward,
+            options.topology.world,
+            rate,
+            number("--delay", delay) / 1e3,
+        )
         for name in models
         for rate in options.rate.split(",")
         for delay in options.delay.split(",")
@@ -65,7 +73,7 @@ def rows(options: Namespace, note: Note) -> Iterator[Row]:
     with (
         tempfile.TemporaryDirectory(prefix="sparkdl-batching-") as folder,
         Lab(topology.with_rates(round(options.cases[0].rate))) as lab,
-        lab.spark(memory=options.memory) as spark,
+        lab.spark(memory="512m") as spark,
     ):
         for case in options.cases:
             set_rate(lab, case.rate)
@@ -77,15 +85,10 @@ def rows(options: Namespace, note: Note) -> Iterator[Row]:
                 Path(network).write_text(case.profile.to_json())
             epochs, warmup = options.repeats, options.warmup
             scale = case.about.get("scale", 1.0)
-            job = Job(network, scale, options.batching, case.world, options.rows, options.steps, epochs, warmup)
+            job = Job(network, scale, options.batching, case.world, options.rows, STEPS, epochs, warmup)
             nics = [lab.layout.node(0).interface(rail) for rail in range(topology.rails)]
             found = _submit(spark, job, case, options.timeout, nics)
             yield from _rows(case, found, topology)
-
-
-def _case(name: str, rate: str, delay: float, world: int, options: Namespace) -> Case:
-    profile = None if name in REAL else share_of(name, options.forward, options.slowdown)
-    return case_of(name, profile, world, rate, delay)
 
 
 def conf_of(nics: list[str]) -> dict[str, str]:

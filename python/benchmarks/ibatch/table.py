@@ -28,13 +28,10 @@ NODE_WAYS = ("whole", "paper", "layerwise", "ibatch")
 
 def networks(data: Data) -> Iterator[Line]:
     for name in ("ibatch-networks", "ibatch-delays", "ibatch-real"):
-        for ours in data.rows(name, algorithm="ibatch"):
-            for other_way in ("whole", "layerwise"):
-                other = data.row(name, algorithm=other_way, case=ours.case, delay=ours.extra["delay"])
-                if other:
-                    about = f"{ours.case}, start-up + {ours.extra['delay'] * 1e3:g} ms: beside `{other_way}`"
-                    gained = f"{other.seconds / ours.seconds:.2f} x: {with_theory(ours)}; {seconds(other)}"
-                    yield about, kept(ours, _layers(data, name, ours)), gained, beside(ours, other)
+        for ours, other in data.pairs(name, {"ibatch": ("whole", "layerwise")}, "case", "delay"):
+            about = f"{ours.case}, start-up + {ours.extra['delay'] * 1e3:g} ms: beside `{other.algorithm}`"
+            gained = f"{other.seconds / ours.seconds:.2f} x: {with_theory(ours)}; {seconds(other)}"
+            yield about, kept(ours, _layers(data, name, ours)), gained, beside(ours, other)
 
 
 def _layers(data: Data, source: str, ours: Row) -> int | None:
@@ -75,20 +72,15 @@ def _of_plan(stays: str) -> str:
 
 def startups(data: Data) -> Iterator[Line]:
     """Compare batches with one batch per layer where start-ups follow one another, and `ibatch` with both."""
-    for ours in data.rows("ibatch-startups"):
-        others = {"paper": ("paper-layerwise",), "ibatch": ("layerwise", "paper-layerwise")}.get(ours.algorithm, ())
-        way = f"`{ours.algorithm}`"
-        if ours.algorithm == "ibatch":
-            way += f" ({kept(ours, _layers(data, 'ibatch-startups', ours))})"
-        for name in others:
-            other = data.row("ibatch-startups", algorithm=name, case=ours.case, delay=ours.extra["delay"])
-            if other:
-                quoted, verdict, gain = "-", beside(ours, other), other.seconds / ours.seconds
-                if ours.algorithm == "paper":
-                    wanted = IBATCH_PAPER_72[0] / IBATCH_PAPER_72[2]
-                    quoted, verdict = f"{wanted:.2f} x the throughput", f"{of_paper(gain, wanted)}; {verdict}"
-                about = f"{ours.case}, start-up + {ours.extra['delay'] * 1e3:g} ms: {way} beside `{name}`"
-                yield about, quoted, f"{gain:.2f} x: {seconds(ours)}; {seconds(other)}", verdict
+    rivals = {"paper": ("paper-layerwise",), "ibatch": ("layerwise", "paper-layerwise")}
+    for ours, other in data.pairs("ibatch-startups", rivals, "case", "delay"):
+        quoted, verdict, gain = "-", beside(ours, other), other.seconds / ours.seconds
+        if ours.algorithm == "paper":
+            wanted = IBATCH_PAPER_72[0] / IBATCH_PAPER_72[2]
+            quoted, verdict = f"{wanted:.2f} x the throughput", f"{of_paper(gain, wanted)}; {verdict}"
+        way = f"{_way(data, 'ibatch-startups', ours)} beside `{other.algorithm}`"
+        about = f"{ours.case}, start-up + {ours.extra['delay'] * 1e3:g} ms: {way}"
+        yield about, quoted, f"{gain:.2f} x: {seconds(ours)}; {seconds(other)}", verdict
 
 
 def scaling(data: Data) -> Iterator[Line]:

@@ -209,7 +209,7 @@ def arguments(parser: ArgumentParser, words: Sequence[str]) -> Namespace:
     parser.add_argument("--steps", type=positive, default=3, help="iterations of a run")
     options = parser.parse_args(words)
     if options.quick:
-        options.rows, options.steps, options.repeats, options.shrink = options.rows[:1], 1, 1, 64
+        options.rows, options.steps, options.shrink = options.rows[:1], 1, 64
         options.exchange = options.exchange and options.exchange[:1]
     share = 1 / options.shrink
     options.name, options.profile = options.profile, Profile.load(options.profile).scaled(share, share)

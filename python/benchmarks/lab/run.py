@@ -5,7 +5,7 @@
 Case `set-up`: seconds until a lab's hosts, switches and links exist. Verified: nothing is left afterwards.
 
 Case `links`: every link is busy in both directions at once (see lab.check). Each link has a sample: the seconds that it
-needs for the bytes that a link of nominal rate moves in `--seconds`, the theory value. `slowest` and `fastest` are
+needs for the bytes that a link of nominal rate moves in SECONDS, the theory value. `slowest` and `fastest` are
 rates as shares of the nominal rate. Verified: no link is off by more than 8 %.
 """
 
@@ -13,19 +13,19 @@ from __future__ import annotations
 
 import sys
 import time
-from argparse import ArgumentParser, Namespace
-from collections.abc import Iterator, Sequence
+from argparse import Namespace
+from collections.abc import Iterator
 
 from benchmarks.command import Note
 from lab import Lab, state
-from lab.arguments import link_rates, topology_of
 from lab.bench import Row, measure, versions
 from lab.check import check
 
 from sparkdl_comm.topology import Topology
 
 TOPOLOGIES = ("star:9", "bcube:3,2", "hosts:4x2", "fattree:4,oversub=2")
-RATES = "100,200,500"
+#: Mbit/s of each link, each way, and seconds to measure links.
+RATES, SECONDS = (100.0, 200.0, 500.0), 2.0
 
 
 def set_up(topology: Topology) -> tuple[float, bool]:
@@ -78,17 +78,8 @@ def _rows(topology: Topology, seconds: float, warmup: int, repeats: int) -> Iter
 
 
 def rows(options: Namespace, note: Note) -> Iterator[Row]:
-    for topology in options.topologies:
-        for rate in options.rates:
-            of_rate = topology.with_rates(round(rate * 1e6))
-            yield from _rows(of_rate, options.seconds, options.warmup, options.repeats)
-
-
-def arguments(parser: ArgumentParser, words: Sequence[str]) -> Namespace:
-    parser.add_argument("--topologies", nargs="+", type=topology_of, default=[*map(topology_of, TOPOLOGIES)])
-    parser.add_argument("--rates", type=link_rates, default=RATES, help="Mbit/s of each link, each way")
-    parser.add_argument("--seconds", type=float, default=2.0, help="seconds to measure links")
-    options = parser.parse_args(words)
-    if options.quick:
-        options.topologies, options.rates, options.seconds, options.repeats = [topology_of("star:3")], [100.0], 0.5, 1
-    return options
+    topologies, rates, seconds = (("star:3",), (100.0,), 0.5) if options.quick else (TOPOLOGIES, RATES, SECONDS)
+    for text in topologies:
+        for rate in rates:
+            topology = Topology.parse(text).with_rates(round(rate * 1e6))
+            yield from _rows(topology, seconds, options.warmup, options.repeats)

@@ -163,7 +163,7 @@ def arguments(parser: ArgumentParser, words: Sequence[str]) -> Namespace:
     parser.add_argument("--steps", type=positive, default=10, help="iterations of a run")
     options = parser.parse_args(words)
     if options.quick:
-        options.bytes, options.repeats, options.steps = sizes("256KiB"), 1, 3
+        options.bytes, options.steps = sizes("256KiB"), 3
     options.topology = options.topology.with_rates(round(options.rate * 1e6))
     if options.topology.rails > 1 or len(options.topology.hosts) < 2:
         parser.error(f"--topology {options.topology.text}: peers need one NIC per host and at least two hosts")

@@ -22,13 +22,10 @@ RIVALS = {"sparkdl-ps": ("torch-ddp", "bigdl-mkl", "bigdl-mkldnn"), "sparkdl-glo
 
 def peers(data: Data) -> Iterator[Line]:
     for name, fits in RESULTS.items():
-        for strategy, rivals in RIVALS.items():
-            for ours in data.rows(name, algorithm=strategy):
-                for other in (data.row(name, algorithm=rival, bytes=ours.bytes) for rival in rivals):
-                    if other:
-                        about = f"{NAMES[strategy]}, {ours.topology}, {ours.bytes:,} bytes{fits}"
-                        theirs = f"{NAMES[other.algorithm]}: {with_theory(other)}"
-                        yield about, theirs, with_theory(ours), beside(ours, other)
+        for ours, other in data.pairs(name, RIVALS, "bytes"):
+            about = f"{NAMES[ours.algorithm]}, {ours.topology}, {ours.bytes:,} bytes{fits}"
+            theirs = f"{NAMES[other.algorithm]}: {with_theory(other)}"
+            yield about, theirs, with_theory(ours), beside(ours, other)
 
 
 def chart(data: Data) -> Chart:

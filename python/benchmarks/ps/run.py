@@ -3,16 +3,15 @@
     python python/benchmarks ps --json
 
 Without a topology, `ps` stands beside `gloo` on the same executors, of one core each in local-cluster. For each number
-of executors and each network, every strategy has one fit to warm up and then `--repeats` fits, in turn. Verified: all
-ranks of a fit end with the same bits (fit refuses otherwise), and after ten steps all strategies have the same weights,
-to 1e-5 of the largest.
+of executors and each network, both have one fit to warm up and then `--repeats` fits, in turn. Verified: all ranks of a
+fit end with the same bits (fit refuses otherwise), and after ten steps both have the same weights, to 1e-5 of the
+largest.
 
     python python/benchmarks ps --topology star:8 --rate auto:1 --model vgg19 --batching whole,layerwise,ibatch --json
 
 With a topology, layers are cut into batches in several ways, on an emulated network. ibatch/network.py has the theory.
-Computing is emulated, by a device `--slowdown` times slower than that of the profiles, 1e12 operations a second. Each
-layer has the same share of its parameters and times, so that forward takes `--forward` seconds. Models `real:…`
-compute.
+Computing is emulated: each layer has the same share of its parameters and times, so that forward takes `--forward`
+seconds on a slow device (see case.py). Models `real:…` compute.
 
 - `paper` batches only pulls, and requests each batch when the one before has arrived.
 - `ring`, `bml` and `ddp` are all-reduces that overlap backward. `ddp` is torch's, under TorchDistributor.
@@ -37,7 +36,7 @@ from benchmarks.applications import local_cluster
 from benchmarks.command import Note
 from benchmarks.ibatch import network
 from benchmarks.ibatch.job import DDP, REAL, SPARSE_WAYS, WAYS
-from lab.arguments import names_of, positive, topology_of, whole_numbers
+from lab.arguments import names_of, positive, topology_of
 from lab.bench import Row, measure, versions
 from pyspark.sql import DataFrame, SparkSession
 
@@ -45,8 +44,12 @@ from sparkdl_comm import TorchEstimator, TorchModel, spark_conf
 from sparkdl_comm.errors import SparkdlCommError
 from sparkdl_comm.networks import LeNet5, SmallLeNet, WidePerceptron, parameter_count
 
-#: Network, rows per step of all ranks together, and steps of a timed fit as a multiple of `--steps`.
-NETWORKS = {"small": (SmallLeNet, 128, 5.0), "lenet5": (LeNet5, 96, 1.0), "wide": (WidePerceptron, 96, 1 / 3)}
+#: Network, rows per step of all ranks together, and steps of a timed fit.
+NETWORKS = {"small": (SmallLeNet, 128, 300), "lenet5": (LeNet5, 96, 60), "wide": (WidePerceptron, 96, 20)}
+STRATEGIES = ("ps", "gloo")
+#: Numbers of executors, and MiB of each.
+EXECUTORS, MEMORY = (2, 3), 2048
+#: Steps of an epoch.
 BATCHES = 10
 
 
@@ -73,18 +76,16 @@ def train(data: DataFrame, network: str, strategy: str, executors: int, steps: i
 
 def difference(one: TorchModel, other: TorchModel) -> float:
     """Return the largest difference of any weight, relative to the largest weight."""
-    weights = other.module.state_dict()
-    largest = max(tensor.abs().max().item() for tensor in weights.values())
-    return (
-        max((tensor - weights[name]).abs().max().item() for name, tensor in one.module.state_dict().items()) / largest
-    )
+    ours, theirs = one.module.state_dict(), other.module.state_dict()
+    largest = max(tensor.abs().max().item() for tensor in theirs.values())
+    return max((tensor - theirs[name]).abs().max().item() for name, tensor in ours.items()) / largest
 
 
-def bench(data: DataFrame, network: str, executors: int, strategies: list[str], options: Namespace) -> list[Row]:
+def bench(data: DataFrame, network: str, executors: int, options: Namespace) -> list[Row]:
     # Ten steps show a mistake. Many steps also show another order of the same additions.
-    short = {strategy: train(data, network, strategy, executors, BATCHES) for strategy in strategies}
-    off = max(difference(short[strategy], short[strategies[0]]) for strategy in strategies)
-    steps = int(options.steps * NETWORKS[network][2])
+    ps, gloo = (train(data, network, strategy, executors, BATCHES) for strategy in STRATEGIES)
+    off = difference(gloo, ps)
+    steps = BATCHES if options.quick else NETWORKS[network][2]
 
     def fit(strategy: str) -> dict[str, Any]:
         summary = train(data, network, strategy, executors, steps).summary
@@ -92,7 +93,7 @@ def bench(data: DataFrame, network: str, executors: int, strategies: list[str], 
         return summary
 
     runs = measure(
-        {strategy: functools.partial(fit, strategy) for strategy in strategies},
+        {strategy: functools.partial(fit, strategy) for strategy in STRATEGIES},
         warmup=options.warmup,
         repeats=options.repeats,
     )
@@ -128,24 +129,16 @@ def rows(options: Namespace, note: Note) -> Iterator[Row]:
     if options.topology:
         yield from network.rows(options, note)
         return
-    for executors in options.executors:
-        spark = local_cluster("bench_ps", executors, options.memory or 2048, spark_conf(progress=False))
-        for network_name in options.networks:
-            data = made(spark, NETWORKS[network_name][1] * BATCHES)
-            yield from bench(data, network_name, executors, options.strategies.split(","), options)
+    for executors in EXECUTORS[: 1 if options.quick else None]:
+        spark = local_cluster("bench_ps", executors, MEMORY, spark_conf(progress=False))
+        for network_name, (_, batch, _) in NETWORKS.items():
+            data = made(spark, batch * BATCHES)
+            yield from bench(data, network_name, executors, options)
             data.unpersist()
         spark.stop()
 
 
 def arguments(parser: ArgumentParser, words: Sequence[str]) -> Namespace:
-    parser.add_argument("--steps", type=positive, help="iterations of a timed fit (default: 60, on the lab 4)")
-    parser.add_argument("--memory", type=int, help="MiB of each executor (default: 2048, on the lab 512)")
-    beside = parser.add_argument_group("beside gloo")
-    beside.add_argument("--executors", type=whole_numbers(), default="2,3", help="numbers of executors")
-    beside.add_argument(
-        "--networks", type=names_of(NETWORKS), default=",".join(NETWORKS), help="networks; wide has a third of --steps"
-    )
-    beside.add_argument("--strategies", default="ps,gloo")
     lab = parser.add_argument_group("in batches, on the lab")
     lab.add_argument("--topology", type=topology_of, help="star:N, hosts:MxS, fattree:k, bcube:m,k")
     networks = f"profiles of networks, or {', '.join(REAL)} (default: googlenet, inception_v3, vgg19)"
@@ -163,21 +156,14 @@ def arguments(parser: ArgumentParser, words: Sequence[str]) -> Namespace:
     )
     lab.add_argument("--delay", default="0", help="ms added to each start-up")
     lab.add_argument("--forward", type=float, default=0.5, help="seconds of forward")
-    lab.add_argument("--slowdown", type=float, default=60.0, help="slowdown of the device")
     lab.add_argument("--rows", type=positive, default=2, help="rows of a rank in a step; waits do not change")
     lab.add_argument("--timeout", type=float, default=600.0, help="seconds for all fits of a network")
     options = parser.parse_args(words)
-    options.steps = options.steps or (4 if options.topology else 60)
-    if not options.topology:
-        if options.quick:
-            options.executors, options.steps, options.repeats = [2], BATCHES, 1
-        return options
-    options.memory = f"{options.memory or 512}m"
-    if options.quick:  # an epoch needs four steps, so that an iteration is measured before the plan and it is tried
-        options.model, options.forward, options.steps, options.repeats = options.model or "vgg19", 0.1, 4, 1
+    if options.quick:
+        options.model, options.forward = options.model or "vgg19", 0.1
     options.model = options.model or "googlenet,inception_v3,vgg19"
     try:
-        options.cases = network.cases(options)
+        options.cases = network.cases(options) if options.topology else []
     except SparkdlCommError as error:
         parser.error(str(error))
     return options

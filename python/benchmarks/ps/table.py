@@ -10,11 +10,7 @@ from lab.results import Row
 
 
 def pairs(data: Data) -> Iterator[tuple[Row, Row]]:
-    """Iterate over pairs of `ps` and `gloo` on the same network and executors."""
-    for ours in data.rows("ps", algorithm="ps"):
-        gloo = data.row("ps", algorithm="gloo", case=ours.case, world=ours.world)
-        if gloo:
-            yield ours, gloo
+    return data.pairs("ps", {"ps": ["gloo"]}, "case", "world")
 
 
 def ps(data: Data) -> Iterator[Line]:

@@ -5,7 +5,7 @@ result has. `--validate` fits the simulator's parameters.
 from __future__ import annotations
 
 import json
-from argparse import ArgumentParser, Namespace
+from argparse import Namespace
 from collections.abc import Callable, Iterator
 from dataclasses import asdict, dataclass, replace
 from datetime import datetime, timezone
@@ -21,7 +21,7 @@ from sparkdl_comm.sim.step_run import ITEMSIZE
 from sparkdl_comm.topology import Topology
 
 MIB = 1 << 20
-CALLS, REPEATS = 3, 3
+CALLS = 3
 #: Predictions are written here before anything is measured.
 PREDICTIONS = Path("build/blind-predictions.json")
 
@@ -53,10 +53,6 @@ GROUPS = (
     Group("hosts:3x2", 110.0, "torus2d", (3 * MIB, 7 * MIB)),
     Group("hosts:3x2", 110.0, "hierarchical", (3 * MIB, 7 * MIB)),
 )
-
-
-def add_arguments(parser: ArgumentParser) -> None:
-    parser.add_argument("--blind", action="store_true", help="cells that are simulated first, and then measured")
 
 
 def rows(options: Namespace, note: Callable[[str], None]) -> Iterator[Row]:
@@ -105,7 +101,7 @@ def _measured(group: Group, options: Namespace) -> Iterator[Row]:
         block=[0],
         calls=CALLS,
         warmup=1,
-        repeats=1 if options.quick else REPEATS,
+        repeats=options.repeats,
         loopback=False,
     )
     yield from own(run, group.links)

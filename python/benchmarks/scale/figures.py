@@ -27,7 +27,7 @@ from __future__ import annotations
 import itertools
 import math
 import time
-from argparse import ArgumentParser, Namespace
+from argparse import Namespace
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, replace
 from functools import cached_property
@@ -78,10 +78,6 @@ BLADES, RATE, NODES, BATCH_STARTUP = 8, 10e9, (2, 4, 8, 16, IBATCH_NODES, 72), 1
 WAYS = ("paper", "whole", "layerwise")
 SLOWDOWNS = tuple(number / 4 for number in range(4, 25))
 GREEDY = ("greedy1", "greedy2", "ibatch")
-
-
-def add_arguments(parser: ArgumentParser) -> None:
-    parser.add_argument("--scale", action="store_true", help="the papers' figures at their sizes")
 
 
 def rows(options: Namespace, note: Note) -> Iterator[Row]:

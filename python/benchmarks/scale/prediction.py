@@ -11,7 +11,7 @@ from __future__ import annotations
 import itertools
 import statistics
 import tempfile
-from argparse import ArgumentParser, Namespace
+from argparse import Namespace
 from collections import defaultdict
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
@@ -28,12 +28,14 @@ from lab.bench import Row
 from sparkdl_comm.conf.strategy import SERVER
 from sparkdl_comm.report.timeline import read_trace
 from sparkdl_comm.sim.forecast import Setting, forecast
-from sparkdl_comm.sim.profile import Profile, shipped
+from sparkdl_comm.sim.profile import Profile
 from sparkdl_comm.sim.server_run import SIMPLE_BATCHINGS
 from sparkdl_comm.sim.traced_timings import TracedTimings, timings_from_spans
 from sparkdl_comm.topology import Topology
 from sparkdl_comm.units import parse_size
 
+#: Seconds of forward.
+FORWARD = 0.25
 #: Way of the fit whose timeline is used.
 SOURCE = "ibatch"
 #: Way of the parameter server -> predicted batches.
@@ -58,14 +60,9 @@ PLACES = (
 )
 
 
-def add_arguments(parser: ArgumentParser) -> None:
-    parser.add_argument("--predict", action="store_true", help="predictions from a timeline, beside measurements")
-    parser.add_argument("--network", choices=shipped(), default="googlenet", help="of --predict")
-
-
 def rows(options: Namespace, note: Callable[[str], None]) -> Iterator[Row]:
     """Yield a row for each strategy in each place. Note the errors, and the pairs of strategies in the right order."""
-    profile = share_of(options.network, forward=0.25, slowdown=60.0)
+    profile = share_of(options.network, FORWARD)
     places = PLACES[:: len(PLACES) - 1] if options.quick else PLACES
     found: list[Row] = []
     with tempfile.TemporaryDirectory(prefix="sparkdl-predict-") as folder:
@@ -73,7 +70,7 @@ def rows(options: Namespace, note: Callable[[str], None]) -> Iterator[Row]:
         network.write_text(profile.to_json())
         timeline = Path(folder, "timeline.json")
         for place in places:
-            topology = _topology(place, options.network, profile)
+            topology = _topology(place, options.network)
             results = _measured(
                 place, topology, str(network), str(timeline) if place is places[0] else None, options.repeats
             )
@@ -101,9 +98,9 @@ def ordered(found: Sequence[Row]) -> tuple[int, int]:
     return right, pairs
 
 
-def _topology(place: Place, network: str, profile: Profile) -> Topology:
+def _topology(place: Place, network: str) -> Topology:
     first = Topology.parse(PLACES[0].topology)
-    rate = case_of(network, profile, first.world, f"auto:{place.ratio}").rate
+    rate = case_of(network, FORWARD, first.world, f"auto:{place.ratio}").rate
     return Topology.parse(place.topology).with_rates(round(rate))
 
 

@@ -27,19 +27,19 @@ from benchmarks.command import Note
 from benchmarks.scale import blind, figures, prediction, validation
 from lab.bench import Row
 
+from sparkdl_comm.sim.profile import shipped
+
 #: Option -> suite.
-SUITES = {"validate": validation, "scale": figures, "predict": prediction, "blind": blind}
+SUITES = {"--validate": validation, "--scale": figures, "--predict": prediction, "--blind": blind}
 
 
 def rows(options: Namespace, note: Note) -> Iterator[Row]:
-    [suite] = [suite for name, suite in SUITES.items() if getattr(options, name)]
-    return suite.rows(options, note)
+    yield from options.suite.rows(options, note)
 
 
 def arguments(parser: ArgumentParser, words: Sequence[str]) -> Namespace:
-    for suite in SUITES.values():
-        suite.add_arguments(parser)
-    options = parser.parse_args(words)
-    if [getattr(options, name) for name in SUITES].count(True) != 1:
-        parser.error("one of --validate, --scale, --predict and --blind")
-    return options
+    suites = parser.add_mutually_exclusive_group(required=True)
+    for name, suite in SUITES.items():
+        suites.add_argument(name, dest="suite", action="store_const", const=suite)
+    parser.add_argument("--network", choices=shipped(), default="googlenet", help="of --predict")
+    return parser.parse_args(words)

@@ -18,8 +18,8 @@ import contextlib
 import json
 import subprocess
 import sys
-from argparse import ArgumentParser, Namespace
-from collections.abc import Iterator, Mapping, Sequence
+from argparse import Namespace
+from collections.abc import Iterator, Mapping
 from pathlib import Path
 from typing import Any
 
@@ -90,7 +90,3 @@ def _row(case: str, algorithm: str, world: int, used: Mapping[str, float]) -> Ro
         verified=True,
         extra={name: used[name] for name in ("memory", "messages", "files")},
     )
-
-
-def arguments(parser: ArgumentParser, words: Sequence[str]) -> Namespace:
-    return parser.parse_args(words)

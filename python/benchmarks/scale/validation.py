@@ -11,7 +11,7 @@ from __future__ import annotations
 import itertools
 import math
 import statistics
-from argparse import ArgumentParser, Namespace
+from argparse import Namespace
 from collections import defaultdict
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import asdict, dataclass, replace
@@ -108,10 +108,6 @@ class Cell:
     def error(self, parameters: Parameters) -> float:
         """Return the relative error of the simulated seconds."""
         return self.simulated(parameters) / self.row.seconds - 1
-
-
-def add_arguments(parser: ArgumentParser) -> None:
-    parser.add_argument("--validate", action="store_true", help="cells that the lab has measured")
 
 
 def rows(options: Namespace, note: Callable[[str], None]) -> Iterator[Row]:

@@ -18,15 +18,14 @@ from __future__ import annotations
 import functools
 import statistics
 import time
-from argparse import ArgumentParser, Namespace
-from collections.abc import Callable, Iterator, Sequence
+from argparse import Namespace
+from collections.abc import Callable, Iterator
 
 import numpy as np
 import pandas as pd
 import torch
 from benchmarks.applications import local_cluster
 from benchmarks.command import Note
-from lab.arguments import names_of
 from lab.bench import Row, measure, versions
 from pyspark.ml.feature import VectorAssembler
 from pyspark.ml.functions import array_to_vector, vector_to_array
@@ -38,23 +37,26 @@ from sklearn.datasets import load_breast_cancer
 from sparkdl_comm import TorchModel
 from sparkdl_comm.networks import SmallLeNet, digits_28x28, parameter_count
 
+#: Executors, rows of a forward pass of transform, and by how much a quick run divides the rows.
+EXECUTORS, CHUNK, QUICK = 2, 256, 5
 
-def repeated(spark: SparkSession, features: np.ndarray, rows: int, executors: int) -> DataFrame:
+
+def repeated(spark: SparkSession, features: np.ndarray, rows: int) -> DataFrame:
     """Return ``rows`` rows that repeat `features`: `id`, and `features` as array<float>."""
     table = pd.DataFrame({"row": range(len(features)), "features": list(features)})
     known = F.broadcast(spark.createDataFrame(table, "row long, features array<float>"))
-    ids = spark.range(0, rows, numPartitions=2 * executors).withColumn("row", F.col("id") % len(features))
+    ids = spark.range(0, rows, numPartitions=2 * EXECUTORS).withColumn("row", F.col("id") % len(features))
     return ids.join(known, "row").select("id", "features")
 
 
-def lenet(spark: SparkSession, rows: int, executors: int) -> tuple[torch.nn.Module, np.ndarray, DataFrame]:
+def lenet(spark: SparkSession, rows: int) -> tuple[torch.nn.Module, np.ndarray, DataFrame]:
     """Return a network and handwritten digits, as arrays of 784 pixels."""
     torch.manual_seed(1)
     pixels = digits_28x28()[0].numpy()
-    return SmallLeNet(), pixels, repeated(spark, pixels, rows, executors)
+    return SmallLeNet(), pixels, repeated(spark, pixels, rows)
 
 
-def tabular(spark: SparkSession, rows: int, executors: int) -> tuple[torch.nn.Module, np.ndarray, DataFrame]:
+def tabular(spark: SparkSession, rows: int) -> tuple[torch.nn.Module, np.ndarray, DataFrame]:
     """Return a network and the 30 measurements of the breast cancer data, assembled to a Vector."""
     torch.manual_seed(1)
     values = load_breast_cancer().data
@@ -63,9 +65,7 @@ def tabular(spark: SparkSession, rows: int, executors: int) -> tuple[torch.nn.Mo
         *(torch.nn.Linear(30, 64), torch.nn.ReLU(), torch.nn.Linear(64, 32), torch.nn.ReLU(), torch.nn.Linear(32, 2))
     )
     names = [f"x{index}" for index in range(30)]
-    flat = repeated(spark, values, rows, executors).select(
-        "id", *(F.col("features")[i].alias(n) for i, n in enumerate(names))
-    )
+    flat = repeated(spark, values, rows).select("id", *(F.col("features")[i].alias(n) for i, n in enumerate(names)))
     return (
         network,
         values,
@@ -73,8 +73,8 @@ def tabular(spark: SparkSession, rows: int, executors: int) -> tuple[torch.nn.Mo
     )
 
 
-#: Networks with their data, and the number of rows as a multiple of `--rows`.
-CASES = {"lenet": (lenet, 1), "tabular": (tabular, 10)}
+#: Networks with their data, and the number of rows to score.
+CASES = {"lenet": (lenet, 20_000), "tabular": (tabular, 200_000)}
 
 
 def hand_written(spark: SparkSession, module: torch.nn.Module, chunk: int | None) -> Callable[[Column], Column]:
@@ -92,7 +92,7 @@ def hand_written(spark: SparkSession, module: torch.nn.Module, chunk: int | None
     return predict
 
 
-def hand_written_all(spark: SparkSession, module: torch.nn.Module, chunk: int) -> Callable[[Column], Column]:
+def hand_written_all(spark: SparkSession, module: torch.nn.Module) -> Callable[[Column], Column]:
     shared = spark.sparkContext.broadcast(module)
 
     @pandas_udf("prediction double, rawPrediction array<double>, probability array<double>")
@@ -101,7 +101,7 @@ def hand_written_all(spark: SparkSession, module: torch.nn.Module, chunk: int) -
         with torch.inference_mode():
             for batch in batches:
                 inputs = torch.from_numpy(np.stack(batch.to_numpy()))
-                raw = torch.cat([network(part) for part in inputs.split(chunk)]).double()
+                raw = torch.cat([network(part) for part in inputs.split(CHUNK)]).double()
                 yield pd.DataFrame(
                     {
                         "prediction": raw.argmax(1).double().numpy(),
@@ -119,15 +119,15 @@ def with_all(data: DataFrame, scored: Column) -> DataFrame:
     return data.withColumn("scored", scored).select(*data.columns, *vectors, "scored.prediction")
 
 
-def scoring(module: torch.nn.Module, data: DataFrame, chunk: int) -> dict[str, Callable[[], DataFrame]]:
+def scoring(module: torch.nn.Module, data: DataFrame) -> dict[str, Callable[[], DataFrame]]:
     """Return functions that make the scored DataFrame, by name."""
-    model = TorchModel(module, classification=True, activation="softmax").setPredictBatchSize(chunk)
+    model = TorchModel(module, classification=True, activation="softmax").setPredictBatchSize(CHUNK)
     alone = model.copy().setRawPredictionCol("").setProbabilityCol("")
     vectors = data.schema["features"].dataType.typeName() != "array"
     features = vector_to_array("features", "float32") if vectors else F.col("features")
     spark = data.sparkSession
-    whole, chunks = (hand_written(spark, module, size)(features) for size in (None, chunk))
-    everything = hand_written_all(spark, module, chunk)(features)
+    whole, chunks = (hand_written(spark, module, size)(features) for size in (None, CHUNK))
+    everything = hand_written_all(spark, module)(features)
     return {
         "pandas_udf": lambda: data.withColumn("prediction", whole),
         "pandas_udf chunks": lambda: data.withColumn("prediction", chunks),
@@ -148,9 +148,9 @@ def score(make: Callable[[], DataFrame]) -> tuple[float, int, int]:
 
 
 def bench(spark: SparkSession, case: str, options: Namespace) -> list[Row]:
-    make, factor = CASES[case]
-    count = options.rows * factor
-    module, features, data = make(spark, count, options.executors)
+    make, count = CASES[case]
+    count //= QUICK if options.quick else 1
+    module, features, data = make(spark, count)
     data = data.cache()
     with torch.inference_mode():
         classes = module.eval()(torch.from_numpy(features)).argmax(1).double().tolist()
@@ -158,7 +158,7 @@ def bench(spark: SparkSession, case: str, options: Namespace) -> list[Row]:
     known = spark.range(count).withColumn("row", F.col("id") % len(features)).join(answers, "row")
     _, _, expected = score(lambda: known)
 
-    ways = scoring(module, data, options.chunk)
+    ways = scoring(module, data)
     runs = measure(
         {name: functools.partial(score, way) for name, way in ways.items()},
         warmup=options.warmup,
@@ -172,7 +172,7 @@ def bench(spark: SparkSession, case: str, options: Namespace) -> list[Row]:
             algorithm=name,
             topology="loopback",
             rate_mbit=None,
-            world=options.executors,
+            world=EXECUTORS,
             bytes=count * features.shape[1] * 4,
             samples=[seconds for seconds, _, _ in done],
             verified=all((rows, checksum) == (count, expected) for _, rows, checksum in done),
@@ -189,18 +189,7 @@ def bench(spark: SparkSession, case: str, options: Namespace) -> list[Row]:
 
 def rows(options: Namespace, note: Note) -> Iterator[Row]:
     arrow = {"spark.sql.execution.arrow.pyspark.enabled": "true"}
-    spark = local_cluster("bench_transform", options.executors, 2048, arrow)
-    for case in options.cases:
+    spark = local_cluster("bench_transform", EXECUTORS, 2048, arrow)
+    for case in CASES:
         yield from bench(spark, case, options)
     spark.stop()
-
-
-def arguments(parser: ArgumentParser, words: Sequence[str]) -> Namespace:
-    parser.add_argument("--executors", type=int, default=2)
-    parser.add_argument("--rows", type=int, default=20_000, help="images to score, and a tenth of the tabular rows")
-    parser.add_argument("--chunk", type=int, default=256, help="rows per forward pass of transform")
-    parser.add_argument("--cases", type=names_of(CASES), default=",".join(CASES))
-    options = parser.parse_args(words)
-    if options.quick:
-        options.rows, options.repeats = 4000, 1
-    return options

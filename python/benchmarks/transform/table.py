@@ -17,12 +17,9 @@ CHART = {
 
 def transform(data: Data) -> Iterator[Line]:
     for name, rivals in RIVALS.items():
-        for ours in data.rows("transform", algorithm=name):
-            for rival in rivals:
-                other = data.row("transform", algorithm=rival, case=ours.case)
-                if other:
-                    about = f"{ours.case}, `{name}`, {ours.extra['rows']:,} rows"
-                    yield about, f"`{rival}`: {seconds(other)}", seconds(ours), beside(ours, other)
+        for ours, other in data.pairs("transform", {name: rivals}, "case"):
+            about = f"{ours.case}, `{name}`, {ours.extra['rows']:,} rows"
+            yield about, f"`{other.algorithm}`: {seconds(other)}", seconds(ours), beside(ours, other)
 
 
 def chart(data: Data) -> Chart:

@@ -1,8 +1,12 @@
-"""Options that a benchmark refuses before it measures anything."""
+"""Options of benchmarks: those that are refused before anything is measured, and the commands of pages."""
 
+from argparse import ArgumentParser
 from collections.abc import Callable
 
 import pytest
+import torch
+from benchmarks import command, tables
+from lab import arguments
 
 #: Benchmark, options, and what it says.
 REFUSED = [
@@ -18,7 +22,6 @@ REFUSED = [
     ("compression", "--operators exact,best", "--operators: operator 'best': there are mstopk, exact, topk, dgc"),
     ("compression", "--counts 4M", "--counts: must be whole numbers"),
     ("compression", "--counts 1024,0", "--counts: must be whole numbers, at least 1"),
-    ("compression/cache", "--topology ring:3", "ring:3"),
     ("compression/pto", "--topology ring:3", "ring:3"),
     ("compression/convergence", "--tasks mnist", "--tasks: mnist: there are lenet5, resnet, transformer"),
     ("compression/convergence", "--ways dense,best", "--ways: best: there are dense, exact, mstopk, topk"),
@@ -29,9 +32,9 @@ REFUSED = [
     ("fabric", "--train --systems fabric-0", "async:0"),
     ("fabric", "--train --workers 1", "--workers 1: at least 2"),
     ("fabric", "--lda --systems ddp", "--systems ddp: "),
-    ("fabric", "--lda --train", "one of --scheduler"),
-    ("fabric", "", "one of --scheduler, --simulate, --train and --lda"),
-    ("fabric", "--scheduler 10 --simulate", "one of --scheduler, --simulate, --train and --lda"),
+    ("fabric", "--lda --train", "--train: not allowed with argument --lda"),
+    ("fabric", "", "one of the arguments --scheduler --simulate --train --lda is required"),
+    ("fabric", "--scheduler 10 --simulate", "--simulate: not allowed with argument --scheduler"),
     ("fabric", "--scheduler 0", "--scheduler: must be whole numbers, at least 1"),
     ("fabric", "--simulate --settings C7-N1", "--settings: C7-N1"),
     ("fabric", "--simulate --systems ddp", "--systems: ddp: the simulator has fabric-TAU"),
@@ -45,8 +48,6 @@ REFUSED = [
     ("jobs", "--profile lenet6", "--profile: invalid choice: 'lenet6' (choose from"),
     ("jobs", "--systems gloo+topk:0.1@star:2", "strategy gloo"),
     ("jobs", "--systems ddp+topk:0.1@star:2", "sends whole gradients"),
-    ("lab", "--topologies ring:3", "ring:3"),
-    ("lab", "--rates fast", "fast"),
     ("peers", "--topology ring:3", "unknown kind 'ring'"),
     ("peers", "--topology bcube:2,2", "one NIC per host"),
     ("peers", "--rate inf", "--rate: must be Mbit/s, of at least 1 bit/s, not inf"),
@@ -63,3 +64,13 @@ REFUSED = [
 @pytest.mark.parametrize(("name", "words", "said"), REFUSED)
 def test_refused(name: str, words: str, said: str, refused: Callable[..., str]) -> None:
     assert said in refused(name, *words.split())
+
+
+def test_every_command_of_a_page_is_understood(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(torch.cuda, "is_available", lambda: True)  # a command of a page needs a GPU
+    for page in tables.PAGES.iterdir():
+        for python, program, name, *words in map(str.split, tables.commands(page)):
+            module, parser = command.bench(name), arguments.parser("")
+            parse = module.arguments if hasattr(module, "arguments") else ArgumentParser.parse_args
+            assert (python, program) == ("python", "python/benchmarks")
+            assert parse(parser, words).json == words[-1]

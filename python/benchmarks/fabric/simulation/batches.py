@@ -11,7 +11,7 @@ its bytes. An aggregator sends when it has all it sums. No link carries more tha
 from __future__ import annotations
 
 import time
-from argparse import ArgumentParser, Namespace
+from argparse import Namespace
 from collections import defaultdict
 from collections.abc import Iterator, Sequence
 from functools import partial
@@ -19,7 +19,6 @@ from typing import NamedTuple
 
 import numpy as np
 from benchmarks.fabric.conditions import FULL_RATE
-from lab.arguments import whole_numbers
 from lab.bench import Row, measure
 
 from sparkdl_comm.fabric.core.messages import BandwidthReported, Decision, DroppedUpdate, Push, Roles, Update
@@ -51,15 +50,6 @@ class Decided(NamedTuple):
     batch: Batch
     decisions: list[Decision]
     seconds: float
-
-
-def add_arguments(parser: ArgumentParser) -> None:
-    parser.add_argument(
-        "--scheduler",
-        type=whole_numbers(),
-        metavar="UPDATES",
-        help="the scheduler alone: sizes of batches, such as 10,100,500,1000",
-    )
 
 
 def rows(options: Namespace) -> Iterator[Row]:

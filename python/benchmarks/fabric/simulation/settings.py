@@ -31,7 +31,6 @@ from benchmarks.fabric.race import System
 from benchmarks.fabric.simulation.fabric_run import Control, FabricRun
 from benchmarks.fabric.simulation.run import AsyncRun, Job, Outcome, RingRun, Run
 from benchmarks.fabric.simulation.task import Task
-from lab.arguments import positive
 from lab.bench import Row
 from lab.results import read
 
@@ -69,25 +68,9 @@ class Simulated(NamedTuple):
         return 1 if self.control is None or self.control.divergence is None else 2
 
 
-def add_arguments(parser: ArgumentParser) -> None:
-    parser.add_argument("--simulate", action="store_true", help="the table of settings in virtual time")
-    parser.add_argument(
-        "--bytes", type=positive, default=100_000_000, help="of an update and of the model; default: ResNet-50's"
-    )
-    parser.add_argument(
-        "--as-raced", type=Path, metavar="RESULTS", help="use the draws of --train, and show its seconds"
-    )
-    parser.add_argument(
-        "--lag", type=_numbers, default="0.2", help="seconds until a new rate is reported; a row for each"
-    )
-    parser.add_argument(
-        "--divergence", type=_numbers, default="", help="bound on the distance of the server's replica; a row for each"
-    )
-
-
 def check(parser: ArgumentParser, options: Namespace) -> None:
     """Replace the systems' names by systems, and end the program if one is unknown."""
-    controls = list(itertools.starmap(Control, itertools.product(options.lag, options.divergence or [None])))
+    controls = list(itertools.starmap(Control, itertools.product(options.lag, options.divergence)))
     try:
         options.systems = [one for name in options.systems.split(",") for one in systems(name, controls)]
     except ConfError as error:
@@ -170,7 +153,3 @@ def _raced(folder: Path, setting: str, system: str) -> dict[str, object]:
     [row] = [row for row in results.rows if row.algorithm == system]
     seconds = [curve[-1][0] for curve in row.extra["curves"]]
     return {"raced_seconds": seconds, "raced_commit": results.origin.commit}
-
-
-def _numbers(text: str) -> list[float]:
-    return [float(number) for number in text.split(",") if number]
