@@ -12,18 +12,17 @@ import statistics
 import time
 from collections.abc import Sequence
 from dataclasses import dataclass
-from pathlib import Path
 from typing import Any
 
 import numpy as np
 from benchmarks.applications import answer
+from benchmarks.case import share_of
 from lab.bench import measure
 from pyspark import SparkContext
 from pyspark.sql import SparkSession
 
 from sparkdl_comm.bigdl.engine import start_engine
 from sparkdl_comm.networks import digits_28x28
-from sparkdl_comm.sim.profile import Profile
 
 #: BigDL's own optimizer. The other systems are ``IBatchOptimizer`` with a policy of ``spark.sparkdl.comm.ps.batching``.
 BIGDL = "bigdl"
@@ -42,14 +41,14 @@ SHORT = 4 * PROFILE_ITERATIONS + 3
 class Job:
     """Job of the application.
 
-    :param network: a name in ``sparkdl_comm.bigdl.networks``, or any name with a ``profile``.
-    :param profile: file of a profile, whose layers wait instead of computing.
+    :param network: a name in ``sparkdl_comm.bigdl.networks``, or of an emulated network's profile.
+    :param forward: seconds of forward of an emulated network, whose layers wait. None: the network computes.
     :param rows: rows of each executor in an iteration.
     :param iterations: iterations that a long run has more than a short one. None: as many as take about ``seconds``.
     """
 
     network: str
-    profile: str | None
+    forward: float | None
     systems: Sequence[str]
     executors: int
     rows: int
@@ -129,7 +128,7 @@ def _medians(found: Sequence[dict[str, float]]) -> dict[str, float]:
 def _network(job: Job) -> Any:
     from sparkdl_comm.bigdl.networks import NETWORKS, emulated
 
-    return emulated(Profile.read(Path(job.profile))) if job.profile else NETWORKS[job.network]()
+    return NETWORKS[job.network]() if job.forward is None else emulated(share_of(job.network, job.forward))
 
 
 def _weights(network: Any) -> list[np.ndarray]:

@@ -27,9 +27,7 @@ installs BigDL, and `make bigdl-jar` builds this package's adapter.
 from __future__ import annotations
 
 import os
-import statistics
 import sys
-import tempfile
 from argparse import ArgumentParser, Namespace
 from collections.abc import Iterator, Sequence
 from pathlib import Path
@@ -71,10 +69,6 @@ def _row(found: dict[str, Any], case: Case, topology: str) -> Row:
         compute="emulated" if about else "real",
         versions=versions("pyspark", "sparkdl_comm") | {"bigdl": "2.4.0"},
         extra={
-            "system": found["system"],
-            "network": case.name,
-            "executors": case.world,
-            "iterations_per_second": 1 / statistics.median(found["samples"]),
             "apart": found["apart"],
             "batches": found["batches"],
             "kept": found["kept"],
@@ -96,22 +90,21 @@ def rows(options: Namespace, note: Note) -> Iterator[Row]:
         conf = installation.spark_conf()
     except PluginError as reason:
         raise LabUnavailableError(str(reason)) from reason
-    with tempfile.TemporaryDirectory(prefix="sparkdl-bigdl-") as folder:
-        yield from (_on_a_lab if options.topology else _on_this_machine)(options, conf, Path(folder))
+    yield from (_on_a_lab if options.topology else _on_this_machine)(options, conf)
 
 
-def _on_this_machine(options: Namespace, conf: dict[str, str], folder: Path) -> Iterator[Row]:
+def _on_this_machine(options: Namespace, conf: dict[str, str]) -> Iterator[Row]:
     conf = conf | {"spark.executorEnv.PYTHONPATH": python_path(applications.BIGDL)}
     for executors in options.executors or [2]:
         spark = local_cluster("bench_bigdl", executors, _EXECUTOR_MIB, conf)
         for network in options.networks:
             case = _case(network, executors, "inf", options)
-            for found in measured(spark, _job(case, folder, options)):
+            for found in measured(spark, _job(case, options)):
                 yield _row(found, case, "loopback")
         spark.stop()
 
 
-def _on_a_lab(options: Namespace, conf: dict[str, str], folder: Path) -> Iterator[Row]:
+def _on_a_lab(options: Namespace, conf: dict[str, str]) -> Iterator[Row]:
     topology = options.topology
     cases = [_case(network, topology.world, options.rate, options) for network in options.networks]
     environment = {"PYTHONPATH": python_path(applications.BIGDL)}
@@ -125,7 +118,7 @@ def _on_a_lab(options: Namespace, conf: dict[str, str], folder: Path) -> Iterato
                 case = Case(whole.name, whole.profile, executors, whole.rate, whole.delay)
                 some = _slow(conf, whole.delay)
                 some |= {"spark.cores.max": str(executors), "spark.executor.instances": str(executors)}
-                job = _job(case, folder, options)
+                job = _job(case, options)
                 timeout = options.timeout or 120 + 60 * executors  # they all start and compile on the same cores
                 for found in submit(spark, Path(__file__).with_name("job.py"), job, timeout, some):
                     yield _row(found, case, topology.text)
@@ -146,13 +139,10 @@ def _slow(conf: dict[str, str], delay: float) -> dict[str, str]:
     }
 
 
-def _job(case: Case, folder: Path, options: Namespace) -> Job:
-    file = folder / f"{case.name}.json"
-    if case.profile is not None:
-        file.write_text(case.profile.to_json())
-    profile = None if case.profile is None else str(file)
-    about = _ROWS, options.iterations, options.seconds, options.repeats
-    return Job(case.name, profile, options.systems, case.world, *about)
+def _job(case: Case, options: Namespace) -> Job:
+    forward = None if case.profile is None else options.forward
+    counts = _ROWS, options.iterations, options.seconds, options.repeats
+    return Job(case.name, forward, options.systems, case.world, *counts)
 
 
 def arguments(parser: ArgumentParser, words: Sequence[str]) -> Namespace:

@@ -11,7 +11,6 @@ from collections import defaultdict
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from datetime import timedelta
-from pathlib import Path
 from typing import Any
 
 import numpy as np
@@ -19,6 +18,7 @@ import pandas as pd
 import torch
 from benchmarks.applications import answer
 from benchmarks.breakdown import overlapped
+from benchmarks.case import share_of
 from lab.emulated import EmulatedNetwork
 from lab.settings import applied
 from pyspark.ml.torch.distributor import TorchDistributor
@@ -87,8 +87,8 @@ REAL: dict[str, Callable[[], nn.Module]] = {"real:lenet5": LeNet5, "real:vgg": S
 class Job:
     """Fits of a network by several ways.
 
-    :param network: key of REAL, or the file of an emulated network's profile.
-    :param scale: the network's share of the real network's parameters.
+    :param network: key of REAL, or name of an emulated network's profile.
+    :param forward: seconds of forward of an emulated network.
     :param ways: keys of WAYS, OTHER_WAYS or SPARSE_WAYS, or DDP.
     :param rows: rows of a rank in a step.
     :param steps: steps of an epoch.
@@ -98,7 +98,7 @@ class Job:
     """
 
     network: str
-    scale: float
+    forward: float
     ways: list[str]
     ranks: int
     rows: int
@@ -118,7 +118,7 @@ class Job:
     def make_network(self) -> Callable[[], nn.Module]:
         if self.network in REAL:
             return REAL[self.network]
-        return functools.partial(EmulatedNetwork, Profile.read(Path(self.network)))
+        return functools.partial(EmulatedNetwork, share_of(self.network, self.forward))
 
 
 def train(spark: SparkSession, data: DataFrame, job: Job, way: str) -> TorchModel:
@@ -145,7 +145,7 @@ def train_with_ddp(job: Job) -> dict[str, Any]:
 
     torch.set_num_threads(1)
     dist.init_process_group("gloo", timeout=timedelta(minutes=5))
-    profile = Profile.read(Path(job.network))
+    profile = share_of(job.network, job.forward)
     samples, verified = trained(
         EmulatedNetwork(profile, outputs=1),
         profile,
@@ -153,7 +153,7 @@ def train_with_ddp(job: Job) -> dict[str, Any]:
         steps=job.steps,
         warmup=_WARM_UP_EPOCHS,
         repeats=job.epochs,
-        bucket_mb=25 * job.scale,
+        bucket_mb=25 * profile.parameters / Profile.load(job.network).parameters,
     )
     dist.destroy_process_group()
     return {"samples": samples, "verified": verified, "bytes": 2 * (job.ranks - 1) * 4 * profile.parameters}

@@ -13,7 +13,6 @@ it. C_f[L], C_b[L]: forward and backward of the last layer, between the last pul
 
 from __future__ import annotations
 
-import tempfile
 from argparse import Namespace
 from collections import defaultdict
 from collections.abc import Iterator
@@ -71,7 +70,6 @@ def rows(options: Namespace, note: Note) -> Iterator[Row]:
     """
     topology = options.topology
     with (
-        tempfile.TemporaryDirectory(prefix="sparkdl-batching-") as folder,
         Lab(topology.with_rates(round(options.cases[0].rate))) as lab,
         lab.spark(memory="512m") as spark,
     ):
@@ -79,13 +77,8 @@ def rows(options: Namespace, note: Note) -> Iterator[Row]:
             set_rate(lab, case.rate)
             about = ", ".join(f"{name} {value:.3g}" for name, value in case.about.items())
             note(f"{case.name} at {case.rate / 1e6:.1f} Mbit/s, {case.delay:g} s added to a start-up: {about}")
-            network = case.name
-            if case.profile is not None:
-                network = str(Path(folder, "profile.json"))
-                Path(network).write_text(case.profile.to_json())
-            epochs, warmup = options.repeats, options.warmup
-            scale = case.about.get("scale", 1.0)
-            job = Job(network, scale, options.batching, case.world, options.rows, STEPS, epochs, warmup)
+            counts = options.rows, STEPS, options.repeats, options.warmup
+            job = Job(case.name, options.forward, options.batching, case.world, *counts)
             nics = [lab.layout.node(0).interface(rail) for rail in range(topology.rails)]
             found = _submit(spark, job, case, options.timeout, nics)
             yield from _rows(case, found, topology)

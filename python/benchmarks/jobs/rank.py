@@ -14,7 +14,6 @@ import json
 import time
 from collections.abc import Iterator
 from dataclasses import dataclass
-from pathlib import Path
 from typing import Any
 
 import torch
@@ -45,7 +44,8 @@ class RankJob:
     ``loop``, ``batching``, ``compression`` and ``bucket`` are the settings of these names.
 
     :param bucket: bytes of a bucket. None: the default.
-    :param profile: file of the profile. ``scale`` multiplies its waits.
+    :param network: name of a profile, of whose parameters and waits each layer has the ``shrink``-th part.
+    :param scale: multiplies the waits.
     :param steps: iterations of a run. ``warmup`` runs precede ``repeats`` timed runs.
     """
 
@@ -54,17 +54,21 @@ class RankJob:
     batching: str
     compression: str
     bucket: int | None
-    profile: str
+    network: str
+    shrink: int
     scale: float
     steps: int
     warmup: int
     repeats: int
     timeout: float
 
+    def profile(self) -> Profile:
+        return Profile.load(self.network).scaled(1 / self.shrink, 1 / self.shrink)
+
 
 def main() -> None:
     folder, job, place = rank_job(RankJob)
-    profile = Profile.read(Path(job.profile))
+    profile = job.profile()
     result = (train_by_ddp if job.strategy == DDP else train_by_strategy)(folder, job, profile, place)
     if place.rank == 0:
         print(json.dumps(result), flush=True)

@@ -30,7 +30,6 @@ from __future__ import annotations
 
 import itertools
 import math
-import tempfile
 from argparse import ArgumentParser, Namespace
 from collections.abc import Iterator, Sequence
 from pathlib import Path
@@ -56,13 +55,6 @@ LOOPS = ("all-reduce", "root", "root-overlap", "decoupled", "decoupled+ibatch")
 
 
 def rows(options: Namespace, note: Note) -> Iterator[Row]:
-    with tempfile.TemporaryDirectory(prefix="sparkdl-jobs-") as folder:
-        yield from _rows(options, Path(folder))
-
-
-def _rows(options: Namespace, folder: Path) -> Iterator[Row]:
-    path = folder / "profile.json"
-    path.write_text(options.profile.to_json())
     nbytes, bucket = 4 * options.profile.parameters, options.bucket or CommConf.from_mapping({}).collective.bucket
     loads = [(0.0, exchange) for exchange in options.exchange or ()]
     loads = loads or list(itertools.product(options.teraflops, options.rows))
@@ -77,7 +69,8 @@ def _rows(options: Namespace, folder: Path) -> Iterator[Row]:
             batching or "fixed",
             compression or "none",
             options.bucket,
-            str(path),
+            options.name,
+            options.shrink,
             scale,
             options.steps,
             options.warmup,

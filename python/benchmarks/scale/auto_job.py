@@ -15,6 +15,7 @@ import numpy as np
 import pandas as pd
 import torch
 from benchmarks.applications import answer
+from benchmarks.case import share_of
 from benchmarks.workload import LEARNING_RATE, loss, network, right, rows
 from lab.settings import applied
 from pyspark.sql import DataFrame, SparkSession
@@ -30,13 +31,16 @@ AUTO = "auto"
 class AutoJob:
     """Fits of the ways, strategies by the names of auto's candidates.
 
-    - ``profile``: file of the network. ``conf``: settings of spark.sparkdl.comm.
+    - ``network``: name of the profile. ``forward``, ``slowdown``: of the emulated network, as in case.py.
+    - ``conf``: settings of spark.sparkdl.comm.
     - ``fixed_steps``: steps of a fit. ``steps``: steps of a fit with auto. After step ``change`` (0: none) of such a fit the
       file ``signal`` is created.
     - ``times``: file for the times at which steps end.
     """
 
-    profile: str
+    network: str
+    forward: float
+    slowdown: float
     conf: dict[str, str]
     ways: list[str]
     ranks: int
@@ -70,7 +74,7 @@ class Marks(Callback):
 
 
 def results(spark: SparkSession, job: AutoJob) -> Iterator[dict[str, Any]]:
-    profile, datas = Profile.read(Path(job.profile)), {}
+    profile, datas = share_of(job.network, job.forward, job.slowdown), {}
     for way in job.ways:
         steps = job.steps if way == AUTO else job.fixed_steps
         data = datas.setdefault(steps, _data(spark, job.ranks * steps).cache())

@@ -66,14 +66,11 @@ def rows(options: Namespace, note: Callable[[str], None]) -> Iterator[Row]:
     places = PLACES[:: len(PLACES) - 1] if options.quick else PLACES
     found: list[Row] = []
     with tempfile.TemporaryDirectory(prefix="sparkdl-predict-") as folder:
-        network = Path(folder, "profile.json")
-        network.write_text(profile.to_json())
         timeline = Path(folder, "timeline.json")
         for place in places:
             topology = _topology(place, options.network)
-            results = _measured(
-                place, topology, str(network), str(timeline) if place is places[0] else None, options.repeats
-            )
+            where = str(timeline) if place is places[0] else None
+            results = _measured(place, topology, options.network, where, options.repeats)
             computed = timings_from_spans(*read_trace(timeline))
             for result in results:
                 found.append(_row(result, computed, topology, profile, options, place is places[0]))
@@ -109,7 +106,7 @@ def _measured(
 ) -> list[dict[str, Any]]:
     job = Job(
         network,
-        scale=1.0,
+        forward=FORWARD,
         ways=list(place.ways),
         ranks=topology.world,
         rows=2,

@@ -57,24 +57,23 @@ def rows(options: Namespace, note: Note) -> Iterator[Row]:
     ):
         for name in options.profiles:
             profile = share_of(name, options.forward, options.slowdown)
-            path = Path(folder, f"{name}.json")
-            path.write_text(profile.to_json())
+            files = Path(folder, name)
             backward = math.fsum(layer.backward for layer in profile.layers)
             slow = allreduce_seconds(hosts, 4 * profile.parameters, 1.0) / topology.rails / backward
             rates = [round(slow / ratio * 1e6) for ratio in options.ratios]
             stay: list[dict[str, float]] = []
             for ratio, rate in zip(options.ratios, rates, strict=True):
                 set_rate(lab, rate)
-                found = _fits(spark, options, path, [*options.ways, AUTO])
+                found = _fits(spark, options, files, [*options.ways, AUTO])
                 stay.append({each["way"]: median(each["seconds"][SETTLING:]) for each in found if each["way"] != AUTO})
                 for each in found:
                     about = {"exchange": ratio, "ways": stay[-1]}
                     yield _row(options, name, profile, rate, each, about, min(stay[-1].values()))
             if options.drop:
-                change, signal = options.steps // 2, Path(folder, f"{name}.signal")
+                change = options.steps // 2
                 set_rate(lab, rates[0])
-                with _once(signal, lambda rate=rates[-1]: set_rate(lab, rate)):
-                    (each,) = _fits(spark, options, path, [AUTO], change, signal)
+                with _once(files.with_suffix(".signal"), lambda rate=rates[-1]: set_rate(lab, rate)):
+                    (each,) = _fits(spark, options, files, [AUTO], change)
                 best = min((stay[0][way] + stay[-1][way]) / 2 for way in stay[0])  # half of the steps at each rate
                 about = {"exchange": options.ratios[0], "changed": change}
                 about["switched"] = _switched(each["auto"]["decisions"], change)
@@ -87,14 +86,14 @@ def _switched(decisions: list[dict[str, Any]], change: int) -> int | None:
 
 
 def _fits(
-    spark: SparkCluster, options: Namespace, profile: Path, ways: list[str], change: int = 0, signal: Path | None = None
+    spark: SparkCluster, options: Namespace, files: Path, ways: list[str], change: int = 0
 ) -> list[dict[str, Any]]:
+    """Return the results of fits. ``files``: beginning of the names of their files, the network's name."""
     topology = options.topology
     conf = {"topology": topology.text, "rails": ",".join(f"rail{rail}" for rail in range(topology.rails))}
-    times = str(profile.with_suffix(".times"))
-    job = AutoJob(
-        str(profile), conf, ways, topology.world, options.fixed_steps, options.steps, change, str(signal), times
-    )
+    signal, times = (str(files.with_suffix(end)) for end in (".signal", ".times"))
+    network, counts = (files.name, options.forward, options.slowdown), (options.fixed_steps, options.steps, change)
+    job = AutoJob(*network, conf, ways, topology.world, *counts, signal, times)
     return submit(spark, Path(__file__).with_name("auto_job.py"), job, TIMEOUT)
 
 
