@@ -1,4 +1,4 @@
-"""Workload of benchmarks that train: models, rows, the expected weights, and jobs.
+"""Workload of benchmarks that train: models, rows, the expected weights, jobs, and training by DDP.
 
 A model is a number of hidden units or a profile. A number stands for a perceptron of 784 inputs and one output. It has
 few rows per step, so communication takes nearly all of an iteration. A profile stands for an emulated network, whose
@@ -7,13 +7,16 @@ layers wait (see lab.emulated). The weights after the last step are compared wit
 
 from __future__ import annotations
 
+import time
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 
 import numpy as np
 import torch
+import torch.distributed as dist
 from lab.emulated import EmulatedNetwork
 from torch import nn
+from torch.nn.parallel import DistributedDataParallel
 
 from sparkdl_comm.collectives.algorithms import ALGORITHMS
 from sparkdl_comm.conf import PREFIX, CommConf
@@ -129,3 +132,42 @@ def fits(way: str, topology: Topology) -> bool:
     """Return whether a way to train can run on a topology. Only collectives depend on it."""
     strategy = NamedStrategy.parse(way).strategy
     return strategy not in ALGORITHMS or not ALGORITHMS[strategy].why_ineligible(topology)
+
+
+def trained_by_ddp(
+    module: nn.Module,
+    model: Model,
+    rows_of_rank: int,
+    *,
+    steps: int,
+    warmup: int,
+    repeats: int,
+    bucket_mb: float | None = None,
+) -> tuple[list[float], bool]:
+    """Train in the current process group by torch's DistributedDataParallel, with its own settings.
+
+    Buckets are reduced during backward.
+
+    :param model: the model of `module`.
+    :param bucket_mb: MiB of a bucket. None: DDP's own sizes. Its first bucket is smaller.
+    :return: seconds per iteration of the slowest rank in each of `repeats` runs of `steps`, and whether the final
+        weights of all ranks are those of one process.
+    """
+    rank, count = dist.get_rank(), rows_of_rank * dist.get_world_size()
+    mine = slice(rank * rows_of_rank, (rank + 1) * rows_of_rank)
+    inputs, targets = (torch.from_numpy(part[mine]) for part in rows(count))
+    parallel = DistributedDataParallel(module, bucket_cap_mb=bucket_mb)
+    optimizer = torch.optim.SGD(parallel.parameters(), lr=LEARNING_RATE)
+    samples = torch.zeros(warmup + repeats)
+    for run in range(len(samples)):
+        dist.barrier()
+        begun = time.perf_counter()
+        for _ in range(steps):
+            optimizer.zero_grad()
+            loss(parallel(inputs), targets).backward()
+            optimizer.step()
+        samples[run] = (time.perf_counter() - begun) / steps
+    verified = torch.tensor([int(right(module, model, count, steps * len(samples)))])
+    dist.all_reduce(samples, dist.ReduceOp.MAX)
+    dist.all_reduce(verified, dist.ReduceOp.MIN)
+    return samples[warmup:].tolist(), bool(verified.item())

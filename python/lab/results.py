@@ -76,15 +76,15 @@ class Row:
     suite: str
     case: str
     algorithm: str
-    topology: str
-    rate_mbit: float | None
+    topology: str = "loopback"
+    rate_mbit: float | None = None
     world: int
     bytes: int
     samples: Sequence[float]
     theory_seconds: float | None = None
     verified: bool
     compute: Compute = "real"
-    versions: Mapping[str, str] = field(default_factory=lambda: versions(*_PACKAGES))
+    versions: Mapping[str, str] = field(default_factory=lambda: versions())
     extra: Mapping[str, Any] = field(default_factory=dict)
 
     def __post_init__(self) -> None:
@@ -148,7 +148,7 @@ class Origin:
             cores=len(os.sched_getaffinity(0)),
             kernel=platform.release(),
             load=os.getloadavg()[0],
-            versions=versions(*_PACKAGES),
+            versions=versions(),
         )
 
 
@@ -186,7 +186,7 @@ def read(path: Path) -> Results:
     return Results(Origin(**origin), [_row(found, f"{path}: row {number}") for number, found in enumerate(rows)])
 
 
-def versions(*distributions: str) -> dict[str, str]:
+def versions(distributions: Sequence[str] = _PACKAGES) -> dict[str, str]:
     """Versions of Python, the kernel and the named Python distributions, those installed."""
     found = {"python": platform.python_version(), "linux": platform.release()}
     for name in distributions:

@@ -124,7 +124,6 @@ def test_transform(rows_of: Rows) -> None:
     rows = rows_of("transform")
     ways = ["pandas_udf", "pandas_udf chunks", "transform", "pandas_udf all", "transform all"]
     assert [(row["case"], row["algorithm"]) for row in rows] == [(c, way) for c in ("lenet", "tabular") for way in ways]
-    assert all(row["rows_per_second"] > 0 for row in rows)
 
 
 @pytest.mark.slow

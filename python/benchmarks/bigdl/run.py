@@ -67,7 +67,7 @@ def _row(found: dict[str, Any], case: Case, topology: str) -> Row:
         theory_seconds=about.get("bound_seconds"),
         verified=found["verified"],
         compute="emulated" if about else "real",
-        versions=versions("pyspark", "sparkdl_comm") | {"bigdl": "2.4.0"},
+        versions=versions() | {"bigdl": "2.4.0"},
         extra={
             "apart": found["apart"],
             "batches": found["batches"],

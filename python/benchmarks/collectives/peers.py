@@ -19,7 +19,6 @@ from benchmarks.applications import crossing
 from benchmarks.collectives.rank import GLOO, Job
 from benchmarks.ranks import run_ranks
 from lab import Cluster, Lab
-from lab.bench import versions
 from lab.layout import CONTROL
 
 from sparkdl_comm.errors import LabUnavailableError
@@ -33,12 +32,12 @@ RING = ["--mca", "coll_tuned_use_dynamic_rules", "1", "--mca", "coll_tuned_allre
 
 
 class Measured(NamedTuple):
-    """Results of an algorithm, as rank programs print them, and the versions of the measured packages."""
+    """Results of an algorithm, as rank programs print them, and the version of Open MPI."""
 
     algorithm: str
     results: list[dict[str, Any]]
-    installed: Mapping[str, str]
     is_linked: bool = True
+    installed: Mapping[str, str] = {}
 
 
 def job_of(options: Namespace, algorithm: str, operations: Sequence[str], block: int = 0) -> Job:
@@ -50,13 +49,13 @@ def job_of(options: Namespace, algorithm: str, operations: Sequence[str], block:
 def gloo(star: Topology, options: Namespace) -> Iterator[Measured]:
     with Lab(star) as lab, crossing(lab, necessary(options, options.operations)):
         results = run_ranks(lab, RANK_PROGRAM, job_of(options, GLOO, options.operations), TIMEOUT)
-    yield Measured("gloo", results, versions("torch"))
+    yield Measured("gloo", results)
 
 
 def gloo_loopback(star: Topology, options: Namespace) -> Iterator[Measured]:
     with Lab.loopback(star) as cluster:
         results = run_ranks(cluster, RANK_PROGRAM, job_of(options, GLOO, options.operations), TIMEOUT)
-    yield Measured("gloo-loopback", results, versions("torch"), is_linked=False)
+    yield Measured("gloo-loopback", results, is_linked=False)
 
 
 def openmpi(star: Topology, options: Namespace) -> Iterator[Measured]:
@@ -72,17 +71,17 @@ def openmpi(star: Topology, options: Namespace) -> Iterator[Measured]:
         network += ["--mca", "btl", "self,vader,tcp", "--mca", "btl_tcp_if_include", rail]
         with crossing(lab, necessary(options, options.operations)):
             chosen = mpirun(lab, network, program, options.operations, options)
-        yield Measured("openmpi", chosen, installed)
+        yield Measured("openmpi", chosen, installed=installed)
         if "all_reduce" in options.operations:  # the other operations have no ring
             with crossing(lab, necessary(options, ["all_reduce"])):
                 ring = mpirun(lab, [*network, *RING], program, ["all_reduce"], options)
-            yield Measured("openmpi-ring", ring, installed)
+            yield Measured("openmpi-ring", ring, installed=installed)
 
 
 def openmpi_shm(star: Topology, options: Namespace) -> Iterator[Measured]:
     with openmpi_program() as (program, installed), Lab.loopback(star) as cluster:
         found = mpirun(cluster, ["--mca", "btl", "self,vader"], program, options.operations, options)
-    yield Measured("openmpi-shm", found, installed, is_linked=False)
+    yield Measured("openmpi-shm", found, is_linked=False, installed=installed)
 
 
 PEERS = {"gloo": gloo, "gloo-loopback": gloo_loopback, "openmpi": openmpi, "openmpi-shm": openmpi_shm}
@@ -99,7 +98,7 @@ def necessary(options: Namespace, operations: Sequence[str]) -> int:
 
 @contextlib.contextmanager
 def openmpi_program() -> Iterator[tuple[Path, dict[str, str]]]:
-    """Compile the rank program. Give its path in a new folder and the versions to report.
+    """Compile the rank program. Give its path in a new folder and the version of Open MPI.
 
     :raises LabUnavailableError: Open MPI is not installed, or does not compile.
     """
@@ -116,7 +115,7 @@ def openmpi_program() -> Iterator[tuple[Path, dict[str, str]]]:
         if compiled.returncode:
             error = compiled.stderr[-500:].strip()
             raise LabUnavailableError(f"mpicc does not compile (Debian: libopenmpi-dev): {error}")
-        yield program, versions() | {"openmpi": found[1]}
+        yield program, {"openmpi": found[1]}
 
 
 def launch_agent(namespaces: Mapping[str, str]) -> str:

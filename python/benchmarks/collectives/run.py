@@ -30,7 +30,7 @@ from argparse import ArgumentParser, Namespace
 from collections.abc import Iterator, Mapping, Sequence
 from typing import Any
 
-from benchmarks.collectives.peers import OPERATIONS, PEERS, RANK_PROGRAM, TIMEOUT, job_of
+from benchmarks.collectives.peers import OPERATIONS, PEERS, RANK_PROGRAM, TIMEOUT, Measured, job_of
 from benchmarks.command import Note
 from benchmarks.ranks import run_ranks
 from lab import Lab
@@ -49,14 +49,13 @@ def own(options: Namespace, topology: Topology) -> Iterator[Row]:
         for algorithm, block in itertools.product(options.algorithms, options.block):
             asked = [operation for operation in options.operations if operation in ALGORITHMS[algorithm].operations]
             for result in run_ranks(cluster, RANK_PROGRAM, job_of(options, algorithm, asked, block), TIMEOUT):
-                installed, is_linked = versions("torch", "numpy"), not options.loopback
                 more: dict[str, Any] = {}
-                if is_linked:
+                if not options.loopback:
                     count, cost = result["bytes"] // 4, Cost.of(topology)
                     predicted = predict(algorithm, result["case"], topology, count, 4, cost, block)
                     more |= {"block": predicted.block, "best": not block, "predicted": predicted.seconds}
                     more |= {"rates": options.rate} if len(options.rate) > 1 else {}
-                yield _row(topology, algorithm, result, installed, is_linked, options.calls, more)
+                yield _row(topology, Measured(algorithm, [], not options.loopback), result, options.calls, more)
 
 
 def peers(options: Namespace, topology: Topology, note: Note) -> Iterator[Row]:
@@ -66,36 +65,30 @@ def peers(options: Namespace, topology: Topology, note: Note) -> Iterator[Row]:
         try:
             for found in PEERS[name](star, options):
                 for result in found.results:
-                    yield _row(star, found.algorithm, result, found.installed, found.is_linked, options.calls)
+                    yield _row(star, found, result, options.calls)
         except LabUnavailableError as reason:
             note(f"{name} skipped: {reason}")
 
 
 def _row(
-    topology: Topology,
-    algorithm: str,
-    result: dict[str, Any],
-    installed: Mapping[str, str],
-    is_linked: bool,
-    calls: int,
-    more: Mapping[str, Any] | None = None,
+    topology: Topology, of: Measured, result: dict[str, Any], calls: int, more: Mapping[str, Any] | None = None
 ) -> Row:
     nbytes, operation = result["bytes"], result["case"]
     extra = {"cpu_seconds": result["cpu_seconds"], "calls": calls, **(more or {})}
-    if operation == "all_reduce" and not is_linked:
+    if operation == "all_reduce" and not of.is_linked:
         extra |= per_gigabyte(topology.world, nbytes, statistics.median(result["samples"]), result["cpu_seconds"])
     return Row(
         suite="collectives",
         case=operation.replace("_", ""),
-        algorithm=algorithm,
-        topology=topology.text if is_linked else "loopback",
-        rate_mbit=statistics.fmean(topology.rates) / 1e6 if is_linked else None,
+        algorithm=of.algorithm,
+        topology=topology.text if of.is_linked else "loopback",
+        rate_mbit=statistics.fmean(topology.rates) / 1e6 if of.is_linked else None,
         world=topology.world,
         bytes=nbytes,
         samples=result["samples"],
-        theory_seconds=theory_seconds(operation, topology, nbytes) if is_linked else None,
+        theory_seconds=theory_seconds(operation, topology, nbytes) if of.is_linked else None,
         verified=result["verified"],
-        versions=installed,
+        versions=versions() | of.installed,
         extra=extra,
     )
 

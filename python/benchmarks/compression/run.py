@@ -16,9 +16,14 @@ from __future__ import annotations
 from argparse import ArgumentParser, Namespace
 from collections.abc import Iterator, Sequence
 
+import torch
 from benchmarks.command import Note
 from benchmarks.compression import selection, sums
+from lab.arguments import fraction, link_rate, names_of, topology_of, whole_numbers
 from lab.bench import Row
+
+from sparkdl_comm.compress.selection import OPERATORS
+from sparkdl_comm.errors import ConfError
 
 
 def rows(options: Namespace, note: Note) -> Iterator[Row]:
@@ -27,10 +32,24 @@ def rows(options: Namespace, note: Note) -> Iterator[Row]:
 
 def arguments(parser: ArgumentParser, words: Sequence[str]) -> Namespace:
     parser.set_defaults(repeats=5)
-    selection.add_arguments(parser)
-    sums.add_arguments(parser)
+    parser.add_argument("--counts", type=whole_numbers(), default="4194304", help="elements of the vector, float32")
+    parser.add_argument("--density", type=fraction, default=0.001, help="k / elements, above 0, at most 1")
+    alone = parser.add_argument_group("selection alone")
+    alone.add_argument("--operators", type=names_of(OPERATORS), default=",".join(OPERATORS))
+    alone.add_argument("--device", choices=("cpu", "cuda"), default="cpu", help="that has the vectors")
+    whole = parser.add_argument_group("whole sums")
+    whole.add_argument("--topology", type=topology_of, help="such as hosts:4x2")
+    whole.add_argument("--rate", type=link_rate, default=200.0, help="Mbit/s of each host's link, each way")
+    whole.add_argument("--algorithms", type=names_of(sums.NAMES), default="hitopk,naive-ag,tree-ar,torus2d")
     options = parser.parse_args(words)
-    selection.check(parser, options)
+    if options.quick:
+        options.counts = [1 << 18]
+    if options.device == "cuda" and not torch.cuda.is_available():
+        parser.error("--device cuda: torch finds no GPU")
     if options.topology:
-        sums.check(parser, options)
+        options.topology = options.topology.with_rates(round(options.rate * 1e6))
+        try:
+            sums.check(options.topology, options.algorithms)
+        except ConfError as error:
+            parser.error(str(error))
     return options

@@ -9,16 +9,14 @@ from __future__ import annotations
 
 import statistics
 import time
-from argparse import ArgumentParser, Namespace
+from argparse import Namespace
 from collections.abc import Callable, Iterator
 from typing import NamedTuple
 
 import torch
-from lab.arguments import fraction, whole_numbers
 from lab.bench import Row, measure
 
-from sparkdl_comm.compress.selection import OPERATORS, Operator, operator
-from sparkdl_comm.errors import ConfError
+from sparkdl_comm.compress.selection import Operator, operator
 
 #: Elements of a row of a gradient, which have one scale, and the share of zero rows.
 ROW = 1024
@@ -42,25 +40,6 @@ class Timed(NamedTuple):
     indices: torch.Tensor
 
 
-def add_arguments(parser: ArgumentParser) -> None:
-    parser.add_argument("--operators", default=",".join(OPERATORS), help=f"of {', '.join(OPERATORS)}")
-    parser.add_argument("--counts", type=whole_numbers(), default="4194304", help="elements of the vector, float32")
-    parser.add_argument("--density", type=fraction, default=0.001, help="k / elements, above 0, at most 1")
-    parser.add_argument("--device", choices=("cpu", "cuda"), default="cpu", help="that has the vectors")
-
-
-def check(parser: ArgumentParser, options: Namespace) -> None:
-    """Replace the operators' names by operators, and end the program if an option makes no sense."""
-    try:
-        options.operators = [operator(name) for name in options.operators.split(",")]
-    except ConfError as error:
-        parser.error(f"--operators: {error}")
-    if options.device == "cuda" and not torch.cuda.is_available():
-        parser.error("--device cuda: torch finds no GPU")
-    if options.quick:
-        options.counts = [1 << 18]
-
-
 def rows(options: Namespace) -> Iterator[Row]:
     """Yield a row for each distribution, count and operator."""
     for name, distribution in DISTRIBUTIONS.items():
@@ -72,20 +51,19 @@ def rows(options: Namespace) -> Iterator[Row]:
 
 def _compared(distribution: str, values: torch.Tensor, k: int, options: Namespace) -> Iterator[Row]:
     cases = {_ONE_PASS: lambda: _timed(values.sum)}
-    for one in options.operators:
+    operators = [operator(name) for name in options.operators]
+    for one in operators:
         cases[one.name] = lambda one=one: _timed(lambda: one(values, k, torch.Generator().manual_seed(_SEED)))
     timed = measure(cases, warmup=options.warmup, repeats=options.repeats)
     one_pass = statistics.median(repeat.seconds for repeat in timed.pop(_ONE_PASS))
     largest = torch.topk(values.abs(), k).values
-    for one in options.operators:
+    for one in operators:
         upper = float(largest[-1]) if one.is_exact else one.upper(values, k)
         above = int(torch.count_nonzero(values.abs() > upper))
         yield Row(
             suite="compress",
             case=distribution,
             algorithm=one.name,
-            topology="loopback",
-            rate_mbit=None,
             world=1,
             bytes=values.nbytes,
             samples=[repeat.seconds for repeat in timed[one.name]],

@@ -6,19 +6,19 @@ of the lab slows it down.
 
 from __future__ import annotations
 
-from argparse import ArgumentParser, Namespace
-from collections.abc import Iterator
+from argparse import Namespace
+from collections.abc import Iterator, Sequence
 from pathlib import Path
 from typing import Any
 
 from benchmarks.compression.sum_rank import Job
 from benchmarks.ranks import run_ranks
 from lab import Lab
-from lab.arguments import link_rate, names_of, topology_of
 from lab.bench import Row
 
 from sparkdl_comm.collectives.algorithms import ALGORITHMS
 from sparkdl_comm.compress.wire import SparseFormat
+from sparkdl_comm.errors import ConfError
 from sparkdl_comm.topology import Topology
 
 SPARSE = ("hitopk", "naive-ag")
@@ -29,28 +29,17 @@ NAMES = (*SPARSE, *DENSE)
 TIMEOUT = 600.0
 
 
-def add_arguments(parser: ArgumentParser) -> None:
-    parser.add_argument(
-        "--topology", type=topology_of, help="of whole sums, such as hosts:4x2, in place of selection alone"
-    )
-    parser.add_argument("--rate", type=link_rate, default=200.0, help="Mbit/s of each host's link, each way")
-    parser.add_argument(
-        "--algorithms",
-        type=names_of(NAMES),
-        default="hitopk,naive-ag,tree-ar,torus2d",
-        help=f"of {', '.join(NAMES)}",
-    )
+def check(topology: Topology, algorithms: Sequence[str]) -> None:
+    """Check that algorithms can run on a topology.
 
-
-def check(parser: ArgumentParser, options: Namespace) -> None:
-    """Give the topology its rate, and end the program if an algorithm cannot run on it."""
-    options.topology = options.topology.with_rates(round(options.rate * 1e6))
-    if options.topology.rails > 1:
-        parser.error(f"--topology {options.topology.text}: sparse sums are for hosts with one NIC each")
-    for name in options.algorithms:
-        unfit = ALGORITHMS[DENSE[name]].why_ineligible(options.topology) if name in DENSE else ""
+    :raises ConfError: one cannot.
+    """
+    if topology.rails > 1:
+        raise ConfError(f"--topology {topology.text}: sparse sums are for hosts with one NIC each")
+    for name in algorithms:
+        unfit = ALGORITHMS[DENSE[name]].why_ineligible(topology) if name in DENSE else ""
         if unfit:
-            parser.error(f"--algorithms {name}: {unfit}")
+            raise ConfError(f"--algorithms {name}: {unfit}")
 
 
 def rows(options: Namespace) -> Iterator[Row]:

@@ -15,7 +15,7 @@ import torch.distributed as dist
 from benchmarks.fabric import systems
 from benchmarks.fabric.curve import Curve, Start
 from benchmarks.fabric.digits import Task
-from benchmarks.fabric.race import Race, System
+from benchmarks.fabric.races import Race, System
 from benchmarks.ranks import gloo_group, join_gang, rank_job
 from lab import Place
 

@@ -31,7 +31,7 @@ from benchmarks.command import Note
 from benchmarks.fetch.job import Job, measured
 from lab import Lab
 from lab.arguments import link_rates, sizes, topology_of, whole_numbers
-from lab.bench import Row, versions
+from lab.bench import Row
 from pyspark.sql import SparkSession
 
 from sparkdl_comm import spark_conf
@@ -70,7 +70,6 @@ def _rows(found: list[dict[str, Any]], executors: int, topology: str, rate_mbit:
             samples=[seconds / 2 if one["way"] == "notice" else seconds for seconds in one["seconds"]],
             theory_seconds=rate_mbit and one["bytes"] * one["servers"] * 8 / (rate_mbit * 1e6),
             verified=one["verified"],
-            versions=versions("pyspark"),
         )
         for one in found
     ]

@@ -19,6 +19,7 @@ import torch
 from benchmarks.applications import answer
 from benchmarks.breakdown import overlapped
 from benchmarks.case import share_of
+from benchmarks.workload import trained_by_ddp
 from lab.emulated import EmulatedNetwork
 from lab.settings import applied
 from pyspark.ml.torch.distributor import TorchDistributor
@@ -141,12 +142,11 @@ def train(spark: SparkSession, data: DataFrame, job: Job, way: str) -> TorchMode
 def train_with_ddp(job: Job) -> dict[str, Any]:
     """Train one rank under TorchDistributor. The driver gets rank 0's result."""
     import torch.distributed as dist
-    from benchmarks.peers.ddp import trained
 
     torch.set_num_threads(1)
     dist.init_process_group("gloo", timeout=timedelta(minutes=5))
     profile = share_of(job.network, job.forward)
-    samples, verified = trained(
+    samples, verified = trained_by_ddp(
         EmulatedNetwork(profile, outputs=1),
         profile,
         job.rows,

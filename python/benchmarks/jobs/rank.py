@@ -18,9 +18,8 @@ from typing import Any
 
 import torch
 from benchmarks import breakdown
-from benchmarks.peers.ddp import trained
 from benchmarks.ranks import gloo_group, join_gang, rank_job
-from benchmarks.workload import LEARNING_RATE, loss, network, right, rows
+from benchmarks.workload import LEARNING_RATE, loss, network, right, rows, trained_by_ddp
 from lab import Place
 
 from sparkdl_comm.conf import CommConf
@@ -78,7 +77,7 @@ def train_by_ddp(folder: str, job: RankJob, profile: Profile, place: Place) -> d
     bucket_mb = None if job.bucket is None else job.bucket / (1 << 20)
     with gloo_group(folder, job.timeout):
         module, runs = network(profile, job.scale), {"warmup": job.warmup, "repeats": job.repeats}
-        samples, verified = trained(module, profile, ROWS, steps=job.steps, **runs, bucket_mb=bucket_mb)
+        samples, verified = trained_by_ddp(module, profile, ROWS, steps=job.steps, **runs, bucket_mb=bucket_mb)
     return {"samples": samples, "parts": {}, "details": {}, "verified": verified}
 
 

@@ -18,7 +18,7 @@ from collections.abc import Iterator
 
 from benchmarks.command import Note
 from lab import Lab, state
-from lab.bench import Row, measure, versions
+from lab.bench import Row, measure
 from lab.check import check
 
 from sparkdl_comm.topology import Topology
@@ -44,7 +44,7 @@ def set_up(topology: Topology) -> tuple[float, bool]:
 
 def _rows(topology: Topology, seconds: float, warmup: int, repeats: int) -> Iterator[Row]:
     """Yield the rows of both cases of a topology, whose rails have the same rate."""
-    rate, installed = topology.rates[0], versions("sparkdl_comm")
+    rate = topology.rates[0]
     made = measure({"set-up": lambda: set_up(topology)}, warmup=warmup, repeats=repeats)["set-up"]
     yield Row(
         suite="lab",
@@ -56,7 +56,6 @@ def _rows(topology: Topology, seconds: float, warmup: int, repeats: int) -> Iter
         bytes=0,
         samples=[taken for taken, _ in made],
         verified=all(gone for _, gone in made),
-        versions=installed,
     )
     with Lab(topology) as lab:
         links = check(lab, seconds)
@@ -72,7 +71,6 @@ def _rows(topology: Topology, seconds: float, warmup: int, repeats: int) -> Iter
         samples=[seconds / max(ratio, sys.float_info.min) for ratio in ratios],
         theory_seconds=seconds,
         verified=all(link.within() for link in links),
-        versions=installed,
         extra={"links": len(links), "slowest": min(ratios), "fastest": max(ratios)},
     )
 

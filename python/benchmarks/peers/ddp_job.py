@@ -9,7 +9,7 @@ from datetime import timedelta
 from typing import Any
 
 from benchmarks.applications import answer
-from benchmarks.workload import Job, nbytes, perceptron
+from benchmarks.workload import Job, nbytes, perceptron, trained_by_ddp
 from pyspark.ml.torch.distributor import TorchDistributor
 from pyspark.sql import SparkSession
 
@@ -18,14 +18,13 @@ def train(job: Job) -> list[dict[str, Any]]:
     """Train on one rank. The driver gets the results of rank 0."""
     import torch
     import torch.distributed as dist
-    from benchmarks.peers.ddp import trained
 
     torch.set_num_threads(1)
     dist.init_process_group("gloo", timeout=timedelta(seconds=job.timeout))
     results = []
     for hidden in job.models:
         counts = {"steps": job.steps, "warmup": job.warmup, "repeats": job.repeats}
-        samples, verified = trained(perceptron(hidden), hidden, job.rows, **counts)
+        samples, verified = trained_by_ddp(perceptron(hidden), hidden, job.rows, **counts)
         results.append({"bytes": nbytes(hidden), "samples": samples, "verified": verified})
     dist.destroy_process_group()
     return results

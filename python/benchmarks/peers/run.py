@@ -43,21 +43,22 @@ ROWS, MEMORY, TIMEOUT = 4, "1g", 600.0
 
 
 class System(NamedTuple):
-    """System that trains: its application, a program of this folder, and the versions of the measured packages.
+    """System that trains: its application, a program of this folder.
 
+    :param installed: versions of BigDL's packages.
     :param conf: settings of Spark.
     :param environment: variables of the driver.
     """
 
     algorithm: str
     program: str
-    installed: Mapping[str, str]
     conf: Mapping[str, str] = {}
+    installed: Mapping[str, str] = {}
     environment: Mapping[str, str] = {}
 
 
 def torch_ddp() -> Iterator[System]:
-    yield System("torch-ddp", "ddp_job.py", versions("torch", "pyspark"))
+    yield System("torch-ddp", "ddp_job.py")
 
 
 def bigdl() -> Iterator[System]:
@@ -76,13 +77,12 @@ def bigdl() -> Iterator[System]:
     conf["spark.executorEnv.PYTHONPATH"] = path
     for algorithm, engine in (("bigdl-mkl", "mklblas"), ("bigdl-mkldnn", "mkldnn")):
         conf |= {f"spark.{end}.extraJavaOptions": f"-Dbigdl.engineType={engine}" for end in ("driver", "executor")}
-        yield System(algorithm, "bigdl_job.py", versions("pyspark") | found, dict(conf), {"PYTHONPATH": path})
+        yield System(algorithm, "bigdl_job.py", dict(conf), found, {"PYTHONPATH": path})
 
 
 def sparkdl() -> Iterator[System]:
     for strategy in ("ps", "gloo"):
-        installed = versions("torch", "pyspark", "sparkdl_comm")
-        yield System(f"sparkdl-{strategy}", "sparkdl_job.py", installed, {f"{PREFIX}strategy": strategy})
+        yield System(f"sparkdl-{strategy}", "sparkdl_job.py", {f"{PREFIX}strategy": strategy})
 
 
 PEERS: dict[str, Callable[[], Iterator[System]]] = {"torch-ddp": torch_ddp, "bigdl": bigdl, "sparkdl": sparkdl}
@@ -147,7 +147,7 @@ def trained(lab: Lab, spark: SparkCluster, system: System, options: Namespace) -
             samples=result["samples"],
             theory_seconds=allreduce_seconds(len(topology.hosts), result["bytes"], options.rate),
             verified=result["verified"],
-            versions=system.installed,
+            versions=versions() | system.installed,
         )
 
 

@@ -37,7 +37,7 @@ from benchmarks.command import Note
 from benchmarks.ibatch import network
 from benchmarks.ibatch.job import DDP, REAL, SPARSE_WAYS, WAYS
 from lab.arguments import names_of, positive, topology_of
-from lab.bench import Row, measure, versions
+from lab.bench import Row, measure
 from pyspark.sql import DataFrame, SparkSession
 
 from sparkdl_comm import TorchEstimator, TorchModel, spark_conf
@@ -81,7 +81,7 @@ def difference(one: TorchModel, other: TorchModel) -> float:
     return max((tensor - theirs[name]).abs().max().item() for name, tensor in ours.items()) / largest
 
 
-def bench(data: DataFrame, network: str, executors: int, options: Namespace) -> list[Row]:
+def bench(data: DataFrame, network: str, executors: int, options: Namespace) -> Iterator[Row]:
     # Ten steps show a mistake. Many steps also show another order of the same additions.
     ps, gloo = (train(data, network, strategy, executors, BATCHES) for strategy in STRATEGIES)
     off = difference(gloo, ps)
@@ -97,32 +97,23 @@ def bench(data: DataFrame, network: str, executors: int, options: Namespace) -> 
         warmup=options.warmup,
         repeats=options.repeats,
     )
-    table = []
     for strategy, done in runs.items():
-        moved = sum(done[-1]["bytes"].values()) / done[-1]["iterations"]
-        phases = {name: statistics.median(run["phases"][name] for run in done) for name in done[0]["phases"]}
-        table.append(
-            Row(
-                suite="ps",
-                case=network,
-                algorithm=strategy,
-                topology="loopback",
-                rate_mbit=None,
-                world=executors,
-                bytes=round(moved),
-                samples=[run["seconds_per_iteration"] for run in done],
-                verified=off < 1e-5,
-                versions=versions("pyspark", "torch"),
-                extra={
-                    "parameters": parameter_count(NETWORKS[network][0]()),
-                    "batch": NETWORKS[network][1],
-                    "iterations": done[-1]["iterations"],
-                    "phases": phases,
-                    "difference": off,
-                },
-            )
+        yield Row(
+            suite="ps",
+            case=network,
+            algorithm=strategy,
+            world=executors,
+            bytes=round(sum(done[-1]["bytes"].values()) / done[-1]["iterations"]),
+            samples=[run["seconds_per_iteration"] for run in done],
+            verified=off < 1e-5,
+            extra={
+                "parameters": parameter_count(NETWORKS[network][0]()),
+                "batch": NETWORKS[network][1],
+                "iterations": done[-1]["iterations"],
+                "phases": {name: statistics.median(run["phases"][name] for run in done) for name in done[0]["phases"]},
+                "difference": off,
+            },
         )
-    return table
 
 
 def rows(options: Namespace, note: Note) -> Iterator[Row]:

@@ -82,8 +82,6 @@ def _row(case: str, algorithm: str, world: int, used: Mapping[str, float]) -> Ro
         suite="size",
         case=case,
         algorithm=algorithm,
-        topology="loopback",
-        rate_mbit=None,
         world=world,
         bytes=round(used["bytes"]),
         samples=[used["cpu"]],

@@ -16,7 +16,6 @@ Verified: in every timed run, the checksum of all ids and predictions is that of
 from __future__ import annotations
 
 import functools
-import statistics
 import time
 from argparse import Namespace
 from collections.abc import Callable, Iterator
@@ -26,7 +25,7 @@ import pandas as pd
 import torch
 from benchmarks.applications import local_cluster
 from benchmarks.command import Note
-from lab.bench import Row, measure, versions
+from lab.bench import Row, measure
 from pyspark.ml.feature import VectorAssembler
 from pyspark.ml.functions import array_to_vector, vector_to_array
 from pyspark.sql import Column, DataFrame, Observation, SparkSession
@@ -35,7 +34,7 @@ from pyspark.sql.functions import pandas_udf
 from sklearn.datasets import load_breast_cancer
 
 from sparkdl_comm import TorchModel
-from sparkdl_comm.networks import SmallLeNet, digits_28x28, parameter_count
+from sparkdl_comm.networks import SmallLeNet, digits_28x28
 
 #: Executors, rows of a forward pass of transform, and by how much a quick run divides the rows.
 EXECUTORS, CHUNK, QUICK = 2, 256, 5
@@ -170,18 +169,11 @@ def bench(spark: SparkSession, case: str, options: Namespace) -> list[Row]:
             suite="transform",
             case=case,
             algorithm=name,
-            topology="loopback",
-            rate_mbit=None,
             world=EXECUTORS,
             bytes=count * features.shape[1] * 4,
             samples=[seconds for seconds, _, _ in done],
             verified=all((rows, checksum) == (count, expected) for _, rows, checksum in done),
-            versions=versions("pyspark", "torch", "pandas", "pyarrow"),
-            extra={
-                "rows": count,
-                "rows_per_second": count / statistics.median(seconds for seconds, _, _ in done),
-                "parameters": parameter_count(module),
-            },
+            extra={"rows": count},
         )
         for name, done in runs.items()
     ]

@@ -165,5 +165,5 @@ def test_nothing_measured_fails() -> None:
 
 
 def test_versions_leave_out_what_is_not_installed() -> None:
-    found = versions("torch", "no-such-distribution")
+    found = versions(["torch", "no-such-distribution"])
     assert {"python", "linux", "torch"} == set(found)

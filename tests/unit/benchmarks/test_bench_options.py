@@ -19,7 +19,7 @@ REFUSED = [
     ("compression", "--density 0", "--density: must be above 0 and at most 1, not 0"),
     ("compression", "--density 1.5", "--density: must be"),
     ("compression", "--density nan", "--density: must be"),
-    ("compression", "--operators exact,best", "--operators: operator 'best': there are mstopk, exact, topk, dgc"),
+    ("compression", "--operators exact,best", "--operators: best: there are mstopk, exact, topk, dgc"),
     ("compression", "--counts 4M", "--counts: must be whole numbers"),
     ("compression", "--counts 1024,0", "--counts: must be whole numbers, at least 1"),
     ("compression/pto", "--topology ring:3", "ring:3"),

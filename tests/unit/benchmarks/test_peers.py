@@ -32,7 +32,7 @@ def test_collectives_asks_its_peers_on_a_star(monkeypatch: pytest.MonkeyPatch) -
     def here(star: Topology, options: Namespace) -> Iterator[Measured]:
         assert str(star) == "star:4,50mbit"
         result = {"case": "broadcast", "bytes": 1000, "samples": [0.5], "cpu_seconds": 0.1, "verified": True}
-        yield Measured("here", [result], {})
+        yield Measured("here", [result])
 
     def missing(star: Topology, options: Namespace) -> Iterator[Measured]:
         raise LabUnavailableError("no such thing")

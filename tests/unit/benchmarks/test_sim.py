@@ -5,9 +5,8 @@ from dataclasses import replace
 
 import pytest
 from benchmarks.fabric.conditions import FULL_RATE, Conditions
-from benchmarks.fabric.simulation.fabric_run import Control, FabricRun
-from benchmarks.fabric.simulation.flows import Paced, capacities, path
-from benchmarks.fabric.simulation.run import AsyncRun, Job, RingRun
+from benchmarks.fabric.simulation.fabric_run import Control, FabricRun, Paced
+from benchmarks.fabric.simulation.run import AsyncRun, Job, RingRun, capacities, path
 from benchmarks.fabric.simulation.task import Task
 
 from sparkdl_comm.fabric.core.messages import Piece

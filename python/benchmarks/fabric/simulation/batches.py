@@ -62,8 +62,6 @@ def rows(options: Namespace) -> Iterator[Row]:
                 suite="fabric",
                 case=f"schedule-{case}",
                 algorithm="fabric",
-                topology="loopback",
-                rate_mbit=None,
                 world=len(repeats[-1].batch.rates),
                 bytes=updates * BYTES,
                 samples=[repeat.seconds for repeat in repeats],

@@ -12,8 +12,7 @@ from dataclasses import dataclass, field, replace
 from functools import partial
 
 import numpy as np
-from benchmarks.fabric.simulation.flows import Paced, path
-from benchmarks.fabric.simulation.run import Job, Run
+from benchmarks.fabric.simulation.run import Job, Run, path
 from benchmarks.fabric.simulation.task import Floats
 
 from sparkdl_comm.fabric.core.messages import (
@@ -25,6 +24,7 @@ from sparkdl_comm.fabric.core.messages import (
     ModelTransfer,
     NewSchedule,
     NewTurn,
+    Piece,
     Push,
     Role,
     Roles,
@@ -36,6 +36,70 @@ from sparkdl_comm.fabric.core.messages import (
 )
 from sparkdl_comm.fabric.core.scheduler import Scheduler
 from sparkdl_comm.fabric.params import FabricParams
+from sparkdl_comm.sim.engine import ROUNDING, Action, Engine, Flow, Links
+
+
+class Paced:
+    """Paced transfer of ``size`` bytes over the links of ``path``. It calls ``done`` when all bytes have arrived.
+
+    Its pieces are sent in order, none before its start time, none above its rate.
+    """
+
+    def __init__(
+        self,
+        engine: Engine,
+        links: Links,
+        path: tuple[int, ...],
+        size: int,
+        schedule: Sequence[Piece],
+        done: Action,
+    ) -> None:
+        self._engine, self._links, self._path, self._size, self._done = engine, links, path, size, done
+        #: Bytes not yet given to a flow.
+        self._rest = float(size)
+        self._flow: Flow | None = None
+        self._generation = 0
+        self.repace(schedule)
+
+    @property
+    def sent(self) -> int:
+        """Bytes sent so far."""
+        under_way = 0.0 if self._flow is None else self._links.left(self._flow)
+        return round(self._size - self._rest - under_way)
+
+    def repace(self, schedule: Sequence[Piece]) -> None:
+        """Set another schedule for the rest. If the schedule is too short, its last rate is kept until the end."""
+        if self._flow is not None:
+            self._rest += self._links.stop(self._flow)
+            self._flow = None
+        self._generation += 1
+        self._await(list(schedule), self._generation)
+
+    def _await(self, pieces: list[Piece], generation: int) -> None:
+        if pieces and pieces[0].start > self._engine.now:
+            self._engine.at(pieces[0].start, lambda: self._send(pieces, generation))
+        else:
+            self._send(pieces, generation)
+
+    def _send(self, pieces: list[Piece], generation: int) -> None:
+        if generation != self._generation:
+            return
+        size, limit = self._rest, math.inf
+        if pieces:
+            start, end, limit = pieces.pop(0)
+            size = min(size, limit * (end - start)) if pieces else size
+        self._rest -= size
+        self._flow = self._links.start(self._path, size, lambda: self._sent(pieces, generation), limit)
+
+    def _sent(self, pieces: list[Piece], generation: int) -> None:
+        if generation != self._generation:
+            return
+        self._flow = None
+        if self._rest > ROUNDING:
+            self._await(pieces, generation)
+        else:
+            self._done()
+
 
 #: Seconds between batches of decisions.
 INTERVAL_SECONDS = 0.1

@@ -3,16 +3,25 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, field
 
 import numpy as np
 from benchmarks.fabric.conditions import Conditions
-from benchmarks.fabric.simulation.flows import capacities, path
 from benchmarks.fabric.simulation.task import Floats, Task
 
 from sparkdl_comm.fabric.params import step_size
 from sparkdl_comm.sim.engine import Action, Engine, Links
+
+
+def capacities(rates: Iterable[tuple[float, float]]) -> list[float]:
+    """Return the capacities of all links from the rates of every host, bytes per second out and in."""
+    return [rate for pair in rates for rate in pair]
+
+
+def path(source: int, target: int) -> tuple[int, ...]:
+    """Return the links from host to host; none within a host."""
+    return () if source == target else (2 * source, 2 * target + 1)
 
 
 @dataclass(frozen=True)

@@ -27,7 +27,7 @@ from pathlib import Path
 from typing import NamedTuple
 
 from benchmarks.fabric.conditions import Conditions, RaceConditions
-from benchmarks.fabric.race import System
+from benchmarks.fabric.races import System
 from benchmarks.fabric.simulation.fabric_run import Control, FabricRun
 from benchmarks.fabric.simulation.run import AsyncRun, Job, Outcome, RingRun, Run
 from benchmarks.fabric.simulation.task import Task
