@@ -1,7 +1,7 @@
 """Spark applications of benchmarks: programs for a cluster of the lab, and sessions on this machine.
 
 A submitted program has a job, a dataclass of JSON values. The benchmark calls :func:`submit` with both. The program
-ends with :func:`answer`, whose results ``submit`` returns.
+ends with :func:`answer`, whose results ``submit`` returns. Mostly the program is the benchmark's own file.
 """
 
 from __future__ import annotations

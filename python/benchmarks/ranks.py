@@ -1,7 +1,8 @@
 """Rank programs of benchmarks, without Spark: their start on a cluster of the lab, their job, and their rendezvous.
 
 A rank program has a job, a dataclass of JSON values. The benchmark calls :func:`run_ranks` with both. The program gets the
-job by :func:`rank_job`, and prints its results as JSON objects on a line each. ``run_ranks`` returns them.
+job by :func:`rank_job`, and prints its results as JSON objects on a line each. ``run_ranks`` returns them. Mostly the
+program is the benchmark's own file.
 """
 
 from __future__ import annotations

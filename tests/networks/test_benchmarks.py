@@ -9,7 +9,7 @@ from typing import Any
 
 import pytest
 from benchmarks.breakdown import PARTS
-from benchmarks.compression.cache_job import WAYS as CACHE_WAYS
+from benchmarks.compression.run_cache import WAYS as CACHE_WAYS
 from benchmarks.scale.blind import PREDICTIONS
 
 pytestmark = pytest.mark.usefixtures("networks")

@@ -15,10 +15,11 @@ pull on all hosts takes as long as forward. Small blocks come with their notice,
 blocks are requested, and each start-up takes that many ms more (SlowStart.scala). DistriOptimizer's start-ups do not
 change.
 
-The time of an iteration is wall time, from the difference between a long run and a short one. It includes the work of
-BigDL's driver between its two Spark jobs per iteration. `overlap` has the seconds in which ranks of IBatchOptimizer
-compute while data arrive (`overlapped`), and those in which they do only one of the two. The theory of emulated
-networks is in ibatch/network.py.
+All rows of the data are one batch. The time of an iteration is wall time, from the difference between a long run and a
+short one. It includes the work of BigDL's driver between its two Spark jobs per iteration. It excludes set-up, the end,
+and the iterations in which `ibatch` measures, plans and tries its plan. `overlap` has the seconds in which ranks of
+IBatchOptimizer compute while data arrive (`overlapped`), and those in which they do only one of the two. The theory of
+emulated networks is in ibatch/network.py.
 
 Verified: after the same iterations on the same rows all systems have the same weights, up to rounding. `make bigdl`
 installs BigDL, and `make bigdl-jar` builds this package's adapter.
@@ -26,25 +27,200 @@ installs BigDL, and `make bigdl-jar` builds this package's adapter.
 
 from __future__ import annotations
 
+import functools
 import os
+import statistics
 import sys
+import time
 from argparse import ArgumentParser, Namespace
 from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
+import numpy as np
 from benchmarks import applications
-from benchmarks.applications import bench_jar, local_cluster, python_path, set_rate, submit
-from benchmarks.bigdl.job import BIGDL, Job, measured
-from benchmarks.case import Case, case_of
+from benchmarks.applications import answer, bench_jar, local_cluster, python_path, set_rate, submit
+from benchmarks.case import Case, case_of, share_of
 from benchmarks.command import Note
 from lab import Lab
 from lab.arguments import names_of, positive, topology_of, whole_numbers
-from lab.bench import Row, versions
+from lab.bench import Row, measure, versions
+from pyspark import SparkContext
+from pyspark.sql import SparkSession
 
 from sparkdl_comm.bigdl import installation
+from sparkdl_comm.bigdl.engine import start_engine
 from sparkdl_comm.errors import LabUnavailableError, PluginError
+from sparkdl_comm.networks import digits_28x28
 from sparkdl_comm.sim.profile import PROFILES
+
+#: BigDL's own optimizer. The other systems are ``IBatchOptimizer`` with a policy of ``spark.sparkdl.comm.ps.batching``.
+BIGDL = "bigdl"
+LEARNING_RATE = 0.05
+#: Largest difference to the first system's weights, as a share of the largest change of these in training.
+TOLERANCE = 1e-3
+PROFILE_ITERATIONS = 5
+#: Iterations before weights are compared. Differences by rounding grow with the iterations.
+COMPARED = 12
+#: Iterations of the short run, after which ``ibatch`` is settled. It measures a profile and tries the plan, ``layerwise``
+#: and, where blocks are small, ``whole``. Pulls change one iteration later, pushes two.
+SHORT = 4 * PROFILE_ITERATIONS + 3
+
+
+@dataclass(frozen=True)
+class Job:
+    """Job of the application.
+
+    :param network: a name in ``sparkdl_comm.bigdl.networks``, or of an emulated network's profile.
+    :param forward: seconds of forward of an emulated network, whose layers wait. None: the network computes.
+    :param rows: rows of each executor in an iteration.
+    :param iterations: iterations that a long run has more than a short one. None: as many as take about ``seconds``.
+    """
+
+    network: str
+    forward: float | None
+    systems: Sequence[str]
+    executors: int
+    rows: int
+    iterations: int | None
+    seconds: float
+    repeats: int
+
+
+@dataclass(frozen=True)
+class Training:
+    """A run: its seconds, its final weights, and the optimizer's summary, which is empty for BigDL's own."""
+
+    iterations: int
+    seconds: float
+    weights: list[np.ndarray]
+    summary: dict[str, Any]
+
+    def since(self, short: Training, field: str) -> dict[str, float]:
+        """Return the summary's means per iteration in ``field``, over the iterations that ``short`` did not do."""
+
+        def total(of: Training, name: str) -> float:
+            return float(of.summary[field][name]) * of.iterations
+
+        more = self.iterations - short.iterations
+        return {name: (total(self, name) - total(short, name)) / more for name in self.summary.get(field, {})}
+
+
+@dataclass(frozen=True)
+class Sample:
+    """Seconds of an iteration, of its phases and of its overlapping parts."""
+
+    seconds: float
+    phases: dict[str, float]
+    overlap: dict[str, float]
+    batching: dict[str, Any]
+
+
+def measured(spark: SparkSession, job: Job) -> list[dict[str, Any]]:
+    """Return a row for each system.
+
+    - ``samples``: seconds of an iteration. ``phases``, ``overlap``: medians of the fields of
+      ``IBatchOptimizer.summary``.
+    - ``verified``: the final weights are those of the first system. ``apart``: their relative difference.
+    - ``batches``: number of batches of layers. ``kept``: the policy that cut them. ``parameters``: their number.
+    """
+    sc = spark.sparkContext
+    sc.setLogLevel("ERROR")
+    start_engine(sc, job.executors, 1)
+    runs = {system: _Runs(sc, job, system) for system in job.systems}
+    start = _weights(_network(job))
+    ends = {system: run.train(start, COMPARED).weights for system, run in runs.items()}
+    first = ends[job.systems[0]]
+    gone = max(np.abs(end - begin).max() for end, begin in zip(first, start, strict=True))
+    samples = measure(
+        {system: functools.partial(run.sample, start, run.length(start)) for system, run in runs.items()},
+        warmup=0,
+        repeats=job.repeats,
+    )
+    rows = []
+    for system, found in samples.items():
+        apart = max(np.abs(one - other).max() for one, other in zip(ends[system], first, strict=True))
+        row = {"network": job.network, "system": system, "executors": job.executors, "apart": float(apart / gone)}
+        row |= {"verified": bool(gone > 0 and apart <= TOLERANCE * gone)}
+        row |= {"parameters": sum(array.size for array in start), "samples": [each.seconds for each in found]}
+        row |= {"phases": _medians([each.phases for each in found])}
+        row |= {"overlap": _medians([each.overlap for each in found])}
+        row |= {"batches": {name: len(plan["batches"]) for name, plan in found[-1].batching.items()}}
+        row |= {"kept": {name: plan["kept"] for name, plan in found[-1].batching.items()}}
+        rows.append(row)
+    return rows
+
+
+def _medians(found: Sequence[dict[str, float]]) -> dict[str, float]:
+    return {name: statistics.median(each[name] for each in found) for name in found[0]}
+
+
+def _network(job: Job) -> Any:
+    from sparkdl_comm.bigdl.networks import NETWORKS, emulated
+
+    return NETWORKS[job.network]() if job.forward is None else emulated(share_of(job.network, job.forward))
+
+
+def _weights(network: Any) -> list[np.ndarray]:
+    return [array.copy() for array in network.get_weights()]
+
+
+class _Runs:
+    def __init__(self, sc: SparkContext, job: Job, system: str) -> None:
+        self._sc, self._job, self._system = sc, job, system
+
+    def length(self, start: list[np.ndarray]) -> int:
+        """Return the iterations that a long run has more than a short one."""
+        if self._job.iterations:
+            return self._job.iterations
+        rough = self.sample(start, SHORT).seconds
+        return max(SHORT, round(self._job.seconds / max(rough, 1e-4)))
+
+    def sample(self, start: list[np.ndarray], more: int) -> Sample:
+        long, short = self.train(start, SHORT + more), self.train(start, SHORT)
+        seconds = (long.seconds - short.seconds) / more
+        batching = long.summary.get("batching", {})
+        return Sample(seconds, long.since(short, "phases"), long.since(short, "overlap"), batching)
+
+    def train(self, start: list[np.ndarray], iterations: int) -> Training:
+        """Train from the weights ``start``."""
+        optimizer = self._optimizer(start, iterations)
+        begun = time.perf_counter()
+        trained = optimizer.optimize()
+        seconds = time.perf_counter() - begun
+        summary = {} if self._system == BIGDL else optimizer.summary
+        return Training(iterations, seconds, _weights(trained), summary)
+
+    def _optimizer(self, start: list[np.ndarray], iterations: int) -> Any:
+        from bigdl.dllib.nn.criterion import ClassNLLCriterion
+        from bigdl.dllib.optim.optimizer import SGD, DistriOptimizer, MaxIteration
+        from bigdl.dllib.utils.common import Sample as Row
+
+        from sparkdl_comm.bigdl.optimizer import IBatchOptimizer
+
+        model = _network(self._job)
+        model.set_weights(start)
+        count = self._job.rows * self._job.executors
+        pixels, labels = digits_28x28()
+        rows = [
+            Row.from_ndarray(pixel, np.array(label + 1.0))
+            for pixel, label in zip(pixels[:count].numpy(), labels[:count].numpy(), strict=True)
+        ]
+        # BigDL deals out the rows of one partition, so each executor gets the same number.
+        data = self._sc.parallelize(rows, 1)
+        make = DistriOptimizer if self._system == BIGDL else IBatchOptimizer
+        optimizer = make(
+            model, data, ClassNLLCriterion(), MaxIteration(iterations), count, SGD(learningrate=LEARNING_RATE)
+        )
+        if self._system == BIGDL:
+            optimizer.value.setCompressType("none")
+        else:
+            optimizer.set_conf("spark.sparkdl.comm.ps.batching", self._system)
+            optimizer.set_conf("spark.sparkdl.comm.ps.profileIterations", str(PROFILE_ITERATIONS))
+        optimizer.prepare_input()
+        return optimizer
+
 
 _REAL = ("lenet", "vgg")
 _NETWORKS = (*_REAL, *sorted(path.stem for path in PROFILES.glob("*.json")))
@@ -120,7 +296,7 @@ def _on_a_lab(options: Namespace, conf: dict[str, str]) -> Iterator[Row]:
                 some |= {"spark.cores.max": str(executors), "spark.executor.instances": str(executors)}
                 job = _job(case, options)
                 timeout = options.timeout or 120 + 60 * executors  # they all start and compile on the same cores
-                for found in submit(spark, Path(__file__).with_name("job.py"), job, timeout, some):
+                for found in submit(spark, Path(__file__), job, timeout, some):
                     yield _row(found, case, topology.text)
 
 
@@ -164,3 +340,7 @@ def arguments(parser: ArgumentParser, words: Sequence[str]) -> Namespace:
     if options.delay and not options.topology:
         parser.error("--delay works only with --topology. Add --topology, or drop --delay.")
     return options
+
+
+if __name__ == "__main__":
+    answer("bench_bigdl", Job, measured)

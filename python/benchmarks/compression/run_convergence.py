@@ -15,19 +15,25 @@ of each seed. Verified: all losses are finite, and all ranks end with the same b
 
 from __future__ import annotations
 
+import functools
+import math
 from argparse import ArgumentParser, Namespace
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from benchmarks.applications import submit
+import torch
+from benchmarks.applications import answer, submit
 from benchmarks.command import Note
-from benchmarks.compression.convergence_job import Fits
-from benchmarks.compression.tasks import TASKS
+from benchmarks.compression.tasks import TASKS, Task, task
 from lab import Lab
 from lab.arguments import link_rates, names_of, positive
 from lab.bench import Row
+from lab.settings import applied
+from pyspark.sql import DataFrame, SparkSession, functions
 
+from sparkdl_comm import TorchEstimator, TorchModel
 from sparkdl_comm.networks import parameter_count
 from sparkdl_comm.topology import Topology
 
@@ -51,7 +57,6 @@ WAYS = {
     "hitopk-mstopk": _sparse("hitopk", "mstopk"),
     "powersgd": {"strategy": "ring", "compression": "powersgd:2"},
     "exact-lost": _sparse("ring", "exact", feedback="false"),
-    "hitopk-lost": _sparse("hitopk", "exact", feedback="false"),
     "hitopk-momentum": _sparse("hitopk", "exact", momentum="0.9"),
     "auto": _sparse("ring", "exact", schedule="auto"),
 }
@@ -64,7 +69,7 @@ def rows(options: Namespace, note: Note) -> Iterator[Row]:
         with Lab(TOPOLOGY.with_rates(round(rate * 1e6))) as lab, lab.spark(memory="1g") as spark:
             for name in options.tasks:
                 job = Fits(name, chosen, options.seeds, options.epochs, TOPOLOGY.world)
-                found = submit(spark, Path(__file__).with_name("convergence_job.py"), job, TIMEOUT)
+                found = submit(spark, Path(__file__), job, TIMEOUT)
                 for way in chosen:
                     yield _row(name, way, rate, [result for result in found if result["way"] == way])
 
@@ -99,3 +104,86 @@ def arguments(parser: ArgumentParser, words: Sequence[str]) -> Namespace:
     if options.quick:
         options.seeds, options.epochs = 1, _FIRST_TIMED + 1
     return options
+
+
+# --- The application --------------------------------------------------------------------------------------------------
+
+_MOMENTUM = 0.9
+
+
+@dataclass(frozen=True)
+class Fits:
+    """Fits of a task by several ways.
+
+    ``ways``: each way's settings of ``spark.sparkdl.comm``, without the prefix. ``epochs``: 0 for the task's own.
+    """
+
+    task: str
+    ways: dict[str, dict[str, str]]
+    seeds: int
+    epochs: int
+    ranks: int
+
+
+def right_share(output: torch.Tensor, target: torch.Tensor) -> torch.Tensor:
+    return (output.argmax(1) == target).float().mean()
+
+
+def falling(optimizer: torch.optim.Optimizer, total_steps: int) -> torch.optim.lr_scheduler.LRScheduler:
+    """Return a schedule that ends at 0. At a constant rate accuracies would differ by points from epoch to epoch."""
+    return torch.optim.lr_scheduler.CosineAnnealingLR(optimizer, total_steps)
+
+
+def fit(data: DataFrame, settings: Mapping[str, str], rate: float, folds: int, seed: int, **params: Any) -> TorchModel:
+    """Fit with a fold held out, by SGD with momentum, unless compression has it.
+
+    :param settings: of spark.sparkdl.comm, without the prefix.
+    :param rate: learning rate. ``params``: further Params of the estimator.
+    """
+    momentum = 0.0 if "compression.momentum" in settings else _MOMENTUM
+    with applied(data.sparkSession, settings):
+        return TorchEstimator(
+            loss="CrossEntropyLoss",
+            optimizer=functools.partial(torch.optim.SGD, lr=rate, momentum=momentum),
+            validationIndicatorCol="held",
+            metrics={"accuracy": right_share},
+            seed=seed,
+            **params,
+        ).fit(data.withColumn("held", functions.col("fold") == seed % folds))
+
+
+def trained(data: DataFrame, what: Task, job: Fits, settings: dict[str, str], seed: int) -> dict[str, Any]:
+    """Fit the task. Return the seconds of a step and the accuracy on held-out rows, by epoch."""
+    model = fit(
+        data,
+        settings,
+        what.learning_rate,
+        what.folds,
+        seed,
+        model=what.network,
+        lr_scheduler=falling,
+        batchSize=what.batch,
+        maxIter=job.epochs or what.epochs,
+        num_workers=job.ranks,
+    )
+    summary = model.summary or {}
+    steps = summary["iterations"] // len(model.history)
+    return {
+        "seconds_per_step": [row["seconds"] / steps for row in model.history],
+        "accuracy": [row["accuracy"] for row in model.history],
+        "compression": summary.get("compression", []),
+        # A fit fails if its ranks do not end with the same bits.
+        "verified": all(map(math.isfinite, (row["loss"] for row in model.history))),
+    }
+
+
+def results(spark: SparkSession, job: Fits) -> Iterator[dict[str, Any]]:
+    what = task(job.task)
+    data = spark.createDataFrame(what.table, what.types)
+    for seed in range(1, job.seeds + 1):
+        for name, settings in job.ways.items():
+            yield {"way": name, **trained(data, what, job, settings, seed)}
+
+
+if __name__ == "__main__":
+    answer("compressed fits", Fits, results)

@@ -20,27 +20,31 @@ is well below all.
 
 from __future__ import annotations
 
+import json
 import re
 import statistics
 import tempfile
 from argparse import ArgumentParser, Namespace
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, NamedTuple
 
 import numpy as np
 import torch
+import torch.distributed as dist
+from benchmarks.fabric import systems
 from benchmarks.fabric.conditions import NETWORKS, Computing, SteadyServer
-from benchmarks.fabric.curve import Moment, Start, first
+from benchmarks.fabric.curve import Curve, Moment, Start, first
 from benchmarks.fabric.digits import Digits, Task
 from benchmarks.fabric.topics import Corpus, Topics
-from benchmarks.ranks import run_ranks
-from lab import Lab
+from benchmarks.ranks import gloo_group, join_gang, rank_job, run_ranks
+from lab import Lab, Place
 from lab.bench import Row
 
 from sparkdl_comm.conf import CommConf
 from sparkdl_comm.errors import ConfError
+from sparkdl_comm.fabric.api import Fabric
 from sparkdl_comm.fabric.params import FabricParams
 from sparkdl_comm.networks import digits_28x28
 from sparkdl_comm.topology import Topology
@@ -122,7 +126,6 @@ class Race:
         )
 
 
-RANK_PROGRAM = Path(__file__).with_name("rank.py")
 #: Seconds that a race may take, and that a rank waits for another.
 RACE_SECONDS, WAIT_SECONDS = 180.0, 60.0
 TOPICS = 40
@@ -191,7 +194,7 @@ def _run(system: System, setting: str, seed: int, data: Path, options: Namespace
     topology = Topology.parse(_star(system, options.workers)).with_rates(RATE)
     changing = SteadyServer(NETWORKS[network], seed=seed, workers=options.workers)
     with Lab(topology) as lab, lab.schedule(changing, Start(begun, options.workers).wait):
-        [found] = run_ranks(lab, RANK_PROGRAM, race, RACE_SECONDS)
+        [found] = run_ranks(lab, Path(__file__), race, RACE_SECONDS)
     return found | {"curve": [Moment(*moment) for moment in found["curve"]]}
 
 
@@ -223,3 +226,82 @@ def _row(system: System, setting: str, runs: list[dict[str, Any]], options: Name
             "curves": [run["curve"] for run in runs],
         },
     )
+
+
+# --- The rank program -------------------------------------------------------------------------------------------------
+
+#: Result of the rank with the model. The other ranks have none.
+Result = dict[str, Any] | None
+
+
+def main() -> None:
+    """Race, and print the result of the rank with the model.
+
+    It has the ``curve`` of seconds, updates and scores; ``max_delay`` and ``dropped``, in updates; ``busy``, the machine's
+    busy cores in the mean; ``elements`` of the model.
+    """
+    folder, race, place = rank_job(Race)
+    task, start = race.task(), Start(Path(race.begun), race.workers)
+    result = RUNS[System.parse(race.system).kind](race, task, place, folder, start)
+    if result is not None:
+        scored = {"curve": result["curve"].moments(task.score), "elements": task.elements}
+        print(json.dumps(result | scored), flush=True)
+
+
+def _result(curve: Curve | None, start: Start, max_delay: int) -> Result:
+    return curve and {"curve": curve, "max_delay": max_delay, "busy": start.busy_cores(), "dropped": 0}
+
+
+def over_fabric(race: Race, task: Task, place: Place, folder: str, start: Start) -> Result:
+    params = FabricParams(System.parse(race.system).sync)
+    learner = task.learner(place.rank, race.workers) if place.rank < race.workers else None
+    result: Result = None
+    dropped = 0
+    with join_gang(folder, place, race.timeout) as gang:
+        with Fabric(gang, race.conf(str(place.topology))) as fabric:
+            if learner is None:
+                server = fabric.register_as_server(params, task.start())
+                curve = start.begin()
+                systems.serve_fabric(server, curve)
+                result = _result(curve, start, server.largest_delay)
+            else:
+                worker, step = fabric.register_as_worker(params), race.step(place.rank).step
+                dropped = systems.work_on_fabric(worker, race.workers, learner, race.updates, step)
+        all_dropped = gang.all_gather(json.dumps(dropped).encode(), race.timeout)
+    return result and {**result, "dropped": sum(map(json.loads, all_dropped))}
+
+
+def over_ring(race: Race, task: Task, place: Place, folder: str, start: Start) -> Result:
+    with join_gang(folder, place, race.timeout) as gang:
+        conf, step = race.conf(str(place.topology)), race.step(place.rank).step
+        return _result(systems.train_by_ring(gang, conf, task, race.updates, step, start.begin), start, race.workers)
+
+
+def over_ddp(race: Race, task: Any, place: Place, folder: str, start: Start) -> Result:
+    with gloo_group(folder, race.timeout):
+        curve = systems.train_by_ddp(task, race.updates, race.step(place.rank).step, start.begin)
+        return _result(curve, start, race.workers)
+
+
+def without_schedule(race: Race, task: Task, place: Place, folder: str, start: Start) -> Result:
+    learner = task.learner(place.rank, race.workers) if place.rank < race.workers else None
+    with gloo_group(folder, race.timeout) as group:
+        dist.barrier()
+        if learner is None:
+            serving = systems.Serving(task, race.updates, start.begin())
+            serving.run(group)
+            return _result(serving.curve, start, serving.largest_delay)
+        systems.work_for_server(group, task, learner, race.updates, race.step(place.rank).step)
+        return None
+
+
+RUNS: dict[str, Callable[[Race, Any, Place, str, Start], Result]] = {
+    "fabric": over_fabric,
+    "ring": over_ring,
+    "ddp": over_ddp,
+    "async": without_schedule,
+}
+
+
+if __name__ == "__main__":
+    main()

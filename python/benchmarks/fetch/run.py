@@ -21,14 +21,15 @@ Verified: the bytes that arrive in every run, and decoded numbers up to rounding
 
 from __future__ import annotations
 
+import json
 from argparse import ArgumentParser, Namespace
 from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from benchmarks.applications import local_cluster, set_rate, submit
+from benchmarks.applications import answer, load_bench_jar, local_cluster, set_rate, submit
 from benchmarks.command import Note
-from benchmarks.fetch.job import Job, measured
 from lab import Lab
 from lab.arguments import link_rates, sizes, topology_of, whole_numbers
 from lab.bench import Row
@@ -86,7 +87,7 @@ def _on_links(options: Namespace) -> Iterator[Row]:
             set_rate(lab, rate * 1e6)
             block = max(256 << 10, round(rate * 1e6 / 8 / (topology.world - 1)))
             job = Job(topology.world, [block], options.windows, options.repeats)
-            found = submit(spark, Path(__file__).with_name("job.py"), job, TIMEOUT)
+            found = submit(spark, Path(__file__), job, TIMEOUT)
             yield from _rows(found, topology.world, topology.text, rate)
 
 
@@ -111,3 +112,30 @@ def arguments(parser: ArgumentParser, words: Sequence[str]) -> Namespace:
     if options.topology and not options.windows:
         parser.error("--topology measures only windows. Add --windows.")
     return options
+
+
+# --- The application --------------------------------------------------------------------------------------------------
+
+
+@dataclass(frozen=True)
+class Job:
+    """Job of the application: `sizes` and `windows` are the bytes of the blocks and of the fixed windows."""
+
+    executors: int
+    sizes: list[int]
+    windows: list[int]
+    repeats: int
+
+
+def measured(spark: SparkSession, job: Job) -> list[dict[str, Any]]:
+    """Return the rows that FetchBench.scala measures."""
+    context = spark.sparkContext
+    load_bench_jar(context)
+    bench = context._jvm.sparkdl.comm.bench.FetchBench
+    texts = [",".join(map(str, numbers)) for numbers in (job.sizes, job.windows)]
+    found: list[dict[str, Any]] = json.loads(bench.run(context._jsc.sc(), job.executors, *texts, job.repeats))
+    return found
+
+
+if __name__ == "__main__":
+    answer("bench_fetch", Job, measured)

@@ -11,8 +11,9 @@ from typing import Any
 import numpy as np
 import pytest
 import torch
-from benchmarks.compression import run_convergence, run_record, selection
-from benchmarks.compression.pto_rank import resnet50
+from benchmarks.compression import run as compression
+from benchmarks.compression import run_convergence, run_record
+from benchmarks.compression.run_pto import resnet50
 from benchmarks.fabric.simulation import batches
 from benchmarks.jobs import run as jobs
 from benchmarks.scale import run_auto
@@ -96,13 +97,13 @@ def test_what_is_fitted_is_not_counted():
 def test_verification(name: str, indices: list[int], right: bool) -> None:
     values = torch.tensor([1.0, -9.0, 0.0, 8.0, 3.0, -2.0])
     assert (
-        selection.right(operator(name), values, torch.tensor(indices), torch.tensor([9.0, 8.0, 3.0]), 4.0, 2) is right
+        compression.right(operator(name), values, torch.tensor(indices), torch.tensor([9.0, 8.0, 3.0]), 4.0, 2) is right
     )
 
 
 def test_gradient_like_vectors_have_heavy_tails_and_zeros():
     torch.manual_seed(0)
-    values = selection.gradient_like(300_001)
+    values = compression.gradient_like(300_001)
     assert len(values) == 300_001
     assert 0.05 < float((values == 0).float().mean()) < 0.2
     assert float(values.pow(4).mean() / values.pow(2).mean() ** 2) > 30, "a Gaussian has 3"
