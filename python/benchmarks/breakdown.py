@@ -6,9 +6,13 @@ Learning on Public Cloud Clusters", 2021.
 
 from __future__ import annotations
 
+from collections import defaultdict
 from collections.abc import Iterable, Mapping, Sequence
 from statistics import fmean
-from typing import Any
+from typing import TYPE_CHECKING, Any
+
+if TYPE_CHECKING:
+    from sparkdl_comm.report.timeline import Timeline
 
 #: Seconds from and to.
 Stretch = tuple[float, float]
@@ -40,6 +44,29 @@ def overlapped(spans: Sequence[Mapping[str, Any]]) -> float:
     computing, waiting = _named(spans, "forward", "backward", "update"), _named(spans, "wait for push", "wait for pull")
     beside = _common(computing, _named(spans, "pull batch", "push batch"))
     return _length(beside) - _length(_common(beside, waiting))
+
+
+def phases(timeline: Timeline) -> dict[str, float]:
+    """Return the mean seconds of an iteration in each phase. A phase within another one counts once."""
+    spent: dict[str, float] = defaultdict(float)
+    around: dict[int, list[dict[str, Any]]] = defaultdict(list)
+    for span in timeline.spans:
+        if "batch" in span:
+            continue
+        outer, seconds = around[span["rank"]], span["end"] - span["begin"]
+        while outer and outer[-1]["end"] <= span["begin"]:
+            outer.pop()
+        if outer:
+            spent[outer[-1]["name"]] -= seconds
+        outer.append(span)
+        spent[span["name"]] += seconds
+    return {name: seconds / len(timeline.iterations) / timeline.world for name, seconds in spent.items()}
+
+
+def mean_overlapped(timeline: Timeline) -> float:
+    """Return the mean seconds of an iteration in which a rank computed while it received something."""
+    by_rank = ([span for span in timeline.spans if span["rank"] == rank] for rank in range(timeline.world))
+    return sum(map(overlapped, by_rank)) / len(timeline.iterations) / timeline.world
 
 
 def mean(parts: Iterable[Mapping[str, float]]) -> dict[str, float]:

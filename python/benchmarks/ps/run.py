@@ -35,7 +35,7 @@ import torch
 from benchmarks.applications import local_cluster
 from benchmarks.command import Note
 from benchmarks.ibatch import network
-from benchmarks.ibatch.job import DDP, REAL, SPARSE_WAYS, WAYS
+from benchmarks.ibatch.network import DDP, REAL, SPARSE_WAYS, WAYS
 from lab.arguments import names_of, positive, topology_of
 from lab.bench import Row, measure
 from pyspark.sql import DataFrame, SparkSession

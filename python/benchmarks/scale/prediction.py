@@ -1,7 +1,7 @@
 """Predictions of `sparkdl-comm predict` beside measurements, at other rates, on other topologies, with other strategies.
 
 The timeline of one fit, by the parameter server with iBatch's batches in the first place, is all that predictions know.
-Then the network is trained in every place by every strategy, in Spark with emulated computing (see ibatch/job.py). A
+Then the network is trained in every place by every strategy, in Spark with emulated computing (see ibatch/network.py). A
 place's links are so fast that on the first topology a pull takes `ratio` times as long as forward. In other places
 `ibatch` makes other batches than the timeline's, which predictions use.
 """
@@ -20,8 +20,7 @@ from typing import Any
 
 from benchmarks.applications import submit
 from benchmarks.case import case_of, share_of
-from benchmarks.ibatch.job import BUCKET, Job
-from benchmarks.ibatch.network import JOB, conf_of
+from benchmarks.ibatch.network import BUCKET, JOB, Job, conf_of
 from lab import Lab
 from lab.bench import Row
 
