@@ -1,4 +1,4 @@
-"""Workload of benchmarks that train: models, rows, the expected weights, jobs, and training by DDP.
+"""Workload of benchmarks that train: models, rows, the expected weights, and training by DDP.
 
 A model is a number of hidden units or a profile. A number stands for a perceptron of 784 inputs and one output. It has
 few rows per step, so communication takes nearly all of an iteration. A profile stands for an emulated network, whose
@@ -8,8 +8,7 @@ layers wait (see lab.emulated). The weights after the last step are compared wit
 from __future__ import annotations
 
 import time
-from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from collections.abc import Mapping
 
 import numpy as np
 import torch
@@ -32,35 +31,6 @@ LEARNING_RATE = 0.05
 #: Largest difference to the expected weights, as a share of the largest change in training.
 TOLERANCE = 1e-3
 _SEED = 11
-
-
-@dataclass(frozen=True)
-class Job:
-    """Job of an application of the benchmark `peers`.
-
-    :param models: hidden units of the perceptrons to train, one after the other.
-    :param rows: rows of a rank in a step.
-    :param steps: iterations of a run. `warmup` runs precede `repeats` timed runs.
-    :param timeout: seconds for all.
-    """
-
-    models: Sequence[int]
-    rows: int
-    steps: int
-    warmup: int
-    repeats: int
-    ranks: int
-    timeout: float
-
-    @property
-    def iterations(self) -> int:
-        """Iterations of all runs of a model."""
-        return self.steps * (self.warmup + self.repeats)
-
-    @property
-    def total_bytes(self) -> int:
-        """Bytes of the parameters of all models."""
-        return sum(map(nbytes, self.models))
 
 
 def nbytes(model: Model) -> int:

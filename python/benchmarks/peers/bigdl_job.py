@@ -11,7 +11,8 @@ import tempfile
 import numpy as np
 import torch
 from benchmarks.applications import answer
-from benchmarks.workload import INPUTS, LEARNING_RATE, Job, nbytes, perceptron, right, rows
+from benchmarks.peers.run import Job
+from benchmarks.workload import INPUTS, LEARNING_RATE, nbytes, perceptron, right, rows
 from bigdl.dllib.nn.criterion import MSECriterion
 from bigdl.dllib.nn.layer import Input, Linear, Model, ReLU
 from bigdl.dllib.optim.optimizer import SGD, DistriOptimizer, MaxIteration, TrainSummary

@@ -21,44 +21,54 @@ A system is skipped with one line if it is not installed:
 
 from __future__ import annotations
 
+import functools
 from argparse import ArgumentParser, Namespace
 from collections.abc import Callable, Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from datetime import timedelta
 from importlib import metadata
 from pathlib import Path
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
-from benchmarks.applications import BIGDL, crossing, python_path, submit
+import pandas as pd
+import torch
+from benchmarks import workload
+from benchmarks.applications import BIGDL, answer, crossing, python_path, submit
 from benchmarks.command import Note
-from benchmarks.workload import Job, hidden_of
+from benchmarks.workload import LEARNING_RATE, hidden_of, loss, nbytes, perceptron, right, trained_by_ddp
 from lab import Lab
 from lab.arguments import link_rate, names_of, positive, sizes, topology_of
 from lab.bench import Row, allreduce_seconds, versions
 from lab.spark import SparkCluster
+from pyspark.ml.torch.distributor import TorchDistributor
+from pyspark.sql import SparkSession
 
+from sparkdl_comm import TorchEstimator
 from sparkdl_comm.conf import PREFIX
-from sparkdl_comm.errors import LabError, LabUnavailableError, SparkdlCommError
+from sparkdl_comm.errors import InputError, LabError, LabUnavailableError, SparkdlCommError
 
 #: Rows of a rank in a step, memory of an executor, and seconds for all runs of a system.
 ROWS, MEMORY, TIMEOUT = 4, "1g", 600.0
 
 
 class System(NamedTuple):
-    """System that trains: its application, a program of this folder.
+    """System that trains.
 
+    :param name: torch-ddp, sparkdl or bigdl.
     :param installed: versions of BigDL's packages.
     :param conf: settings of Spark.
     :param environment: variables of the driver.
     """
 
     algorithm: str
-    program: str
+    name: str
     conf: Mapping[str, str] = {}
     installed: Mapping[str, str] = {}
     environment: Mapping[str, str] = {}
 
 
 def torch_ddp() -> Iterator[System]:
-    yield System("torch-ddp", "ddp_job.py")
+    yield System("torch-ddp", "torch-ddp")
 
 
 def bigdl() -> Iterator[System]:
@@ -77,12 +87,12 @@ def bigdl() -> Iterator[System]:
     conf["spark.executorEnv.PYTHONPATH"] = path
     for algorithm, engine in (("bigdl-mkl", "mklblas"), ("bigdl-mkldnn", "mkldnn")):
         conf |= {f"spark.{end}.extraJavaOptions": f"-Dbigdl.engineType={engine}" for end in ("driver", "executor")}
-        yield System(algorithm, "bigdl_job.py", dict(conf), found, {"PYTHONPATH": path})
+        yield System(algorithm, "bigdl", dict(conf), found, {"PYTHONPATH": path})
 
 
 def sparkdl() -> Iterator[System]:
     for strategy in ("ps", "gloo"):
-        yield System(f"sparkdl-{strategy}", "sparkdl_job.py", {f"{PREFIX}strategy": strategy})
+        yield System(f"sparkdl-{strategy}", "sparkdl", {f"{PREFIX}strategy": strategy})
 
 
 PEERS: dict[str, Callable[[], Iterator[System]]] = {"torch-ddp": torch_ddp, "bigdl": bigdl, "sparkdl": sparkdl}
@@ -120,10 +130,10 @@ def trained(lab: Lab, spark: SparkCluster, system: System, options: Namespace) -
     """
     topology = options.topology
     counts = options.steps, options.warmup, options.repeats
-    job = Job([hidden_of(size) for size in options.bytes], ROWS, *counts, topology.world, TIMEOUT)
-    is_ours = system.program == "sparkdl_job.py"
+    job = Job(system.name, [hidden_of(size) for size in options.bytes], ROWS, *counts, topology.world, TIMEOUT)
+    is_ours = system.name == "sparkdl"
     nic = {} if is_ours else {"spark.executorEnv.GLOO_SOCKET_IFNAME": lab.layout.node(0).interface(0)}
-    program = Path(__file__).with_name(system.program)
+    program = Path(__file__).with_name("bigdl_job.py") if system.name == "bigdl" else Path(__file__)
     # In each iteration every host needs all bytes: gradients of the others, or updated parameters.
     with crossing(lab, job.iterations * job.total_bytes):
         results = submit(
@@ -168,3 +178,92 @@ def arguments(parser: ArgumentParser, words: Sequence[str]) -> Namespace:
     if options.topology.rails > 1 or len(options.topology.hosts) < 2:
         parser.error(f"--topology {options.topology.text}: peers need one NIC per host and at least two hosts")
     return options
+
+
+# --- The application --------------------------------------------------------------------------------------------------
+
+
+@dataclass(frozen=True)
+class Job:
+    """Job of an application.
+
+    :param system: torch-ddp, sparkdl, or bigdl.
+    :param models: hidden units of the perceptrons to train, one after the other.
+    :param rows: rows of a rank in a step.
+    :param steps: iterations of a run. `warmup` runs precede `repeats` timed runs.
+    :param timeout: seconds for all.
+    """
+
+    system: str
+    models: Sequence[int]
+    rows: int
+    steps: int
+    warmup: int
+    repeats: int
+    ranks: int
+    timeout: float
+
+    @property
+    def iterations(self) -> int:
+        """Iterations of all runs of a model."""
+        return self.steps * (self.warmup + self.repeats)
+
+    @property
+    def total_bytes(self) -> int:
+        """Bytes of the parameters of all models."""
+        return sum(map(nbytes, self.models))
+
+
+def fits(spark: SparkSession, job: Job, hidden: int) -> dict[str, object]:
+    """Fit a model by TorchEstimator, with the strategy of the session's conf.
+
+    A run is a fit of `steps` iterations, each over all rows. Its time per iteration is the fit's report.
+    """
+    count = job.rows * job.ranks
+    inputs, targets = workload.rows(count)
+    data = spark.createDataFrame(
+        pd.DataFrame({"features": list(inputs), "label": targets}), "features array<float>, label float"
+    )
+    estimator = TorchEstimator(
+        model=functools.partial(perceptron, hidden),
+        loss=loss,
+        optimizer=functools.partial(torch.optim.SGD, lr=LEARNING_RATE),
+        batchSize=count,
+        maxIter=job.steps,
+        num_workers=job.ranks,
+    )
+    samples, verified = [], True
+    for run in range(job.warmup + job.repeats):
+        model = estimator.fit(data)
+        if model.summary is None or model.summary["iterations"] != job.steps:
+            raise InputError(f"a fit must have {job.steps} iterations, and its summary is {model.summary}")
+        if run >= job.warmup:
+            samples.append(model.summary["seconds_per_iteration"])
+            verified &= right(model.module, hidden, count, job.steps)
+    return {"bytes": nbytes(hidden), "samples": samples, "verified": verified}
+
+
+def train_with_ddp(job: Job) -> list[dict[str, Any]]:
+    """Train on one rank by DDP under TorchDistributor. The driver gets the results of rank 0."""
+    import torch.distributed as dist
+
+    torch.set_num_threads(1)
+    dist.init_process_group("gloo", timeout=timedelta(seconds=job.timeout))
+    results = []
+    for hidden in job.models:
+        counts = {"steps": job.steps, "warmup": job.warmup, "repeats": job.repeats}
+        samples, verified = trained_by_ddp(perceptron(hidden), hidden, job.rows, **counts)
+        results.append({"bytes": nbytes(hidden), "samples": samples, "verified": verified})
+    dist.destroy_process_group()
+    return results
+
+
+def results(spark: SparkSession, job: Job) -> list[dict[str, Any]]:
+    if job.system == "sparkdl":
+        return [fits(spark, job, hidden) for hidden in job.models]
+    found: list[dict[str, Any]] = TorchDistributor(job.ranks, local_mode=False, use_gpu=False).run(train_with_ddp, job)
+    return found
+
+
+if __name__ == "__main__":
+    answer("peers", Job, results)
