@@ -7,18 +7,22 @@ import scala.util.Random
 
 import org.scalatest.funsuite.AnyFunSuite
 
+import sparkdl.comm.Seeds
+
 /** Tests of executors that send each other messages and blocks of many sizes. */
 class UplinkSpec extends AnyFunSuite {
   private val Milli = 1000L * 1000
 
-  private val Links = for {
+  /** Return the links with each of the values: (Mbit/s, round trip in ns, value). */
+  private def linksAnd(values: Seq[Int]): Seq[(Int, Long, Int)] = for {
     mbits <- Seq(10, 27, 200, 1000)
     roundTrip <- Seq(200000L, 20 * Milli)
-  } yield (mbits, roundTrip)
+    value <- values
+  } yield (mbits, roundTrip, value)
 
   test("one sender uses most of any link, and an urgent message waits little") {
     val largest = 60000
-    for ((mbits, roundTrip) <- Links; peers <- Seq(1, 7)) {
+    for ((mbits, roundTrip, peers) <- Seeds.some(linksAnd(Seq(1, 7)), step = 3)) {
       val star = new Star(mbits * 1e6 / 8, roundTrip, peers + 1)
       val random = new Random(1)
       var number = 0
@@ -42,7 +46,8 @@ class UplinkSpec extends AnyFunSuite {
 
   test("all-to-all traffic, bucket by bucket, uses most of the links") {
     val (executors, ahead) = (8, 30)
-    for ((mbits, roundTrip) <- Links if mbits < 1000; mean <- Seq(3000, 13000, 40000)) {
+    val slow = linksAnd(Seq(3000, 13000, 40000)).filter(_._1 < 1000)
+    for ((mbits, roundTrip, mean) <- Seeds.some(slow, step = 4)) {
       val star = new Star(mbits * 1e6 / 8, roundTrip, executors)
       val random = new Random(1)
       val missing = mutable.ArrayBuffer.empty[Int]
@@ -146,7 +151,7 @@ class UplinkSpec extends AnyFunSuite {
   }
 
   test("all blocks arrive, for any slow links and times of sending") {
-    for (seed <- 1 to 100) withClue(s"seed $seed: ") {
+    for (seed <- Seeds.seeds(few = 20, many = 100)) withClue(s"seed $seed: ") {
       val random = new Random(seed)
       val executors = 2 + random.nextInt(6)
       val rate = Seq(10, 100, 1000)(random.nextInt(3)) * 1e6 / 8

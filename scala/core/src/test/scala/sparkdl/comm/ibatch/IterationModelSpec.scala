@@ -6,7 +6,7 @@ import scala.util.Random
 
 import org.scalatest.funsuite.AnyFunSuite
 
-import sparkdl.comm.{Clock, ManualClock}
+import sparkdl.comm.{Clock, ManualClock, Seeds}
 
 class IterationModelSpec extends AnyFunSuite {
   private def profile(startup: Double, transfer: Seq[Double], compute: Seq[Double]): Profile =
@@ -16,7 +16,7 @@ class IterationModelSpec extends AnyFunSuite {
     forward.copy(compute = forward.compute.map(_ * 2))
 
   private def profiles(seed: Int, count: Int): Iterator[Profile] = {
-    val random = new Random(seed)
+    val random = Seeds.random(seed)
     Iterator.fill(count) {
       val layers = 1 + random.nextInt(8)
       def times(most: Double) = Seq.fill(layers)(random.nextDouble() * most)

@@ -8,6 +8,8 @@ import scala.util.Random
 
 import org.scalatest.funsuite.AnyFunSuite
 
+import sparkdl.comm.Seeds
+
 /** Tests with times in whole numbers, so that sums are exact in any order. */
 class PlannerSpec extends AnyFunSuite {
   private val greedy = Seq(Policy.Greedy1, Policy.Greedy2)
@@ -26,7 +28,7 @@ class PlannerSpec extends AnyFunSuite {
    * with layers that take no time.
    */
   private def profiles(seed: Int, most: Int): Iterator[Profile] = {
-    val random = new Random(seed)
+    val random = Seeds.random(seed)
     Iterator.fill(2000) {
       val layers = 1 + random.nextInt(most)
       val (slow, busy) = (1 + random.nextInt(20), 1 + random.nextInt(20))

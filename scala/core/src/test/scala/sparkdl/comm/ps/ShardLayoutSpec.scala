@@ -2,13 +2,13 @@
 
 package sparkdl.comm.ps
 
-import scala.util.Random
-
 import org.scalatest.funsuite.AnyFunSuite
+
+import sparkdl.comm.Seeds
 
 class ShardLayoutSpec extends AnyFunSuite {
   private def layouts(seed: Int): Iterator[ShardLayout] = {
-    val random = new Random(seed)
+    val random = Seeds.random(seed)
     Iterator.fill(200) {
       val sizes =
         IndexedSeq.fill(1 + random.nextInt(30))(1L + random.nextInt(1 << (1 + random.nextInt(20))))
