@@ -7,6 +7,7 @@ import importlib.util
 import re
 import zlib
 from collections.abc import Iterator
+from itertools import islice
 from pathlib import Path
 
 #: Libraries, and the part of each to read.
@@ -15,6 +16,13 @@ LIBRARIES = {"numpy": "", "pandas": "core", "sklearn": "", "torch": "nn"}
 NAMES = {"numpy", "np", "pandas", "pd", "sklearn", "scikit", "learn", "torch", "pytorch"}
 #: Docstrings of each library, and words of each docstring, at most.
 PER_LIBRARY, WORDS = 800, 60
+
+
+def documents(per_library: int = PER_LIBRARY) -> Iterator[tuple[int, list[str], bool]]:
+    """Yield the number of the library of each docstring, its words, and whether it is for testing."""
+    for number, (library, part) in enumerate(LIBRARIES.items()):
+        for words, testing in islice(docstrings(library, part), per_library):
+            yield number, words, testing
 
 
 def docstrings(library: str, part: str) -> Iterator[tuple[list[str], bool]]:

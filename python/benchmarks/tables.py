@@ -115,12 +115,21 @@ class Data:
 class Table:
     """A table: its columns, and a function that makes its lines from results. Without results there are no lines.
 
+    :param make: function of the data, or of the data and a part.
+    :param parts: names of the table's parts, one after another: of results, as a rule.
     :param is_summary: the lines are of several runs, and other tables of the page have them too.
     """
 
     columns: Line
-    lines: Callable[[Data], Iterable[Line]]
+    make: Callable[..., Iterable[Line]]
+    parts: Sequence[str] = ()
     is_summary: bool = False
+
+    def lines(self, data: Data) -> Iterator[Line]:
+        if not self.parts:
+            yield from self.make(data)
+        for part in self.parts:
+            yield from self.make(data, part)
 
 
 def summary(known: Mapping[str, Table], picks: Sequence[tuple[str, str, str, str]]) -> Table:

@@ -2,8 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
-from functools import partial
+from collections.abc import Iterator
 
 from benchmarks.charts import Chart
 from benchmarks.ibatch.table import IBATCH_NODES, IBATCH_PAPER, kept
@@ -19,22 +18,20 @@ RESULTS = {
 }
 
 
-def rivals(data: Data, names: Sequence[str]) -> Iterator[Line]:
+def rivals(data: Data, name: str) -> Iterator[Line]:
     """`ibatch` beside BigDL's optimizer and beside the other policies."""
-    for name in names:
-        for ours, other in data.pairs(name, {"ibatch": ("bigdl", "whole", "layerwise")}, "case", "world"):
-            gain = f"{other.seconds / ours.seconds:.2f} x: {with_theory(ours)}"
-            theirs = f"`{other.algorithm}`: {seconds(other)}"
-            yield f"{_about(ours)}: {_way(ours)}", theirs, gain, beside(ours, other)
+    for ours, other in data.pairs(name, {"ibatch": ("bigdl", "whole", "layerwise")}, "case", "world"):
+        gain = f"{other.seconds / ours.seconds:.2f} x: {with_theory(ours)}"
+        theirs = f"`{other.algorithm}`: {seconds(other)}"
+        yield f"{_about(ours)}: {_way(ours)}", theirs, gain, beside(ours, other)
 
 
-def overlap(data: Data) -> Iterator[Line]:
+def overlap(data: Data, name: str) -> Iterator[Line]:
     """Shares of an iteration in which ranks compute, wait for data, or do both."""
-    for name in RESULTS[""]:
-        for row in data.rows(name):
-            if parts := row.extra["overlap"]:
-                times = (parts[part] for part in ("overlapped", "communication_only", "computation_only"))
-                yield f"{_about(row)}: {_way(row)}", *(_share(part, row) for part in times), seconds(row)
+    for row in data.rows(name):
+        if parts := row.extra["overlap"]:
+            times = (parts[part] for part in ("overlapped", "communication_only", "computation_only"))
+            yield f"{_about(row)}: {_way(row)}", *(_share(part, row) for part in times), seconds(row)
 
 
 def scaling(data: Data) -> Iterator[Line]:
@@ -78,8 +75,10 @@ def chart(data: Data) -> Chart:
 
 
 TABLES = {
-    **{f"bigdl{end}": Table(PEER, partial(rivals, names=names)) for end, names in RESULTS.items()},
-    "bigdl_overlap": Table(("", "overlapped", "communication only", "computation only", "iteration"), overlap),
+    **{f"bigdl{end}": Table(PEER, rivals, names) for end, names in RESULTS.items()},
+    "bigdl_overlap": Table(
+        ("", "overlapped", "communication only", "computation only", "iteration"), overlap, RESULTS[""]
+    ),
     "bigdl_scaling": Table(("", "paper", "ours", "beside `bigdl`"), scaling),
 }
 TABLES["bigdl_summary"] = summary(TABLES, [("", f"bigdl{end}", "", "") for end in RESULTS])

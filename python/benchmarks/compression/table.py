@@ -3,8 +3,7 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Iterator, Sequence
-from functools import partial
+from collections.abc import Iterator
 from statistics import fmean, stdev
 
 from benchmarks.breakdown import PARTS
@@ -76,53 +75,51 @@ RECORD_PAPER = {
 
 #: The paper's parallel tensor operator: ms of the norms of LARS, computed by all ranks, and in parts.
 PTO_PAPER = (11, 7)
+#: Operators beside torch.topk, by results. On a GPU `exact` is torch.topk.
+SELECTING = {"compress-operators": ("mstopk", "exact", "dgc"), "compress-gpu": ("mstopk", "dgc")}
 #: Percentage points of accuracy that compression may cost.
 ACCURACY_LOST = 0.5
 #: Standard errors of a mean difference within which it may be chance.
 CHANCE = 2
 
 
-def selection(data: Data, results: str, operators: Sequence[str] = ("mstopk", "exact", "dgc")) -> Iterator[Line]:
-    for ours, topk in data.pairs(results, dict.fromkeys(operators, ["topk"]), "case", "bytes"):
+def selection(data: Data, name: str) -> Iterator[Line]:
+    for ours, topk in data.pairs(name, dict.fromkeys(SELECTING[name], ["topk"]), "case", "bytes"):
         about = f"`{ours.algorithm}`, {ours.case}, {ours.extra['count']:,} elements"
         one_pass = f"{seconds(ours)}, {ours.ratio:.1f} x one pass"
         yield about, f"torch.topk: {seconds(topk)}", one_pass, beside(ours, topk)
 
 
-def sparse_sums(data: Data, names: Sequence[str]) -> Iterator[Line]:
-    for name in names:
-        for ours in data.rows(name, algorithm="hitopk"):
-            for other in data.rows(name, bytes=ours.bytes):
-                if other.algorithm != "hitopk":
-                    theirs = f"`{other.algorithm}`: {with_theory(other)}"
-                    yield _sum(ours), theirs, with_theory(ours), beside(ours, other)
+def sparse_sums(data: Data, name: str) -> Iterator[Line]:
+    for ours in data.rows(name, algorithm="hitopk"):
+        for other in data.rows(name, bytes=ours.bytes):
+            if other.algorithm != "hitopk":
+                theirs = f"`{other.algorithm}`: {with_theory(other)}"
+                yield _sum(ours), theirs, with_theory(ours), beside(ours, other)
 
 
-def sum_theory(data: Data, names: Sequence[str]) -> Iterator[Line]:
-    for name in names:
-        for row in data.rows(name):
-            if row.theory_seconds is not None:
-                more = row.seconds / row.theory_seconds - 1
-                word = "within" if abs(more) <= THEORY_MISSED else "**not within**"
-                verdict = f"{word} {100 * THEORY_MISSED:g} %: {100 * more:+.0f} %"
-                yield f"`{row.algorithm}`, {_sum(row)}", f"{row.theory_seconds:.3g} s", seconds(row), verdict
+def sum_theory(data: Data, name: str) -> Iterator[Line]:
+    for row in data.rows(name):
+        if row.theory_seconds is not None:
+            more = row.seconds / row.theory_seconds - 1
+            word = "within" if abs(more) <= THEORY_MISSED else "**not within**"
+            verdict = f"{word} {100 * THEORY_MISSED:g} %: {100 * more:+.0f} %"
+            yield f"`{row.algorithm}`, {_sum(row)}", f"{row.theory_seconds:.3g} s", seconds(row), verdict
 
 
-def sum_steps(data: Data, names: Sequence[str]) -> Iterator[Line]:
-    for name in names:
-        for row in data.rows(name, algorithm="hitopk"):
-            steps = (f"{row.extra[f'{step}_seconds']:.3f} s" for step in HITOPK_STEPS.values())
-            yield _sum(row), *steps, seconds(row)
+def sum_steps(data: Data, name: str) -> Iterator[Line]:
+    for row in data.rows(name, algorithm="hitopk"):
+        steps = (f"{row.extra[f'{step}_seconds']:.3f} s" for step in HITOPK_STEPS.values())
+        yield _sum(row), *steps, seconds(row)
 
 
 def _sum(row: Row) -> str:
     return f"{row.extra['count']:,} elements, density {row.extra['density']:g}"
 
 
-def accuracy(data: Data, names: Sequence[str]) -> Iterator[Line]:
-    for name in names:
-        for ours, dense in data.pairs(name, ["dense"], "case"):
-            yield f"`{ours.algorithm}`, {ours.case}", _percents(dense), _percents(ours), _lost(ours, dense)
+def accuracy(data: Data, name: str) -> Iterator[Line]:
+    for ours, dense in data.pairs(name, ["dense"], "case"):
+        yield f"`{ours.algorithm}`, {ours.case}", _percents(dense), _percents(ours), _lost(ours, dense)
 
 
 def _percents(row: Row) -> str:
@@ -158,9 +155,9 @@ def record(data: Data) -> Iterator[Line]:
             yield about, paper, f"{ours.extra['rows'] / ours.seconds:,.0f} rows/s; {accuracies}", verdict
 
 
-def schedule_auto(data: Data, results: str) -> Iterator[Line]:
-    for ours in data.rows(results, algorithm="auto"):
-        for other in data.rows(results, case=ours.case, rate_mbit=ours.rate_mbit):
+def schedule_auto(data: Data, name: str) -> Iterator[Line]:
+    for ours in data.rows(name, algorithm="auto"):
+        for other in data.rows(name, case=ours.case, rate_mbit=ours.rate_mbit):
             if other.algorithm != "auto":
                 chosen = " then ".join(trial["steps"] for trial in ours.extra["tried"][0])
                 about = f"{ours.case}, {ours.rate_mbit:g} Mbit/s, {chosen} steps chosen"
@@ -177,43 +174,40 @@ def sparse_pushes(data: Data) -> Iterator[Line]:
         yield about, f"`{other.algorithm}`: {seconds(other)}", seconds(ours), beside(ours, other)
 
 
-def throughput(data: Data, names: Sequence[str]) -> Iterator[Line]:
-    for name in names:
-        network = name.removeprefix(BY_MSTOPK)
-        for ours in data.rows(f"compress-{name}"):
-            paper = TABLE3_PAPER[network].get(ours.algorithm.partition("+")[0])
-            share = 100 * ours.extra["computing"] / ours.seconds
-            dense = data.row(f"compress-{name}", algorithm="tree")
-            verdicts = []
-            if paper and ours.algorithm == "tree":
-                verdicts = [f"{share / paper:.2f} of the paper's"]
-            elif paper and dense:
-                gain, wanted = dense.seconds / ours.seconds, paper / TABLE3_PAPER[network]["tree"]
-                verdicts = [of_paper(share, paper), of_paper(gain, wanted, "its gain over `tree`")]
-            verdicts += [beside(ours, dense)] if dense and dense.algorithm != ours.algorithm else []
-            found = f"{share:.1f} %: {seconds(ours)}"
-            yield f"`{ours.algorithm}`, {network}", f"{paper} %" if paper else "-", found, "; ".join(verdicts)
+def throughput(data: Data, name: str) -> Iterator[Line]:
+    network = name.removeprefix(BY_MSTOPK)
+    for ours in data.rows(f"compress-{name}"):
+        paper = TABLE3_PAPER[network].get(ours.algorithm.partition("+")[0])
+        share = 100 * ours.extra["computing"] / ours.seconds
+        dense = data.row(f"compress-{name}", algorithm="tree")
+        verdicts = []
+        if paper and ours.algorithm == "tree":
+            verdicts = [f"{share / paper:.2f} of the paper's"]
+        elif paper and dense:
+            gain, wanted = dense.seconds / ours.seconds, paper / TABLE3_PAPER[network]["tree"]
+            verdicts = [of_paper(share, paper), of_paper(gain, wanted, "its gain over `tree`")]
+        verdicts += [beside(ours, dense)] if dense and dense.algorithm != ours.algorithm else []
+        found = f"{share:.1f} %: {seconds(ours)}"
+        yield f"`{ours.algorithm}`, {network}", f"{paper} %" if paper else "-", found, "; ".join(verdicts)
 
 
-def breakdown(data: Data, names: Sequence[str]) -> Iterator[Line]:
-    for name in names:
-        for row in data.rows(f"compress-{name}"):
-            parts = row.extra["parts"]
-            if parts:
-                about = f"`{row.algorithm}`, {name.removeprefix(BY_MSTOPK)}"
-                yield about, *(f"{parts[part]:.3f} s" for part in PARTS), seconds(row)
+def breakdown(data: Data, name: str) -> Iterator[Line]:
+    for row in data.rows(f"compress-{name}"):
+        parts = row.extra["parts"]
+        if parts:
+            about = f"`{row.algorithm}`, {name.removeprefix(BY_MSTOPK)}"
+            yield about, *(f"{parts[part]:.3f} s" for part in PARTS), seconds(row)
 
 
-def pto(data: Data) -> Iterator[Line]:
-    for name in ("pto-2", "pto-8"):
-        for ours, local in data.pairs(name, ["local"], "case"):
-            about = f"{ours.case}, `{ours.algorithm}`, {ours.world} ranks"
-            paper, verdict = "-", beside(ours, local)
-            if ours.case == "norms":
-                paper = f"{PTO_PAPER[0]} ms to {PTO_PAPER[1]} ms, 128 GPUs"
-                judged = of_paper(local.seconds / ours.seconds, PTO_PAPER[0] / PTO_PAPER[1], "the paper's gain")
-                verdict = f"{judged}; {verdict}"
-            yield about, paper, f"{seconds(local)} to {seconds(ours)}", verdict
+def pto(data: Data, name: str) -> Iterator[Line]:
+    for ours, local in data.pairs(name, ["local"], "case"):
+        about = f"{ours.case}, `{ours.algorithm}`, {ours.world} ranks"
+        paper, verdict = "-", beside(ours, local)
+        if ours.case == "norms":
+            paper = f"{PTO_PAPER[0]} ms to {PTO_PAPER[1]} ms, 128 GPUs"
+            judged = of_paper(local.seconds / ours.seconds, PTO_PAPER[0] / PTO_PAPER[1], "the paper's gain")
+            verdict = f"{judged}; {verdict}"
+        yield about, paper, f"{seconds(local)} to {seconds(ours)}", verdict
 
 
 def cache(data: Data) -> Iterator[Line]:
@@ -250,16 +244,16 @@ def chart(data: Data) -> Chart:
 
 
 TABLES = {
-    "selection": Table(PEER, partial(selection, results="compress-operators")),
-    "selection_gpu": Table(PEER, partial(selection, results="compress-gpu", operators=("mstopk", "dgc"))),
+    "selection": Table(PEER, selection, ["compress-operators"]),
+    "selection_gpu": Table(PEER, selection, ["compress-gpu"]),
     "sparse_pushes": Table(PEER, sparse_pushes),
-    "pto": Table(("", "paper", "computed by all ranks, to dealt out", "verdict"), pto),
+    "pto": Table(("", "paper", "computed by all ranks, to dealt out", "verdict"), pto, ("pto-2", "pto-8")),
     "cache": Table(("", "`memory`, second fit, in the same run", "ours", "verdict"), cache),
     "record": Table(("", "paper", "ours", "beside `dense`"), record),
-    "schedule_auto": Table(BESIDE_AUTO, partial(schedule_auto, results="compress-auto")),
-    "schedule_auto_again": Table(BESIDE_AUTO, partial(schedule_auto, results="compress-auto-rates")),
+    "schedule_auto": Table(BESIDE_AUTO, schedule_auto, ["compress-auto"]),
+    "schedule_auto_again": Table(BESIDE_AUTO, schedule_auto, ["compress-auto-rates"]),
     **{
-        name + end: Table(columns, partial(lines, names=names))
+        name + end: Table(columns, lines, names)
         for name, columns, lines, measured in SEVERAL
         for end, names in measured.items()
     },

@@ -5,13 +5,12 @@ from __future__ import annotations
 import functools
 from collections import Counter
 from collections.abc import Callable
-from itertools import islice
 from typing import NamedTuple
 
 import numpy as np
 import pandas as pd
 import torch
-from benchmarks.docstrings import LIBRARIES, PER_LIBRARY, WORDS, docstrings
+from benchmarks.docstrings import LIBRARIES, WORDS, documents
 from torch import nn
 
 from sparkdl_comm.networks import LeNet5, digits
@@ -98,11 +97,7 @@ def digits_table(side: int) -> pd.DataFrame:
 
 def _docstrings() -> pd.DataFrame:
     """Return docstrings. Those of some files are in fold 0. Only words of the others are known."""
-    rows = [
-        (words, label, int(not testing))
-        for label, (library, part) in enumerate(LIBRARIES.items())
-        for words, testing in islice(docstrings(library, part), PER_LIBRARY)
-    ]
+    rows = [(words, label, int(not testing)) for label, words, testing in documents()]
     table = pd.DataFrame(rows, columns=["words", "label", "fold"])
     counts = Counter(word for words in table.words[table.fold > 0] for word in words)
     known = {word: index for index, (word, _) in enumerate(counts.most_common(_VOCABULARY), start=1)}

@@ -21,7 +21,7 @@ from itertools import islice
 from typing import NamedTuple
 
 import numpy as np
-from benchmarks.docstrings import LIBRARIES, PER_LIBRARY, WORDS, docstrings
+from benchmarks.docstrings import PER_LIBRARY, WORDS, documents
 
 #: Words in more than this share of the documents are left out.
 _EVERYWHERE = 0.2
@@ -48,9 +48,8 @@ class Corpus(NamedTuple):
     def of_docstrings(cls, most: int, per_library: int = PER_LIBRARY) -> Corpus:
         """Return the docstrings of installed libraries. Those of some files are held out."""
         texts: dict[bool, list[list[str]]] = {False: [], True: []}
-        for library, part in LIBRARIES.items():
-            for words, testing in islice(docstrings(library, part), per_library):
-                texts[testing].append(words)
+        for _, words, testing in documents(per_library):
+            texts[testing].append(words)
         return cls.of(texts[False], texts[True], most)
 
 

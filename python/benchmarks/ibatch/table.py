@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping
-from functools import partial
 
 from benchmarks.charts import Chart
 from benchmarks.tables import PAPER, Data, Line, Table, at_most, bar, beside, of_paper, seconds, summary, with_theory
@@ -26,12 +25,11 @@ SPLIT = ("", "overlapping", "communication", "computation", "iteration")
 NODE_WAYS = ("whole", "paper", "layerwise", "ibatch")
 
 
-def networks(data: Data) -> Iterator[Line]:
-    for name in ("ibatch-networks", "ibatch-delays", "ibatch-real"):
-        for ours, other in data.pairs(name, {"ibatch": ("whole", "layerwise")}, "case", "delay"):
-            about = f"{ours.case}, start-up + {ours.extra['delay'] * 1e3:g} ms: beside `{other.algorithm}`"
-            gained = f"{other.seconds / ours.seconds:.2f} x: {with_theory(ours)}; {seconds(other)}"
-            yield about, kept(ours, _layers(data, name, ours)), gained, beside(ours, other)
+def networks(data: Data, name: str) -> Iterator[Line]:
+    for ours, other in data.pairs(name, {"ibatch": ("whole", "layerwise")}, "case", "delay"):
+        about = f"{ours.case}, start-up + {ours.extra['delay'] * 1e3:g} ms: beside `{other.algorithm}`"
+        gained = f"{other.seconds / ours.seconds:.2f} x: {with_theory(ours)}; {seconds(other)}"
+        yield about, kept(ours, _layers(data, name, ours)), gained, beside(ours, other)
 
 
 def _layers(data: Data, source: str, ours: Row) -> int | None:
@@ -40,7 +38,7 @@ def _layers(data: Data, source: str, ours: Row) -> int | None:
     return max(batches, default=None)
 
 
-def rivals(network: str, data: Data) -> Iterator[Line]:
+def rivals(data: Data, network: str) -> Iterator[Line]:
     """Compare `ibatch` with its bound, other ways of `ps`, and all-reduces; then the paper's way with `whole`."""
     source = f"ibatch-rivals-{network}"
     for ours in data.rows(source, algorithm="ibatch"):
@@ -183,12 +181,12 @@ def _pull(row: Row) -> float:
 
 
 TABLES = {
-    "ibatch": Table(KEPT, networks),
+    "ibatch": Table(KEPT, networks, ("ibatch-networks", "ibatch-delays", "ibatch-real")),
     "ibatch_nodes": Table(PAPER, scaling),
     "ibatch_split": Table(SPLIT, split),
     "ibatch_startups": Table(PAPER, startups),
     **{
-        f"ibatch_{network}": Table(("", "bound, or in the same run", "`ibatch`", "verdict"), partial(rivals, network))
+        f"ibatch_{network}": Table(("", "bound, or in the same run", "`ibatch`", "verdict"), rivals, [network])
         for network in ("googlenet", "inception_v3", "vgg19")
     },
 }

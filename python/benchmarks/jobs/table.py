@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
-from functools import partial
 
 from benchmarks.charts import Chart
 from benchmarks.tables import PAPER, Data, Line, Table, at_most, bar, beside, seconds, summary
@@ -11,6 +10,8 @@ from lab.results import Row
 
 #: The BML paper's figures 6 and 7, less time than its parameter server: the least and the most, %.
 JOBS_PAPER = {"lenet5": (18.7, 56.4), "vgg19": (29.2, 52.1)}
+#: Results of decoupled loops, and of planned buckets.
+LOOPS, BATCHED = ("jobs-loops-star", "jobs-loops-bcube", "jobs-loops-bcube-2-2"), ("jobs-batched", "jobs-batched-small")
 
 
 def of_range(saved: float, least: float, most: float) -> str:
@@ -33,46 +34,42 @@ def _beside(bml: Row, other: Row, name: str, paper: tuple[float, float] | None) 
     return f"-{paper[0]} to -{paper[1]} %", ours, f"{of_range(-change, *paper)}; {beside(bml, other)}"
 
 
-def jobs(data: Data, results: str) -> Iterator[Line]:
-    for name, paper in JOBS_PAPER.items():
-        for bml in data.rows(f"{results}-{name}", algorithm="bml"):
-            rows, rate = bml.extra["rows"], bml.extra["teraflops"]
-            about = f"{name}, {rows} rows of a rank, computing {bml.extra['computing']:.3g} s at {rate:g} teraflop/s"
-            for rival in ("p2p-ps", "ddp", "gloo"):
-                other = data.row(f"{results}-{name}", algorithm=rival, rows=rows, teraflops=rate)
-                if other:
-                    cells = _beside(bml, other, f", `{rival}`", paper if rival == "p2p-ps" else None)
-                    yield f"{about}: `bml` beside `{rival}`", *cells
+def jobs(data: Data, name: str) -> Iterator[Line]:
+    network = name.rpartition("-")[2]
+    for bml in data.rows(name, algorithm="bml"):
+        rows, rate = bml.extra["rows"], bml.extra["teraflops"]
+        about = f"{network}, {rows} rows of a rank, computing {bml.extra['computing']:.3g} s at {rate:g} teraflop/s"
+        for rival in ("p2p-ps", "ddp", "gloo"):
+            other = data.row(name, algorithm=rival, rows=rows, teraflops=rate)
+            if other:
+                cells = _beside(bml, other, f", `{rival}`", JOBS_PAPER[network] if rival == "p2p-ps" else None)
+                yield f"{about}: `bml` beside `{rival}`", *cells
 
 
-def job_loops(data: Data) -> Iterator[Line]:
-    for name in ("jobs-loops-star", "jobs-loops-bcube", "jobs-loops-bcube-2-2"):
-        for ours in data.rows(name, loop="decoupled"):
-            exchange = ours.extra["exchange"]
-            about = f"`{ours.algorithm}`, {ours.topology}, exchange {exchange:g} x backward"
-            yield about, f"the bound: {ours.theory_seconds:.3g} s", seconds(ours), at_most(ours.ratio or 0, 1.10)
-            for rival in (ours.algorithm, "ddp"):
-                other = data.row(name, algorithm=rival, loop="all-reduce", exchange=exchange)
-                if other:
-                    theirs = f"`{rival}`, all-reduce: {seconds(other)}"
-                    yield about, theirs, seconds(ours), beside(ours, other)
+def job_loops(data: Data, name: str) -> Iterator[Line]:
+    for ours in data.rows(name, loop="decoupled"):
+        exchange = ours.extra["exchange"]
+        about = f"`{ours.algorithm}`, {ours.topology}, exchange {exchange:g} x backward"
+        yield about, f"the bound: {ours.theory_seconds:.3g} s", seconds(ours), at_most(ours.ratio or 0, 1.10)
+        for rival in (ours.algorithm, "ddp"):
+            other = data.row(name, algorithm=rival, loop="all-reduce", exchange=exchange)
+            if other:
+                theirs = f"`{rival}`, all-reduce: {seconds(other)}"
+                yield about, theirs, seconds(ours), beside(ours, other)
 
 
-def job_batches(data: Data) -> Iterator[Line]:
+def job_batches(data: Data, name: str) -> Iterator[Line]:
     """Compare the planner's buckets with the buckets by size from which the fit begins."""
-    for name in ("jobs-batched", "jobs-batched-small"):
-        for ours in data.rows(name, loop="decoupled+ibatch"):
-            exchange = ours.extra["exchange"]
-            sized = data.row(
-                name, algorithm=ours.algorithm, topology=ours.topology, loop="decoupled", exchange=exchange
-            )
-            about = f"`{ours.algorithm}`, {ours.topology}, exchange {exchange:g} x backward"
-            is_planned = ours.extra["decisions"][-1]["chosen"].endswith("ibatch")
-            measured = f"{ours.extra['buckets']} buckets, {'planned' if is_planned else 'by size'}: {seconds(ours)}"
-            yield about, f"the bound: {ours.theory_seconds:.3g} s", measured, at_most(ours.ratio or 0, 1.10)
-            if sized:
-                verdict = beside(ours, sized) if is_planned else "stays with these"
-                yield about, f"{sized.extra['buckets']} buckets by size: {seconds(sized)}", measured, verdict
+    for ours in data.rows(name, loop="decoupled+ibatch"):
+        exchange = ours.extra["exchange"]
+        sized = data.row(name, algorithm=ours.algorithm, topology=ours.topology, loop="decoupled", exchange=exchange)
+        about = f"`{ours.algorithm}`, {ours.topology}, exchange {exchange:g} x backward"
+        is_planned = ours.extra["decisions"][-1]["chosen"].endswith("ibatch")
+        measured = f"{ours.extra['buckets']} buckets, {'planned' if is_planned else 'by size'}: {seconds(ours)}"
+        yield about, f"the bound: {ours.theory_seconds:.3g} s", measured, at_most(ours.ratio or 0, 1.10)
+        if sized:
+            verdict = beside(ours, sized) if is_planned else "stays with these"
+            yield about, f"{sized.extra['buckets']} buckets by size: {seconds(sized)}", measured, verdict
 
 
 def jobs_real(data: Data) -> Iterator[Line]:
@@ -96,11 +93,11 @@ def chart(data: Data) -> Chart:
 
 
 TABLES = {
-    "jobs": Table(PAPER, partial(jobs, results="jobs")),
-    "job_rates": Table(PAPER, partial(jobs, results="jobs-rates")),
+    "jobs": Table(PAPER, jobs, [f"jobs-{network}" for network in JOBS_PAPER]),
+    "job_rates": Table(PAPER, jobs, [f"jobs-rates-{network}" for network in JOBS_PAPER]),
     "jobs_real": Table(PAPER, jobs_real),
-    "job_loops": Table(("", "bound, or in the same run", "`decoupled`", "verdict"), job_loops),
-    "job_batches": Table(("", "bound, or in the same run", "`ibatch`", "verdict"), job_batches),
+    "job_loops": Table(("", "bound, or in the same run", "`decoupled`", "verdict"), job_loops, LOOPS),
+    "job_batches": Table(("", "bound, or in the same run", "`ibatch`", "verdict"), job_batches, BATCHED),
 }
 TABLES["jobs_summary"] = summary(
     TABLES,

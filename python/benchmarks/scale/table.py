@@ -5,7 +5,6 @@ from __future__ import annotations
 import math
 import statistics
 from collections.abc import Iterator, Sequence
-from functools import partial
 
 from benchmarks.charts import Bar, Chart
 from benchmarks.compression.table import TABLE3_PAPER
@@ -208,8 +207,8 @@ def _over_optimum(row: Row) -> str:
     return f"{statistics.median(over):.3f} ({min(over):.3f} to {max(over):.3f})"
 
 
-def scale_auto(data: Data, names: Sequence[str]) -> Iterator[Line]:
-    for row in _auto(data, names):
+def scale_auto(data: Data, name: str) -> Iterator[Line]:
+    for row in data.rows(name, algorithm="auto"):
         about, regret = f"{row.case}, {row.topology}, {row.rate_mbit:.4g} Mbit/s", f"{row.extra['regret'] * 100:+.1f} %"
         chosen = " then ".join(f"`{one['chosen']}`" for one in row.extra["decisions"] if one["chosen"])
         if "changed" in row.extra:
@@ -222,7 +221,7 @@ def scale_auto(data: Data, names: Sequence[str]) -> Iterator[Line]:
 
 
 def scale_auto_regrets(data: Data) -> Iterator[Line]:
-    found = _auto(data, AUTO)
+    found = [row for name in AUTO for row in data.rows(name, algorithm="auto")]
     if stay := [row.extra["regret"] * 100 for row in found if "changed" not in row.extra]:
         yield "links that stay", *_regrets(stay, 2 * len(AUTO), _verdict(stay, AUTO_AIMS))
     if changed := [row for row in found if "changed" in row.extra]:
@@ -236,10 +235,6 @@ def _regrets(regrets: Sequence[float], wanted: int, verdict: str) -> Line:
     few = "" if len(regrets) >= wanted else "too few cells; of these "
     median, worst = statistics.median(regrets), max(regrets)
     return f"{len(regrets)} of {wanted}", f"{median:.1f} %", f"{worst:.1f} %", f"{few}{verdict}"
-
-
-def _auto(data: Data, names: Sequence[str]) -> list[Row]:
-    return [row for name in names for row in data.rows(name, algorithm="auto")]
 
 
 def _time(row: Row) -> str:
@@ -304,9 +299,9 @@ TABLES = {
     "scale_ibatch": Table(("", "paper: iBatch; default; layer by layer", "simulated", "verdict"), scale_ibatch),
     "scale_ibatch_split": Table(SPLIT, scale_ibatch_split),
     "scale_greedy": Table(("", "greedy 1", "greedy 2", "the better one"), scale_greedy),
-    "scale_auto": Table(OF_AUTO, partial(scale_auto, names=AUTO)),
+    "scale_auto": Table(OF_AUTO, scale_auto, AUTO),
     # A model whose computing takes no longer than the parameter server's way through the JVMs.
-    "scale_auto_small": Table(OF_AUTO, partial(scale_auto, names=["auto-small-vgg19"])),
+    "scale_auto_small": Table(OF_AUTO, scale_auto, ["auto-small-vgg19"]),
     "scale_auto_regrets": Table(
         ("", "cells", "median regret", "worst", "at most 3 % and 10 %, or 20 steps"), scale_auto_regrets
     ),
