@@ -114,7 +114,8 @@ class CommDistributor:
 
         :return: as :meth:`run`.
         :raises InputError: a column has a type that is not accepted, there are nulls (with their number), or there are
-            no rows.
+            no rows; or ``train_fn`` is the path of a file.
+        :raises ConfError: ``local_mode`` is True, or a setting is wrong.
 
         Also raises what :meth:`run` does.
         """

@@ -22,6 +22,16 @@ class BigDLEstimator(Estimator[Any], HasFeaturesCol, HasLabelCol, HasPredictionC
 
     Call :func:`~sparkdl_comm.bigdl.engine.start_engine` first. ``fit`` trains the given model in place, and returns a
     :class:`~sparkdl_comm.bigdl.model.BigDLModel` that holds it.
+
+    :param model: a BigDL ``Layer``.
+    :param criterion: BigDL's loss, such as ``ClassNLLCriterion()``. BigDL's criterions count classes from 1.
+    :param featureSize: shape of a row's tensor; ``featuresCol`` holds its numbers, in a vector or an array.
+    :param optimMethod: an optimization method of BigDL; default ``SGD()``.
+    :param featuresCol: name of the column of features.
+    :param labelCol: name of the column of labels.
+    :param predictionCol: name of the column that ``transform`` adds.
+    :param batchSize: rows of one iteration over all executors, a multiple of executors times cores.
+    :param maxIter: number of epochs.
     """
 
     batchSize: Param[int] = Param(
@@ -42,14 +52,6 @@ class BigDLEstimator(Estimator[Any], HasFeaturesCol, HasLabelCol, HasPredictionC
         batchSize: int = 32,
         maxIter: int = 10,
     ) -> None:
-        """Make the estimator. BigDL's criterions count classes from 1.
-
-        :param model: a BigDL ``Layer``.
-        :param featureSize: shape of a row's tensor; ``featuresCol`` holds its numbers, in a vector or an array.
-        :param optimMethod: an optimization method of BigDL; default ``SGD()``.
-        :param batchSize: a multiple of executors times cores.
-        :param maxIter: number of epochs.
-        """
         super().__init__()
         self._model, self._criterion, self._size = model, criterion, list(featureSize)
         self._method = optimMethod or SGD()

@@ -46,6 +46,14 @@ class IBatchOptimizer(Optimizer):  # type: ignore[misc]
 
     Call :func:`~sparkdl_comm.bigdl.engine.start_engine` first. Spark settings such as ``spark.sparkdl.comm.ps.batching``
     control how layers travel.
+
+    :param model: a BigDL ``Layer``.
+    :param training_rdd: an RDD of ``Sample``.
+    :param criterion: BigDL's loss, such as ``ClassNLLCriterion()``.
+    :param end_trigger: BigDL's end of the training, such as ``MaxEpoch(10)``.
+    :param batch_size: rows over all executors, a multiple of executors times cores.
+    :param optim_method: one method, or a mapping from the names of submodules to methods; default ``SGD()``.
+    :raises ModelError: the model has parameters of type double, or the batch cannot be divided equally.
     """
 
     def __init__(
@@ -57,14 +65,6 @@ class IBatchOptimizer(Optimizer):  # type: ignore[misc]
         batch_size: int,
         optim_method: Any = None,
     ) -> None:
-        """Make the optimizer.
-
-        :param model: a BigDL ``Layer``.
-        :param training_rdd: an RDD of ``Sample``.
-        :param batch_size: rows over all executors, a multiple of executors times cores.
-        :param optim_method: one method, or a mapping from the names of submodules to methods; default ``SGD()``.
-        :raises ModelError: the model has parameters of type double, or the batch cannot be divided equally.
-        """
         check_floats(model)
         methods = optim_method if isinstance(optim_method, Mapping) else {model.name(): optim_method or SGD()}
         self.bigdl_type = "float"

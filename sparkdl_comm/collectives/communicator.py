@@ -153,10 +153,18 @@ class Communicator:
         return self.hosts[: self.rank].count(self.hosts[self.rank])
 
     def all_reduce(self, tensor: torch.Tensor, op: str = "sum") -> torch.Tensor:
-        """Overwrite ``tensor`` with the sum (``min``, ``max``) over all ranks and return it: the same bits on all ranks."""
+        """Overwrite ``tensor``, of any shape, with the sum over all ranks, and return it: the same bits on all ranks.
+
+        :param op: ``sum``, ``min`` or ``max``.
+        :raises InputError: ``op`` is something else.
+        """
         return self.all_reduce_async(tensor, op).wait()
 
     def all_reduce_async(self, tensor: torch.Tensor, op: str = "sum") -> Work[torch.Tensor]:
+        """Start :meth:`all_reduce` of ``tensor``, of any shape. Do not use it before the Work has ended.
+
+        :raises InputError: as :meth:`all_reduce`.
+        """
         group = self._group_for("all_reduce", tensor)
         if group is not None and op in _REDUCE_OPS:
             return self._start("all-reduce", lambda: group.start("all_reduce", tensor, op))
@@ -165,10 +173,17 @@ class Communicator:
         )
 
     def broadcast(self, tensor: torch.Tensor, root: int = 0) -> torch.Tensor:
-        """Overwrite ``tensor`` with the tensor of rank ``root`` and return it."""
+        """Overwrite ``tensor``, of any shape, with the tensor of rank ``root``, and return it.
+
+        :raises InputError: there is no rank ``root``.
+        """
         return self.broadcast_async(tensor, root).wait()
 
     def broadcast_async(self, tensor: torch.Tensor, root: int = 0) -> Work[torch.Tensor]:
+        """Start :meth:`broadcast` of ``tensor``, of any shape. Do not use it before the Work has ended.
+
+        :raises InputError: as :meth:`broadcast`.
+        """
         if not 0 <= root < self.world:
             raise InputError(f"broadcast from root={root}: there are ranks 0 to {self.world - 1}")
         group = self._group_for("broadcast", tensor)
@@ -184,6 +199,7 @@ class Communicator:
         return self.all_gather_async(tensor).wait()
 
     def all_gather_async(self, tensor: torch.Tensor) -> Work[torch.Tensor]:
+        """Start :meth:`all_gather`. The Work's result is the new tensor ``[world, *tensor.shape]``."""
         result = tensor.new_empty((self.world, *tensor.shape))
         group = self._group_for("all_gather", tensor)
         if group is not None:
@@ -196,11 +212,16 @@ class Communicator:
     def reduce_scatter(self, tensor: torch.Tensor, op: str = "sum") -> torch.Tensor:
         """Return this rank's row of the sum over all ranks. ``tensor`` is ``[world, …]``, the result is a new tensor.
 
-        :raises InputError: the first dimension is not ``world``.
+        :param op: ``sum``, ``min`` or ``max``.
+        :raises InputError: the first dimension is not ``world``, or ``op`` is something else.
         """
         return self.reduce_scatter_async(tensor, op).wait()
 
     def reduce_scatter_async(self, tensor: torch.Tensor, op: str = "sum") -> Work[torch.Tensor]:
+        """Start :meth:`reduce_scatter` of ``tensor``, ``[world, …]``. The Work's result is the new tensor.
+
+        :raises InputError: as :meth:`reduce_scatter`.
+        """
         if tensor.dim() == 0 or tensor.shape[0] != self.world:
             raise InputError(
                 f"reduce_scatter of shape {list(tensor.shape)}: the first dimension must be {self.world}, one row per rank"
@@ -223,6 +244,7 @@ class Communicator:
         self.barrier_async().wait()
 
     def barrier_async(self) -> Work[None]:
+        """Start :meth:`barrier`. The Work ends when all ranks have called it."""
         return self._start_torch("barrier", None, lambda: dist.barrier(self._torch_group(), async_op=True))
 
     def in_step(self, batches: Iterable[T]) -> Iterator[T]:

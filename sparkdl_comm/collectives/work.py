@@ -84,7 +84,7 @@ class Work(Generic[T]):
         """Return the Work that ends with this one, and whose :meth:`wait` returns ``function`` of this one's result.
 
         :param function: function that each waiting thread calls.
-        :param timeout: as in the constructor; None: that of this Work.
+        :param timeout: seconds, as in the constructor; None: that of this Work.
         :param guard: context of each wait, which may replace errors.
         """
         return _MappedWork(self, function, self._timeout if timeout is None else timeout, guard)

@@ -17,14 +17,15 @@ class DriverConf:
     host: str = declare(
         "",
         forms.address,
-        "Name or address by which executors reach the process that calls fit. The process listens there, or on "
-        "spark.driver.bindAddress if that is set. If neither belongs to this host (NAT), it listens on its first NIC. "
-        "Empty: spark.driver.host. In a Spark Connect client, empty means the client's address towards the server.",
+        "Name or address by which executors reach the process that calls fit, such as driver.example.com. The process "
+        "listens there, or on spark.driver.bindAddress if that is set. If neither belongs to this host (NAT), it "
+        "listens on its first NIC. Empty: spark.driver.host. In a Spark Connect client, empty means the client's "
+        "address towards the server.",
     )
     port: int = declare(
         "0",
         forms.port,
-        "Port on the driver for the ranks' rendezvous, progress and the trained model. 0 for any free port.",
+        "Port on the driver for the ranks' rendezvous, progress and the trained model, such as 40200. 0: any free port.",
     )
 
 
@@ -66,8 +67,8 @@ class CollectiveConf:
     resync: int = declare(
         "0",
         forms.count,
-        "With collective.loop=all-reduce: number of steps after which rank 0's parameters are broadcast again, in "
-        "case ranks with different processors round differently. 0: never.",
+        "With collective.loop=all-reduce: number of steps, such as 1000, after which rank 0's parameters are "
+        "broadcast again, in case ranks with different processors round differently. 0: never.",
     )
 
 
@@ -121,8 +122,9 @@ class CompressionConf:
     momentum: float = declare(
         "0",
         forms.fraction_below_1,
-        "Momentum correction of compressed gradients. What is left out accumulates with this momentum, as in an "
-        "optimizer, at the learning rate of its step. The optimizer should then be SGD without momentum. 0: none.",
+        "Momentum correction of compressed gradients, such as 0.9. What is left out accumulates with this momentum, "
+        "as in an optimizer, at the learning rate of its step. The optimizer should then be SGD without momentum. 0: "
+        "none.",
     )
     feedback: bool = declare(
         "true",
@@ -204,13 +206,13 @@ class FabricConf:
     momentum: float = declare(
         "0",
         forms.fraction_below_1,
-        "Momentum of SGD at the fabric's server. If it is set, the optimizer itself should have no momentum.",
+        "Momentum of SGD at the fabric's server, such as 0.9. If it is set, the optimizer itself should have no momentum.",
     )
     step_scale: float = declare(
         "0",
         forms.non_negative,
-        "C of the fabric's delay-adaptive step size. The model's update number T, with a delay of D updates, is "
-        "multiplied by C/sqrt(T+D). 0: updates are applied unscaled.",
+        "C of the fabric's delay-adaptive step size, such as 2. The model's update number T, with a delay of D "
+        "updates, is multiplied by C/sqrt(T+D). 0: updates are applied unscaled.",
     )
     replica: bool = declare(
         "false",
@@ -221,9 +223,9 @@ class FabricConf:
     divergence: float = declare(
         "inf",
         forms.positive_or_inf,
-        "Limit of the L2 norm of the difference between the models of the fabric's server and replica. The larger the "
-        "limit, the fewer and larger are the sums of updates that the replica gets, up to eight updates per worker in "
-        "a sum. inf: the replica gets what the network has room for.",
+        "Limit of the L2 norm of the difference between the models of the fabric's server and replica, such as 1. The "
+        "larger the limit, the fewer and larger are the sums of updates that the replica gets, up to eight updates "
+        "per worker in a sum. inf: the replica gets what the network has room for.",
     )
     aggregators: int = declare(
         "1", forms.count, "Number of aggregator processes that each worker of the fabric starts on its host."
@@ -254,29 +256,29 @@ class DataConf:
     cache_name: str = declare(
         "",
         forms.cache_name,
-        "Cache in which ranks keep their rows for later fits and applications, on disk even with data.cache=memory. A "
-        "fit that finds the cache takes its rows from there, and reads only what it needs to count the rows and to hash "
-        "the labels. It refuses a cache with other columns, decode, labels, or numbers of rows and ranks. {rows} in the "
-        "name stands for a hash of all rows, which reads them all. Empty: no cache.",
+        "Cache in which ranks keep their rows for later fits and applications, such as digits, on disk even with "
+        "data.cache=memory. A fit that finds the cache takes its rows from there, and reads only what it needs to "
+        "count the rows and to hash the labels. It refuses a cache with other columns, decode, labels, or numbers of "
+        "rows and ranks. {rows} in the name stands for a hash of all rows, which reads them all. Empty: no cache.",
     )
     cache_dir: str = declare(
         "~/.cache/sparkdl-comm",
         forms.local_directory,
-        "With data.cacheName: local directory of each executor's host that has the caches, in a subdirectory that only "
-        "the user can open. It should outlive the application.",
+        "With data.cacheName: local directory of each executor's host that has the caches, in a subdirectory that "
+        "only the user can open. It should outlive the application.",
     )
     cache_limit: int = declare(
         "100GiB",
         forms.size,
-        "Limit of the rows in one directory: that of an executor, or data.cacheDir with all its caches. Beyond it, the "
-        "rows that were not used for the longest time are removed. 5% of the disk always stay free.",
+        "Limit of the rows in one directory: that of an executor, or data.cacheDir with all its caches. Beyond it, "
+        "the rows that were not used for the longest time are removed. 5% of the disk always stay free.",
     )
     memory_limit: int = declare(
         "0",
         forms.size_or_0,
-        "With rows on disk: how many bytes of its rows each rank also keeps in memory throughout a fit. Only the "
-        "other rows are read from the disk. 0: none. The system caches what it has room for anyway, so this helps "
-        "only if the rows are larger than that.",
+        "With rows on disk: how many bytes of its rows, such as 4GiB, each rank also keeps in memory throughout a "
+        "fit. Only the other rows are read from the disk. 0: none. The system caches what it has room for anyway, so "
+        "this helps only if the rows are larger than that.",
     )
     shuffle: str = declare(
         "local",

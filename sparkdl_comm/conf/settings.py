@@ -65,15 +65,14 @@ class CommConf:
     ports: tuple[int, int] = declare(
         "0",
         forms.port_range,
-        "Ports for the executors' listening sockets (ranks, and the plugin). 0 for any free port, or a range such as "
-        "40000-40100.",
+        "Ports for the executors' listening sockets (ranks, and the plugin), such as 40000-40100. 0: any free port.",
     )
     driver: DriverConf = DriverConf()
     rails: tuple[str, ...] = declare(
         "",
         forms.names,
-        "Network interfaces that collectives use at once, one per rail (level of a BCube), separated by commas. Each "
-        "is written as in nic. Empty: only the interface of nic.",
+        "Network interfaces that collectives use at once, such as eth1,eth2: one per rail (level of a BCube). Each is "
+        "written as in nic. Empty: only the interface of nic.",
     )
     topology: str = declare(
         "",
@@ -90,8 +89,8 @@ class CommConf:
     timeline: int = declare(
         "0",
         forms.count,
-        "How many of the last iterations of a run are traced, on all ranks, for model.timeline(). 0: none, without "
-        "any cost.",
+        "How many of the last iterations of a run are traced, on all ranks, for model.timeline(), such as 5. 0: none, "
+        "without any cost.",
     )
     progress: bool = declare("true", forms.flag, "Show a progress bar on the driver while fit runs.")
     logs: bool = declare(

@@ -79,7 +79,7 @@ class Fabric:
         """Register as a rank that takes over if rank ``server`` is lost. Waits and raises as
         :meth:`register_as_worker`.
 
-        :param model: the same as the server's initial model, or shard number ``shard`` of it.
+        :param model: the same as the server's initial model, float32 ``[n]``, or shard number ``shard`` of it.
         :raises InputError: ``server`` is no other rank of the gang.
         :raises ConfError: ``sync`` is ``bsp``, which needs no replica.
         """
@@ -174,22 +174,24 @@ class Fabric:
 
 
 def register_as_worker(params: FabricParams, aggregators: int = 1) -> Worker:
-    """Register this rank of CommDistributor; see :meth:`Fabric.register_as_worker`."""
+    """Register this rank of CommDistributor as a worker; see :meth:`Fabric.register_as_worker`."""
     return _current_fabric().register_as_worker(params, aggregators)
 
 
 def register_as_server(params: FabricParams, model: NDArray[np.float32], shard: int = 0) -> Server:
-    """Register this rank of CommDistributor; see :meth:`Fabric.register_as_server`."""
+    """Register this rank of CommDistributor as the owner of ``model``, float32 ``[n]``; see
+    :meth:`Fabric.register_as_server`."""
     return _current_fabric().register_as_server(params, model, shard)
 
 
 def register_as_replica(server: int, params: FabricParams, model: NDArray[np.float32], shard: int = 0) -> Server:
-    """Register this rank of CommDistributor; see :meth:`Fabric.register_as_replica`."""
+    """Register this rank of CommDistributor as the replica of rank ``server``, with its initial ``model``, float32
+    ``[n]``; see :meth:`Fabric.register_as_replica`."""
     return _current_fabric().register_as_replica(server, params, model, shard)
 
 
 def register_as_scheduler(params: FabricParams) -> NodeRole:
-    """Register this rank of CommDistributor; see :meth:`Fabric.register_as_scheduler`."""
+    """Register this rank of CommDistributor as nothing but the scheduler; see :meth:`Fabric.register_as_scheduler`."""
     return _current_fabric().register_as_scheduler(params)
 
 

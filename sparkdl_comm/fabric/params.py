@@ -100,4 +100,5 @@ class FabricParams:
         return 1.0 if self.step_scale is None else step_size(self.step_scale, version, version - base)
 
     def to_json(self) -> dict[str, Any]:
+        """Return the parameters by name, for JSON."""
         return asdict(self)

@@ -136,10 +136,12 @@ class TorchEstimator(Estimator[TorchModel], TrainingRecipe, MLReadable["TorchEst
         return self
 
     def write(self) -> TorchEstimatorWriter:
+        """Return the writer of this estimator. ``write().overwrite().save(path)`` replaces what is at ``path``."""
         return TorchEstimatorWriter(self)
 
     @classmethod
     def read(cls) -> TorchEstimatorReader:
+        """Return the reader for Spark's pipelines. Otherwise use :meth:`load`."""
         return TorchEstimatorReader(cls, {})
 
     @classmethod
@@ -150,6 +152,7 @@ class TorchEstimator(Estimator[TorchModel], TrainingRecipe, MLReadable["TorchEst
             cannot be imported by name; see :mod:`sparkdl_comm.ml.persistence`.
         :raises PersistenceError: there is nothing at ``path``, it cannot be read, or a component is required.
         :raises ModelError: ``model`` is another model; names the tensors that differ.
+        :raises TypeError: ``components`` has an unknown name.
         """
         unknown = sorted(set(components) - set(COMPONENTS))
         if unknown:

@@ -191,10 +191,12 @@ class TorchModel(Model, TorchParams, MLReadable["TorchModel"], MLWritable):
         put(active_session(), path, write, overwrite)
 
     def write(self) -> TorchModelWriter:
+        """Return the writer of this model. ``write().overwrite().save(path)`` replaces what is at ``path``."""
         return TorchModelWriter(self)
 
     @classmethod
     def read(cls) -> TorchModelReader:
+        """Return the reader for Spark's pipelines. Otherwise use :meth:`load`."""
         return TorchModelReader(cls, {})
 
     @classmethod

@@ -115,11 +115,16 @@ def _types(value: Any) -> list[str | None]:
 SHARED = (
     Declaration("featuresCol", "str", "features", "features column name"),
     Declaration("labelCol", "str", "label", "label column name"),
-    Declaration("weightCol", "str", None, "weight column name; not set: all rows have the same weight"),
+    Declaration("weightCol", "str", None, "weight column name, such as weight; not set: all rows have the same weight"),
     Declaration("predictionCol", "str", "prediction", "prediction column name"),
     Declaration("rawPredictionCol", "str", "rawPrediction", "raw prediction column name"),
     Declaration("probabilityCol", "str", "probability", "column name of the classes' probabilities"),
-    Declaration("validationIndicatorCol", "str", None, "bool column that marks rows for validation; not set: none"),
+    Declaration(
+        "validationIndicatorCol",
+        "str",
+        None,
+        "bool column that marks rows for validation, such as is_validation; not set: none",
+    ),
     Declaration("maxIter", "int", 1, "number of epochs", minimum=1),
     Declaration("seed", "int", 0, "random seed"),
 )
@@ -131,24 +136,27 @@ OWN = (
         "featuresCols",
         "list[str]",
         None,
-        "several feature columns, instead of featuresCol; the model gets one tensor for each",
+        "several feature columns, instead of featuresCol, such as ['user', 'movie']; the model gets one tensor for each",
     ),
     Declaration(
-        "labelCols", "list[str]", None, "several label columns, instead of labelCol; the loss gets a tuple of tensors"
+        "labelCols",
+        "list[str]",
+        None,
+        "several label columns, instead of labelCol, such as ['rating', 'clicked']; the loss gets a tuple of tensors",
     ),
     Declaration(
         "inputShapes",
         "list[list[int] | None]",
         None,
-        "shape of one row for each feature column, e.g. [[1, 28, 28]]; None: the column's own shape",
+        "shape of one row for each feature column, such as [[1, 28, 28]]; None: the column's own shape",
         _shapes,
     ),
     Declaration(
         "inputTypes",
         "list[str | None]",
         None,
-        f"type of the tensor for each feature column, one of {', '.join(TYPES)}; None: float32, but int64 for integers if "
-        "the model has an Embedding; sparse: torch.sparse_coo of float32, for Vectors",
+        f"type of the tensor for each feature column, such as ['int64'], one of {', '.join(TYPES)}; None: float32,"
+        " but int64 for integers if the model has an Embedding; sparse: torch.sparse_coo of float32, for Vectors",
         _types,
     ),
     # validation
@@ -156,8 +164,8 @@ OWN = (
         "validationFraction",
         "float",
         None,
-        "approximate share of the rows for validation, instead of validationIndicatorCol; selected by a hash of the row"
-        " and the seed, so equal rows stay together. Not set: none",
+        "approximate share of the rows for validation, such as 0.1, instead of validationIndicatorCol; selected by a hash"
+        " of the row and the seed, so equal rows stay together. Not set: none",
     ),
     # training
     Declaration(
@@ -168,7 +176,7 @@ OWN = (
         "learningRate",
         "float",
         None,
-        "learning rate that replaces the optimizer's lr; groups of param_groups with an lr keep theirs",
+        "learning rate that replaces the optimizer's lr, such as 0.01; groups of param_groups with an lr keep theirs",
         positive=True,
     ),
     Declaration(
@@ -182,7 +190,8 @@ OWN = (
         "maxGradNorm",
         "float",
         None,
-        "maximum L2 norm of the gradient over all parameters; larger gradients are scaled down. Not set: no limit",
+        "maximum L2 norm of the gradient over all parameters, such as 1.0; larger gradients are scaled down. Not set: no"
+        " limit",
         positive=True,
     ),
     Declaration(
@@ -206,7 +215,7 @@ OWN = (
         "earlyStoppingPatience",
         "int",
         None,
-        "stop after this many epochs without improvement of the monitored value; not set: never",
+        "stop after this many epochs without improvement of the monitored value, such as 3; not set: never",
         minimum=1,
     ),
     Declaration(
@@ -230,28 +239,32 @@ OWN = (
         "checkpointDir",
         "str",
         None,
-        "directory for checkpoints, any path that Hadoop reaches. All executors must share a local one. Not set: none",
+        "directory for checkpoints, any path that Hadoop reaches, such as hdfs:///checkpoints/digits. All executors"
+        " must share a local one. Not set: none",
     ),
     Declaration(
         "checkpointInterval",
         "int",
         None,
-        "steps between checkpoints; with strategy fabric, updates of the model, rounded up to the end of an epoch",
+        "steps between checkpoints, such as 500; with strategy fabric, updates of the model, rounded up to the end"
+        " of an epoch",
         minimum=1,
     ),
-    Declaration("checkpointSeconds", "float", None, "seconds between checkpoints", positive=True),
+    Declaration("checkpointSeconds", "float", None, "seconds between checkpoints, such as 600", positive=True),
     Declaration("checkpointKeep", "int", 2, "number of newest checkpoints to keep", minimum=1),
     Declaration("resume", "bool", False, "continue from the newest checkpoint in checkpointDir, if there is one"),
     # prediction: small enough that the activations of a small CNN stay in the CPU's cache
     Declaration("predictBatchSize", "int", 256, "rows per forward pass in transform", minimum=1),
     # the cluster
-    Declaration("num_workers", "int", None, "number of ranks; not set: one per slot of the cluster", minimum=1),
+    Declaration(
+        "num_workers", "int", None, "number of ranks, such as 4; not set: one per slot of the cluster", minimum=1
+    ),
     Declaration("device", "str", "cpu", "cpu or cuda", choices=("cpu", "cuda")),
     Declaration(
         "strategy",
         "str",
         None,
-        "how gradients and parameters travel; not set: spark.sparkdl.comm.strategy",
+        "how gradients and parameters travel, such as ring; not set: spark.sparkdl.comm.strategy",
     ),
     Declaration(
         "compression",

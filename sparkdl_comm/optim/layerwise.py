@@ -172,7 +172,7 @@ class Layerwise(torch.optim.Optimizer, ABC):
 
     @abstractmethod
     def move(self, parameter: torch.Tensor, direction: torch.Tensor, ratio: float, group: dict[str, Any]) -> None:
-        """Update the parameter in place."""
+        """Update ``parameter`` in place. ``direction`` has its shape."""
 
 
 def check_at_least_zero(**options: float) -> None:

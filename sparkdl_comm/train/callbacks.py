@@ -184,6 +184,7 @@ class Callback:
         """Run with the final parameters, or the best ones if early stopping restores them."""
 
     def state_dict(self) -> dict[str, Any]:
+        """Return what checkpoints save of this callback. The default is nothing."""
         return {}
 
     def load_state_dict(self, state: dict[str, Any]) -> None:

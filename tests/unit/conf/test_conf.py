@@ -30,6 +30,15 @@ def test_a_key_has_the_name_of_its_field_and_group() -> None:
     assert len(names) == len(KEYS) == len({key.argument for key in KEYS})
 
 
+def test_every_key_has_a_sentence_and_an_example_of_a_value() -> None:
+    for key in KEYS:
+        sentence = key.meaning.split(". ")[0]  # the reference shows this one
+        assert sentence[0].isupper(), key.name
+        assert key.meaning.endswith("."), key.name
+        is_example = key.default not in ("", "0", "inf") or "|" in key.form.name
+        assert is_example or "such as" in sentence, key.name
+
+
 def test_values_and_overrides() -> None:
     conf = CommConf.from_mapping(
         {

@@ -17,6 +17,12 @@ from sparkdl_comm.optim import LAMB, LARS
 DECLARED = [*SHARED, *OWN]
 
 
+@pytest.mark.parametrize("param", DECLARED, ids=lambda param: param.name)
+def test_every_param_has_a_meaning_and_an_example_of_a_value(param: Declaration) -> None:
+    assert len(param.doc) > 5
+    assert param.default is not None or param.choices or "such as" in param.doc
+
+
 def test_the_stub_is_of_this_table() -> None:
     assert FILE.read_text() == stub(), "run python/make_stub.py"
 
