@@ -15,7 +15,7 @@ object Seeds {
   /** The seeds of two runs are in ranges of this length. */
   private val Stride = 100000L
 
-  private val run: Long = sys.env.getOrElse(Variable, "0") match {
+  private val run: Long = sys.env.get(Variable).filter(_.nonEmpty).getOrElse("0") match {
     case "random" => 1 + Random.nextInt(Stride.toInt)
     case number => number.toLong
   }
