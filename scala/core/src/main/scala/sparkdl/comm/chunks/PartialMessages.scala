@@ -16,13 +16,16 @@ private[chunks] final class PartialMessages {
    * Add a part. Return the message if this is its last part.
    *
    * @throws Wire.ProtocolException if the part does not fit the earlier parts with its message
-   *    number
+   *    number, or is empty although its message is not: a peer could send such parts without end
    */
   def add(part: Wire.Part): Option[ByteBuffer] = incomplete.get(part.number) match {
     case None if part.bytes.remaining == part.total => Some(part.bytes)
     case earlier =>
       val message = earlier.getOrElse(new Incomplete(part.total))
-      if (part.total != message.total || part.bytes.remaining > message.missing)
+      if (
+        part.total != message.total || !part.bytes.hasRemaining ||
+        part.bytes.remaining > message.missing
+      )
         throw new Wire.ProtocolException(
           s"message ${part.number} has ${message.total} bytes and lacks ${message.missing}, but a" +
             s" part of ${part.bytes.remaining} bytes of ${part.total} arrived"

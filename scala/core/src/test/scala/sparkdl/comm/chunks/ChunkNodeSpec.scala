@@ -293,17 +293,17 @@ class ChunkNodeSpec extends AnyFunSuite with BeforeAndAfterEach {
     val Seq(one, other) = Seq.fill(2)(start())
     val draw = new Random(1)
     val left = Array.tabulate(100)(number =>
-      MessagePart(number.toLong, random(draw.nextInt(1 << 16), number), 0, 0)
+      MessagePart(number.toLong, random(1 + draw.nextInt(1 << 16), number), 0, 0)
     )
     var complete = Vector.empty[Seq[Byte]]
     def isComplete(part: MessagePart) = part.offset + part.length == part.message.length
     while (complete.size < left.length) {
       val number = draw.nextInt(left.length)
-      if (left(number).length == 0 || !isComplete(left(number))) {
+      if (!isComplete(left(number))) {
         val offset = left(number).offset + left(number).length
         val part = left(number).copy(
           offset = offset,
-          length = draw.nextInt(left(number).message.length - offset + 1)
+          length = 1 + draw.nextInt(left(number).message.length - offset)
         )
         left(number) = part
         one.node.send(other.node.address, part)(_ => ())

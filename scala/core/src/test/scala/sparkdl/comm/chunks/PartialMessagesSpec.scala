@@ -23,6 +23,13 @@ class PartialMessagesSpec extends AnyFunSuite {
     assert(add(4, 0) === Some(Seq.empty[Byte]))
   }
 
+  test("an empty part of a message that is not empty is refused: parts are stored") {
+    intercept[Wire.ProtocolException](add(1, 3))
+    assert(add(1, 3, 1) === None)
+    intercept[Wire.ProtocolException](add(1, 3))
+    assert(add(1, 3, 2, 3) === Some(Seq[Byte](1, 2, 3)))
+  }
+
   test("a message with the number of an incomplete one is refused: it would stay incomplete") {
     add(1, 3, 1)
     for (bytes <- Seq(Seq(1, 2, 3), Seq(1, 2), Seq.empty))
