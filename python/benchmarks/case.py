@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from dataclasses import dataclass
 
 from sparkdl_comm.errors import ConfError
@@ -78,6 +79,17 @@ def share_of(name: str, forward: float, slowdown: float = SLOWDOWN) -> Profile:
     full = Profile.load(name)
     share = forward / slowdown / sum(layer.forward for layer in full.layers)
     return full.scaled(share, share * slowdown)
+
+
+def shrunk(name: str, divisor: int) -> Profile:
+    """Return a profile with the same share of the parameters and of the seconds of each layer."""
+    return Profile.load(name).scaled(1 / divisor, 1 / divisor)
+
+
+def passes(profile: Profile) -> tuple[float, float]:
+    """Return the seconds of forward and of backward."""
+    forward, backward = (math.fsum(getattr(layer, way) for layer in profile.layers) for way in ("forward", "backward"))
+    return forward, backward
 
 
 def number(option: str, text: str) -> float:

@@ -37,8 +37,8 @@ from pyspark.sql import SparkSession
 
 from sparkdl_comm import spark_conf
 
-#: Largest array of the JVM, and seconds for all runs at a rate.
-MAX_BYTES, TIMEOUT = 2**31 - 1, 600.0
+#: Seconds for all runs at a rate.
+TIMEOUT = 600.0
 
 
 def rows(options: Namespace, note: Note) -> Iterator[Row]:
@@ -107,8 +107,6 @@ def arguments(parser: ArgumentParser, words: Sequence[str]) -> Namespace:
     options = parser.parse_args(words)
     if options.quick:
         options.servers, options.bytes = [2], sizes("1KiB,1MiB")
-    if max(options.bytes) > MAX_BYTES:
-        parser.error(f"--sizes: a block has {max(options.bytes)} bytes. At most {MAX_BYTES} are possible.")
     if options.topology and not options.windows:
         parser.error("--topology measures only windows. Add --windows.")
     return options

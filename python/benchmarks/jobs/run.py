@@ -32,7 +32,6 @@ import functools
 import hashlib
 import itertools
 import json
-import math
 import time
 from argparse import ArgumentParser, Namespace
 from collections.abc import Iterator, Sequence
@@ -42,6 +41,7 @@ from typing import Any
 
 import torch
 from benchmarks import breakdown, workload
+from benchmarks.case import passes, shrunk
 from benchmarks.command import Note
 from benchmarks.ranks import gloo_group, join_gang, rank_job, run_ranks
 from benchmarks.workload import LEARNING_RATE, check, loss, network, right, trained_by_ddp
@@ -149,12 +149,6 @@ def scale_of(options: Namespace, teraflops: float, load: float, links: float) ->
     return load / options.profile.rows * options.paper_rate / options.rate / teraflops
 
 
-def passes(profile: Profile) -> tuple[float, float]:
-    """Return the seconds of forward and of backward."""
-    forward, backward = (math.fsum(getattr(layer, way) for layer in profile.layers) for way in ("forward", "backward"))
-    return forward, backward
-
-
 def first_layers(profile: Profile, bucket: int) -> int:
     """Return the bytes of the bucket that backward completes last."""
     sizes = [4 * layer.parameters for layer in reversed(profile.layers)]
@@ -215,8 +209,7 @@ def arguments(parser: ArgumentParser, words: Sequence[str]) -> Namespace:
     if options.quick:
         options.rows, options.steps, options.shrink = options.rows[:1], 1, 64
         options.exchange = options.exchange and options.exchange[:1]
-    share = 1 / options.shrink
-    options.name, options.profile = options.profile, Profile.load(options.profile).scaled(share, share)
+    options.name, options.profile = options.profile, shrunk(options.profile, options.shrink)
     try:
         options.systems = [system(text, options.rate, options.loop) for text in options.systems]
     except ConfError as error:
@@ -239,7 +232,7 @@ class RankJob:
     ``loop``, ``batching``, ``compression`` and ``bucket`` are the settings of these names.
 
     :param bucket: bytes of a bucket. None: the default.
-    :param network: name of a profile, of whose parameters and waits each layer has the ``shrink``-th part.
+    :param network: name of a profile. Its parameters and waits are divided by ``shrink``.
     :param scale: multiplies the waits.
     :param steps: iterations of a run. ``warmup`` runs precede ``repeats`` timed runs.
     """
@@ -257,9 +250,6 @@ class RankJob:
     repeats: int
     timeout: float
 
-    def profile(self) -> Profile:
-        return Profile.load(self.network).scaled(1 / self.shrink, 1 / self.shrink)
-
 
 def main() -> None:
     """Train, and print the result on rank 0.
@@ -269,7 +259,7 @@ def main() -> None:
     gradients, all ranks have the same finite weights. DDP has neither parts nor details.
     """
     folder, job, place = rank_job(RankJob)
-    profile = job.profile()
+    profile = shrunk(job.network, job.shrink)
     result = (train_by_ddp if job.strategy == DDP else train_by_strategy)(folder, job, profile, place)
     if place.rank == 0:
         print(json.dumps(result), flush=True)

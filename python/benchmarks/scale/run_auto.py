@@ -19,7 +19,6 @@ import contextlib
 import functools
 import itertools
 import json
-import math
 import tempfile
 import threading
 import time
@@ -35,7 +34,7 @@ import pandas as pd
 import torch
 from benchmarks import workload
 from benchmarks.applications import answer, set_rate, submit
-from benchmarks.case import share_of
+from benchmarks.case import passes, share_of
 from benchmarks.command import Note
 from benchmarks.workload import LEARNING_RATE, fits, loss, network, right
 from lab import Lab
@@ -70,8 +69,7 @@ def rows(options: Namespace, note: Note) -> Iterator[Row]:
         for name in options.profiles:
             profile = share_of(name, options.forward, options.slowdown)
             files = Path(folder, name)
-            backward = math.fsum(layer.backward for layer in profile.layers)
-            slow = allreduce_seconds(hosts, 4 * profile.parameters, 1.0) / topology.rails / backward
+            slow = allreduce_seconds(hosts, 4 * profile.parameters, 1.0) / topology.rails / passes(profile)[1]
             rates = [round(slow / ratio * 1e6) for ratio in options.ratios]
             stay: list[dict[str, float]] = []
             for ratio, rate in zip(options.ratios, rates, strict=True):

@@ -9,13 +9,13 @@ Other parameters are fitted to the cells of FITTED, which are not counted.
 from __future__ import annotations
 
 import itertools
-import math
 import statistics
 from argparse import Namespace
 from collections import defaultdict
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import asdict, dataclass, replace
 
+from benchmarks.case import passes
 from benchmarks.fabric.table import RACED
 from benchmarks.scale.group_run import hierarchical_top_k
 from benchmarks.tables import Data
@@ -258,8 +258,7 @@ def _served(row: Row) -> tuple[Row, Simulated] | None:
     if row.algorithm not in (*SIMPLE_BATCHINGS, "ibatch"):
         return None
     full = Profile.load(row.case)
-    forward = math.fsum(layer.forward for layer in full.layers)
-    profile = full.scaled(row.extra["scale"], row.extra["forward_seconds"] / forward)
+    profile = full.scaled(row.extra["scale"], row.extra["forward_seconds"] / passes(full)[0])
     share = ITEMSIZE * (row.world - 1) / row.world
     layers = [TimedLayer(layer.forward, layer.backward, share * layer.parameters) for layer in profile.layers]
     if row.algorithm in SIMPLE_BATCHINGS:
