@@ -32,6 +32,13 @@ def run(notebook: nbformat.NotebookNode, folder: Path) -> None:
     NotebookClient(notebook, timeout=240, kernel_name="python3", resources={"metadata": {"path": folder}}).execute()
 
 
+def printed(notebook: nbformat.NotebookNode) -> str:
+    """What its cells print. They draw something, too."""
+    outputs = [output for cell in notebook.cells for output in cell.get("outputs", ())]
+    assert any("image/png" in output.get("data", {}) for output in outputs)
+    return "".join(output.get("text", "") for output in outputs)
+
+
 @pytest.mark.slow
 @pytest.mark.timeout(600)
 @pytest.mark.usefixtures("environment", "spark")  # spark: sets SPARK_HOME to a copy that executors may write to
@@ -50,6 +57,16 @@ def test_quickstart_is_stored_with_its_outputs() -> None:
 
 def test_stored_curves_are_those_that_were_measured() -> None:
     check_curves(nbformat.read(ROOT / "notebooks/compression.ipynb", as_version=4))
+
+
+@pytest.mark.slow
+@pytest.mark.usefixtures("environment")
+def test_strategies_are_stored_as_they_were_measured() -> None:
+    notebook = nbformat.read(ROOT / "notebooks/strategies.ipynb", as_version=4)
+    stored = printed(notebook)
+    assert "bml+decoupled" in stored
+    run(notebook, folder=ROOT / "notebooks")
+    assert printed(notebook) == stored
 
 
 @pytest.mark.slow
@@ -80,17 +97,15 @@ def test_bigdl(tmp_path: Path, bigdl: Path, monkeypatch: pytest.MonkeyPatch) -> 
 def check_bigdl(notebook: nbformat.NotebookNode) -> None:
     outputs = [output for cell in notebook.cells for output in cell.get("outputs", ())]
     assert sum("image/png" in output.get("data", {}) for output in outputs) == 2, "the loss, and what overlaps"
-    printed = "".join(output.get("text", "") for output in outputs)
-    right, rows = map(int, re.search(r"(\d+) of (\d+) rows of the test set right", printed).groups())
+    text = printed(notebook)
+    right, rows = map(int, re.search(r"(\d+) of (\d+) rows of the test set right", text).groups())
     assert rows > 300
     assert right > 0.9 * rows
-    assert re.search(r"(\d+) of (\d+) rows are taken for another digit", printed).groups() == ("0", str(rows))
+    assert re.search(r"(\d+) of (\d+) rows are taken for another digit", text).groups() == ("0", str(rows))
 
 
 def check_curves(notebook: nbformat.NotebookNode) -> None:
-    outputs = [output for cell in notebook.cells for output in cell.get("outputs", ())]
-    assert any("image/png" in output.get("data", {}) for output in outputs)
-    head, _, *lines = "".join(output.get("text", "") for output in outputs).splitlines()
+    head, _, *lines = printed(notebook).splitlines()
     shown = {
         (task, line.split()[0]): float(value)
         for line in lines
@@ -104,18 +119,16 @@ def check_curves(notebook: nbformat.NotebookNode) -> None:
 
 def check(notebook: nbformat.NotebookNode) -> None:
     """That it shows what the guides promise of it."""
-    outputs = [output for cell in notebook.cells for output in cell.get("outputs", ())]
-    assert any("image/png" in output.get("data", {}) for output in outputs), "the loss curve"
-    printed = "".join(output.get("text", "") for output in outputs)
-    accuracy, log_loss = re.search(r"accuracy (\S+), log loss (\S+)", printed).groups()
+    text = printed(notebook)
+    accuracy, log_loss = re.search(r"accuracy (\S+), log loss (\S+)", text).groups()
     assert float(accuracy) > 0.9
     assert float(log_loss) < 0.5
-    different, rows = map(int, re.search(r"(\d+) of (\d+) rows scored differently", printed).groups())
+    different, rows = map(int, re.search(r"(\d+) of (\d+) rows scored differently", text).groups())
     assert different == 0
     assert rows > 300
-    right, streamed = map(int, re.search(r"(\d+) of (\d+) streamed rows right", printed).groups())
+    right, streamed = map(int, re.search(r"(\d+) of (\d+) streamed rows right", text).groups())
     assert streamed == rows
     assert right > 0.9 * rows
-    tuned = re.findall(r"batchSize +(\d+): accuracy (\S+)", printed)
+    tuned = re.findall(r"batchSize +(\d+): accuracy (\S+)", text)
     assert [batch for batch, _ in tuned] == ["128", "1024"]
     assert float(tuned[0][1]) > float(tuned[1][1])
