@@ -8,10 +8,11 @@ A test compares the pages with the code. ``python -m sparkdl_comm.conf .`` write
 from __future__ import annotations
 
 import argparse
+import re
 from collections.abc import Iterable, Iterator
 from pathlib import Path
 
-from sparkdl_comm import cli
+from sparkdl_comm import cli, topology
 from sparkdl_comm.ml import params
 
 FOLDER = Path(__file__).parents[1] / "docs" / "reference"
@@ -61,7 +62,19 @@ def cli_page() -> str:
         ]
         if rows:
             lines.append("\n" + _table(("option", "required", "default", "meaning"), rows))
-    return "".join(lines)
+    return "".join(lines) + topologies_section()
+
+
+def topologies_section() -> str:
+    """Return the section on the forms of a topology, from the table in the docstring of ``sparkdl_comm.topology``."""
+    table = re.split(r"^=+ +=+\n", str(topology.__doc__), flags=re.MULTILINE)[1]
+    found = re.findall(r"^(``\S+``) +(.+(?:\n  .+)*)", table, re.MULTILINE)
+    rows = [tuple(" ".join(cell.split()).replace("``", "`") for cell in row) for row in found]
+    return (
+        "\n## Topologies\n\n"
+        "`--topology` and `spark.sparkdl.comm.topology` take these forms. A rate may follow, or one per NIC, in decimal\n"
+        "units: `star:9,200mbit`, `bcube:3,2,10gbit/1gbit`.\n\n" + _table(("form", "network"), rows)
+    )
 
 
 def _commands(parser: argparse.ArgumentParser, name: str) -> Iterator[tuple[str, argparse.ArgumentParser, str]]:

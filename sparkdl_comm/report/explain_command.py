@@ -17,7 +17,7 @@ def add_parser(commands: Any) -> None:
         help="predicted time and bytes of every collective on a topology",
         description="Predicted by the alpha-beta-gamma model from the same steps that a run takes.",
     )
-    explain.add_argument("--topology", required=True, help="such as bcube:3,2 or star:9; see sparkdl_comm.topology")
+    explain.add_argument("--topology", required=True, help="such as bcube:3,2 or star:9 (docs: Topologies)")
     explain.add_argument("--rate", help="rate of every link, such as 200mbit, if the topology has none")
     explain.add_argument("--bytes", default="64MiB", help="size of the float32 vector")
     explain.add_argument(

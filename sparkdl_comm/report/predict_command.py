@@ -26,7 +26,7 @@ def add_parser(commands: Any) -> None:
         description="Simulates an iteration with the computation of the timeline, and names its bottleneck.",
     )
     predict.add_argument("--timeline", required=True, type=Path, metavar="FILE", help="file written by Timeline.save")
-    predict.add_argument("--topology", help="such as bcube:3,2; default: star of --world hosts")
+    predict.add_argument("--topology", help="such as bcube:3,2 (docs: Topologies); default: star of --world hosts")
     predict.add_argument("--rate", help="rate of every link, such as 10gbit, if the topology has none")
     predict.add_argument("--world", type=int, help="number of ranks; default: from the topology, else the timeline")
     predict.add_argument(
