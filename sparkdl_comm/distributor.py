@@ -52,7 +52,7 @@ class CommDistributor:
     TorchDistributor's ``num_processes``, ``local_mode`` and ``use_gpu`` have the same meaning here, by name or by
     position. Only the defaults differ: ranks run in executors, on CPUs.
 
-    :param num_workers: number of ranks. None: one per slot of the cluster, or one rank with ``local_mode``. Also called
+    :param num_workers: number of ranks. None: one per slot that has registered, or one rank with ``local_mode``. Also called
         ``num_processes``.
     :param device: ``cpu`` or ``cuda``. A bool in its place is ``local_mode``.
     :param use_gpu: True means ``device="cuda"``, False ``device="cpu"``.

@@ -257,7 +257,7 @@ OWN = (
     Declaration("predictBatchSize", "int", 256, "rows per forward pass in transform", minimum=1),
     # the cluster
     Declaration(
-        "num_workers", "int", None, "number of ranks, such as 4; not set: one per slot of the cluster", minimum=1
+        "num_workers", "int", None, "number of ranks, such as 4; not set: one per slot that has registered", minimum=1
     ),
     Declaration("device", "str", "cpu", "cpu or cuda", choices=("cpu", "cuda")),
     Declaration(
