@@ -169,8 +169,9 @@ def _find_bcube(networks: Sequence[Sequence[str]]) -> tuple[tuple[int, ...], lis
     ):
         seen = "; ".join(f"rail {rail}: {', '.join(sorted(set(row)))}" for rail, row in enumerate(networks))
         possible = ", ".join(list_shapes(world)) or "none"
+        cure = f"Set {TOPOLOGY_KEY} to a shape" if all(len(set(row)) == 1 for row in networks) else f"Set {RAILS_KEY}"
         raise ConfError(
-            f"the networks of {world} ranks form no BCube ({seen}). Set {RAILS_KEY}. Shapes for {world} ranks: {possible}"
+            f"the networks of {world} ranks form no BCube ({seen}). {cure}. Shapes for {world} ranks: {possible}"
         )
     return radices, sorted(range(world), key=places.__getitem__)
 
