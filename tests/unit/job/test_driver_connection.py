@@ -225,7 +225,7 @@ def test_rank_0_that_stops_in_a_message(listener, monkeypatch):
     monkeypatch.setattr(driver_listener, "STALL_SECONDS", 0.1)
     with connect(listener) as client:
         client._sock.send(encode_frame({"type": "bye"}, 64)[:6])
-        with pytest.raises(DeadlineError, match="deadline passed while receiving"):
+        with pytest.raises(DeadlineError, match="deadline passed"):
             listener.wait_for_tensors(soon())
 
 
