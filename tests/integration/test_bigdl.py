@@ -55,7 +55,7 @@ def test_blocks_of_several_mib_travel_and_the_tasks_end_without_a_fault(tmp_path
 @pytest.mark.slow
 def test_lenet_has_the_weights_that_bigdl_gives_it(tmp_path: Path) -> None:
     rows = bench("--networks=lenet", "--systems=bigdl,layerwise", folder=tmp_path)
-    assert [(row["system"], row["network"], row["executors"]) for row in rows] == [
+    assert [(row["algorithm"], row["case"], row["world"]) for row in rows] == [
         ("bigdl", "lenet", 2),
         ("layerwise", "lenet", 2),
     ]
@@ -63,13 +63,12 @@ def test_lenet_has_the_weights_that_bigdl_gives_it(tmp_path: Path) -> None:
         assert row["verified"]
         assert row["bytes"] == 4 * 22_278
         assert row["compute"] == "real"
-        assert row["iterations_per_second"] > 0
 
 
 @pytest.mark.slow
 def test_layers_that_only_wait_say_what_overlaps(tmp_path: Path) -> None:
     rows = bench("--networks=lenet5", "--systems=bigdl,ibatch", "--executors=1,2", folder=tmp_path)
-    assert [(row["system"], row["executors"]) for row in rows] == [
+    assert [(row["algorithm"], row["world"]) for row in rows] == [
         ("bigdl", 1),
         ("ibatch", 1),
         ("bigdl", 2),

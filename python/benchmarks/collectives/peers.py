@@ -140,4 +140,4 @@ def mpirun(
     # All processes of a lab run as root, at least in a user namespace. Open MPI refuses that without these variables.
     environment = {**os.environ, "OMPI_ALLOW_RUN_AS_ROOT": "1", "OMPI_ALLOW_RUN_AS_ROOT_CONFIRM": "1"}
     [result] = cluster.run_each([(0, argv, environment)], timeout=TIMEOUT)
-    return [json.loads(line) for line in result.stdout.splitlines()]
+    return [json.loads(line) for line in result.stdout.splitlines() if line]
