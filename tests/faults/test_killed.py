@@ -25,7 +25,7 @@ PHASES = {
     "bml": ("forward", "backward"),
 }
 STEPS = ("pull", "forward", "backward", "push", "update")
-FAST = {("ps", "worker 1", "push"), ("ps", "executor 1", "pull")}
+FAST = {("ps", "worker 1", "push")}
 
 
 def _cases() -> list[Any]:

@@ -186,6 +186,7 @@ def fit(spark, data: DataFrame, conf: dict[str, str], settings: dict[str, Any]) 
     # two fits each
     [pytest.param(c, id=c.name, marks=[pytest.mark.slow] if number % 4 else []) for number, c in enumerate(CASES)],
 )
+@pytest.mark.slow
 def test_advice(spark, case):
     data = case.rows(frame(spark))
     with pytest.raises(case.error) as error:

@@ -42,6 +42,7 @@ def test_the_parameter_server_and_collectives_take_over_from_each_other(spark):
     assert model.summary["auto"]["chosen"] == "ring"
 
 
+@pytest.mark.slow
 def test_what_the_wire_rounds_is_not_handed_over(spark):
     """A learning rate of 0: all that could change a parameter is its way from rank to rank."""
     with applied(spark, {"ps.wire": "bf16"}):

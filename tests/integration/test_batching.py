@@ -76,6 +76,7 @@ def test_same_bits_as_whole(data, whole, policy, push):
     ],
     ids=str,
 )
+@pytest.mark.slow
 def test_same_bits_whatever_else_is_set(data, settings):
     assert same_bits(fit(data, "layerwise", **settings), fit(data, "whole", **settings))
 
@@ -94,6 +95,7 @@ def test_as_the_paper_has_it(data, whole):
 
 
 @pytest.mark.parametrize("policy", ["ibatch", "optimal", "greedy1", "greedy2", "parts:2"])
+@pytest.mark.slow
 def test_planned_from_a_profile(data, whole, policy):
     """Plans after 4 steps, looks again after 31, never; the first steps have one batch."""
     model = fit(data, policy, iterations="3")

@@ -21,6 +21,7 @@ def test_fabric_scheduler(rows_of: Rows) -> None:
     assert [row["paper_seconds"] for row in rows] == [0.005, 0.005, None, None]
 
 
+@pytest.mark.slow
 def test_fabric_simulation(rows_of: Rows) -> None:
     arguments = ["--workers", "4", "--settings", "C2-N1", "--systems", "fabric-8,ring,async", "--accuracy", "0.5"]
     rows = rows_of("fabric", "--simulate", *arguments)
@@ -33,6 +34,7 @@ def test_fabric_simulation(rows_of: Rows) -> None:
     assert rows[0]["paper_speedup"] == 2.96
 
 
+@pytest.mark.slow
 def test_fabric_simulation_of_lags_and_replicas(rows_of: Rows) -> None:
     arguments = ["--workers", "4", "--settings", "C2-N1", "--systems", "fabric-8,async", "--accuracy", "0.5"]
     rows = rows_of("fabric", "--simulate", *arguments, "--lag", "0.2,1", "--divergence", "5,50")
@@ -44,6 +46,7 @@ def test_fabric_simulation_of_lags_and_replicas(rows_of: Rows) -> None:
     assert all(tight["replicated"] > loose["replicated"] for tight, loose in (rows[:2], rows[2:4]))
 
 
+@pytest.mark.slow
 def test_fabric_simulation_of_so_many_updates(rows_of: Rows) -> None:
     arguments = ["--workers", "4", "--settings", "C0-N0", "--systems", "ring"]
     [row] = rows_of("fabric", "--simulate", *arguments, "--updates", "40", "--bytes", "100000000")
@@ -62,6 +65,7 @@ def test_fetch(spark):
     assert ways >= {("same host", 1000), ("memcpy", 3_000_000), ("bf16 encode", 1000), ("fp16 decode", 3_000_000)}
 
 
+@pytest.mark.slow
 def test_fetch_by_fixed_windows(spark):
     found = on_this_machine(spark, 3, [3_000_000], 2, [1 << 16, 1 << 20])
     assert [row.algorithm for row in found] == ["own", "fixed 65536", "fixed 1048576"]
@@ -138,10 +142,12 @@ def test_compression(rows_of: Rows) -> None:
         assert row["theory_seconds"] > 0
 
 
+@pytest.mark.slow
 def test_compression_by_one_operator(rows_of: Rows) -> None:
     assert {row["algorithm"] for row in rows_of("compression", "--operators", "exact")} == {"exact"}
 
 
+@pytest.mark.slow
 def test_collectives_on_loopback(rows_of: Rows) -> None:
     operations = "all_reduce,broadcast,reduce"
     rows = rows_of(

@@ -70,6 +70,7 @@ def test_many_transforms_have_one_broadcast(spark):
     assert disk.settled(0) == 0
 
 
+@pytest.mark.slow
 def test_a_fit_leaves_nothing(spark):
     module, data = Wide(), rows(spark)
     disk = Disk(spark)

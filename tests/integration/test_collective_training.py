@@ -74,6 +74,7 @@ def batching(spark, request):
 
 
 @pytest.mark.usefixtures("batching")
+@pytest.mark.slow
 def test_the_largest_gradients_alone_are_pushed(spark, tmp_path):
     """Parameters are pulled whole. What was left out is in checkpoints."""
     settings = {"strategy": "ps", "compression": "mstopk:0.01"}

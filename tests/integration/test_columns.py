@@ -63,6 +63,7 @@ def tensor(name: str, dtype: torch.dtype = torch.float32) -> torch.Tensor:
     return torch.tensor(np.stack(table()[name]), dtype=dtype)
 
 
+@pytest.mark.slow
 def test_dense_and_sparse_vectors_are_arrays(spark: SparkSession, frame: DataFrame) -> None:
     dense = frame.withColumn("features", array_to_vector("features"))
     arrays = fit(frame)
@@ -107,6 +108,7 @@ def test_two_inputs_of_integers(frame: DataFrame) -> None:
     assert np.allclose(predicted["prediction"], expected, atol=1e-5)
 
 
+@pytest.mark.slow
 def test_several_labels_and_many_at_once(frame: DataFrame) -> None:
     flags = fit(frame, loss="BCEWithLogitsLoss", labelCol="flags")
 
@@ -135,6 +137,7 @@ def test_several_labels_and_many_at_once(frame: DataFrame) -> None:
 
 
 @pytest.mark.parametrize("loss", ["MSELoss", weighted_mse])
+@pytest.mark.slow
 def test_weights(frame: DataFrame, loss: object) -> None:
     uneven = frame.repartition(5)
     model = fit(uneven, model=Line, loss=loss, labelCol="value", weightCol="w")

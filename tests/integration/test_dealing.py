@@ -42,6 +42,7 @@ def test_the_same_bits_from_any_split_of_the_input(files: DataFrame, settings: d
 
 
 @pytest.mark.parametrize("kind", ["vector", "binary", "nested"])
+@pytest.mark.slow
 def test_any_type_of_column(spark: SparkSession, files: DataFrame, kind: str) -> None:
     settings = {**SETTINGS, "epochs": 1}
     if kind == "vector":
@@ -76,6 +77,7 @@ def drawn(spark: SparkSession) -> DataFrame:
     return frame(spark).withColumn("features", F.transform("features", lambda x: (x + F.rand()).cast("float")))
 
 
+@pytest.mark.slow
 def test_rows_that_are_other_ones_each_time(spark: SparkSession, tmp_path: Path) -> None:
     """The error, and its advice."""
     settings = {**SETTINGS, "epochs": 1, "checkpointInterval": 2}

@@ -96,6 +96,7 @@ def test_values_come_back_from_rank_0(spark):
         CommDistributor(num_workers=2).run(functions.a_model)
 
 
+@pytest.mark.slow
 def test_every_row_goes_to_one_rank_in_each_epoch(spark):
     rows = [(n, [float(n), 0.5], Vectors.dense([n, 1.0]), f"row {n}", n % 2 == 0) for n in range(31)]
     data = spark.createDataFrame(rows, ["id", "list", "vector", "text", "even"]).coalesce(1)

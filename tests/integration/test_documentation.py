@@ -58,6 +58,7 @@ def test_the_example_of_an_own_loop():
     assert run("README.md", 1, torch=torch, sparkdl_comm=sparkdl_comm)["gradient"].tolist() == [[4.0, 4.0]]
 
 
+@pytest.mark.slow
 def test_the_example_of_a_cache_for_each_fold(spark, tmp_path):
     data = spark.createDataFrame([([float(n), 1.0], n % 2) for n in range(60)], "features array<float>, label long")
     estimator = TorchEstimator(

@@ -41,6 +41,7 @@ def test_the_text_classifier_knows_libraries(capsys):
     assert accuracy > 0.7
 
 
+@pytest.mark.slow
 def test_the_regression_is_no_worse_than_a_linear_one(capsys):
     network, linear = figures(r"network: r2 (\S+)\nlinear: r2 (\S+)", printed("tabular_regression.py", capsys))
     assert linear > 0.3

@@ -32,6 +32,7 @@ def test_trains(quick):
     assert (right["prediction"].to_numpy() == table(300)["label"].to_numpy()).mean() > 0.25
 
 
+@pytest.mark.slow
 def test_goes_on_from_a_checkpoint(quick, tmp_path):
     settings = {"strategy": "fabric", "batch": 30, "checkpointDir": str(tmp_path), "checkpointInterval": 1}
     first = fit(frame(quick, 300), epochs=2, **settings)

@@ -84,6 +84,7 @@ def module(tmp_path, monkeypatch):
     sys.modules.pop(name, None)
 
 
+@pytest.mark.slow
 def test_a_module_beside_the_script(spark, module):
     net = __import__(module.stem).Net
     with pytest.raises(ModelError, match=rf"no module '{module.stem}'.* Give them {module}, by .*addPyFile") as error:
@@ -101,6 +102,7 @@ def test_a_module_beside_the_script(spark, module):
     assert TorchModel(net(), True).transform(frame(spark)).count() > 0
 
 
+@pytest.mark.slow
 def test_one_machine_uses_the_python_of_the_driver(spark, monkeypatch):
     monkeypatch.setattr(spark.sparkContext, "pythonExec", "/nowhere/python3")
     monkeypatch.delenv("PYSPARK_PYTHON")

@@ -102,6 +102,7 @@ def test_a_fit_ends_with_its_job(spark: SparkSession, data: DataFrame, handler: 
     assert_free(spark, data, strategy)
 
 
+@pytest.mark.slow
 def test_a_function_ends_with_its_job(spark: SparkSession, data: DataFrame, handler: Any) -> None:
     with interrupted(lambda: running(spark) == RANKS):
         CommDistributor(num_workers=RANKS).run(functions.waits)

@@ -78,6 +78,7 @@ class Boom(Callback):
 
 
 @BOTH
+@pytest.mark.slow
 def test_callbacks_of_one_rank_stop_or_end_all(spark, strategy):
     model = fit(frame(spark), epochs=200, strategy=strategy, callbacks=[Watch()])
     assert 1 < len(model.history) < 200
@@ -149,6 +150,7 @@ def test_batch_norm_of_each_rank_is_not_that_of_one_process(spark):
 
 
 @BOTH
+@pytest.mark.slow
 def test_a_failure_while_others_wait_for_it_in_batch_norm(spark, strategy):
     with pytest.raises(CallbackError, match=r"callback Boom\.on_step_end raised ValueError on rank 2 at step 3"):
         fit(frame(spark), model=synchronized, strategy=strategy, callbacks=[Boom()])

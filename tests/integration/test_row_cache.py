@@ -110,6 +110,7 @@ def test_the_next_fit_reads_what_was_kept(spark: SparkSession, caches: Path) -> 
 
 
 @pytest.mark.usefixtures("caches")
+@pytest.mark.slow
 def test_other_rows_are_refused_with_what_differs(spark: SparkSession) -> None:
     data = frame(spark)
     first = fit(data, **SETTINGS)
@@ -151,6 +152,7 @@ def test_vectors_are_kept_too(spark: SparkSession) -> None:
     assert same_bits(first, second)
 
 
+@pytest.mark.slow
 def test_a_part_that_is_damaged_or_gone_is_read_again(spark: SparkSession, caches: Path) -> None:
     settings = {**SETTINGS, "epochs": 1}
     data = frame(spark)

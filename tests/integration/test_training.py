@@ -190,6 +190,7 @@ class Clip(Callback):
             parameter.data.clamp_(-0.1, 0.1)
 
 
+@pytest.mark.slow
 def test_weights_that_a_callback_clips(spark):
     """Under ps the servers have the exact ones."""
     with pytest.raises(

@@ -44,6 +44,7 @@ def test_the_slowest_rank_counts() -> None:
 
 
 @given(st.floats(0.2, 5.0), st.floats(0.2, 5.0), st.integers(1, 4))
+@pytest.mark.slow
 def test_trying_again_costs_a_hundredth_as_far_as_is_known(before: float, now: float, trials: int) -> None:
     trial = tried(dense=[1.0] * 8, sparse=[before] * 8)
     for _ in range(trials):

@@ -53,6 +53,7 @@ def buckets(loops: list[Any]) -> set[tuple[tuple[int, int], ...]]:
 @pytest.mark.parametrize("settings", [{}, {"strategy": "lp"}, {"strategy": "mst"}, {"topology": "hosts:2x2"}])
 @pytest.mark.parametrize("module", [net, Sometimes])
 @pytest.mark.usefixtures("takes_planned")
+@pytest.mark.slow
 def test_training_goes_on_in_planned_buckets(settings: dict[str, Any], module: Any) -> None:
     whole = values(trained(module, {"strategy": "ring"}, 8, optimizer=ADAM))
     loops = trained(module, {**BATCHED, **settings}, 8, optimizer=ADAM)

@@ -90,6 +90,7 @@ def test_plain_asynchronous_training_learns(digits: Digits) -> None:
     assert curve.moments(digits.score)[-1].score > 0.6
 
 
+@pytest.mark.slow
 def test_the_fabric_learns(digits: Digits) -> None:
     params, curve = FabricParams("bsp"), Curve(WORKERS)
 

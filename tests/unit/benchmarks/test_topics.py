@@ -88,6 +88,7 @@ def test_a_corpus_knows_the_most_frequent_telling_words() -> None:
 
 
 @given(st.lists(st.tuples(st.integers(0, 2), st.booleans()), max_size=12), st.integers(0, 100))
+@pytest.mark.slow
 def test_the_model_is_the_sum_of_what_was_told(steps: list[tuple[int, bool]], seed: int) -> None:
     """Whatever is dropped, and however old the model is that workers have: what is missing is told later."""
     task = Topics(drawn(15, seed), drawn(5, seed), WORDS, TOPICS, seed)

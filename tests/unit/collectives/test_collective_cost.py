@@ -112,6 +112,7 @@ def test_synchronisation_takes_what_the_bml_paper_says(text, name, in_t_f):
         ("fattree:16", "p2p-ps", 2046 / 1024),
     ],
 )
+@pytest.mark.slow
 def test_figure_5_at_1024_servers(text, name, in_t_f):
     topology = Topology.parse(text)
     count = 2048
@@ -169,6 +170,7 @@ def test_on_one_host_the_bound_is_what_goes_inside(monkeypatch):
     assert (found.rail_bytes, found.seconds) == ((0,), pytest.approx(2 * 3 * 4000 * cost.local))
 
 
+@pytest.mark.slow
 def test_explain_shows_every_algorithm(capsys):
     words = ["explain", "--topology", "bcube:3,2", "--rate", "200mbit", "--bytes", "64MiB"]
     assert main(words) == 0

@@ -43,6 +43,7 @@ def total(ranks: Any, count: int = 1001) -> torch.Tensor:
 @pytest.mark.parametrize(
     ("strategy", "rate"), [("ring", ",10gbit"), ("be", ",10gbit"), ("cheapest", ",10gbit"), ("cheapest", "")]
 )
+@pytest.mark.slow
 def test_rows_and_columns_of_hosts_are_two_groups_at_once(strategy, rate):
     def work(communicator):
         rank = communicator.rank

@@ -257,6 +257,7 @@ def test_decode_is_the_same_if_its_code_is() -> None:
     assert len({digest(each) for each in functions}) == len(functions)
 
 
+@pytest.mark.slow
 def test_a_digest_is_the_same_in_another_process() -> None:
     """The function is pickled as a whole. File, lines and the order of its sets differ."""
     program = r"""

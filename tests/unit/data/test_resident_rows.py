@@ -27,6 +27,7 @@ def on_disk(folder: Path, ids: list[int]) -> tuple[RowReader, RankRows]:
     st.lists(st.integers(0, 7), max_size=5), st.booleans(), st.booleans(), st.booleans(), st.integers(0, 9),
     st.integers(0, 1500),
 )  # fmt: skip
+@pytest.mark.slow
 def test_the_rows_are_the_same(
     tmp_path_factory: pytest.TempPathFactory,
     counts: list[int],

@@ -8,6 +8,7 @@ import subprocess
 import sys
 import threading
 
+import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
@@ -42,6 +43,7 @@ steps = st.tuples(
 
 
 @given(st.lists(steps, min_size=1, max_size=8))
+@pytest.mark.slow
 def test_says_what_has_changed(trace: list[tuple[float, int, int, int]]) -> None:
     now, counters, transfer = [5.0], ByteCounters(), outgoing(7, 10**7)
     monitor = Monitor(counters, lambda: [transfer], lambda rates: None, lambda: now[0])

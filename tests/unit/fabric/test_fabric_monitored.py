@@ -140,6 +140,7 @@ def probing(schedule: Schedule) -> Schedule:
 
 
 @pytest.mark.parametrize(("network", "slower"), [("N1", 1.15), ("N2", 1.15), ("N3", 1.25)])
+@pytest.mark.slow
 def test_links_are_known_well_enough(network: str, slower: float) -> None:
     conditions = ScaledConditions("C1", network, WORKERS, 1, 3)
     job = Job(Task.points(3), conditions, WORKERS, round(1e8 * SCALE), 1.0, 0.5, limit=30.0)

@@ -41,6 +41,7 @@ def children(of: int | None = None) -> list[psutil.Process]:
     return [child for child in psutil.Process(of).children() if "sparkdl_comm.job.local" in child.cmdline()]
 
 
+@pytest.mark.slow
 def test_each_rank_is_a_process_of_one_node(capfd: Any) -> None:
     (first, one), (second, other) = run(who)
     assert first == ["0", "2", "0", "2", "0", "1"]
@@ -53,6 +54,7 @@ def test_each_rank_is_a_process_of_one_node(capfd: Any) -> None:
 
 
 @pytest.mark.parametrize("way", ["alone", pytest.param("own group, alone", marks=pytest.mark.slow)])
+@pytest.mark.slow
 def test_ranks_that_train_alone_are_told(caplog: pytest.LogCaptureFixture, way: str) -> None:
     names = {"NUM_NODES": "1", "DEVICES": "2"}
     lightning = {f"{kind}_{name}": names[name] for kind in ("PL_TRAINER", "LT") for name in names}
@@ -67,11 +69,13 @@ def test_ranks_that_train_alone_are_told(caplog: pytest.LogCaptureFixture, way: 
     ("way", "strategy"),
     [("ddp", "gloo"), pytest.param("own group", "gloo", marks=pytest.mark.slow), ("communicator", "ring")],
 )
+@pytest.mark.slow
 def test_ranks_that_communicate(caplog: pytest.LogCaptureFixture, way: str, strategy: str) -> None:
     run(functools.partial(trains, way), strategy=strategy)
     assert caplog.messages == []
 
 
+@pytest.mark.slow
 def test_an_optimizer_deals_out_its_norms() -> None:
     alone, dealt = run(steps_lars)
     for ends in (alone, dealt):
@@ -117,12 +121,14 @@ def test_a_rank_that_is_killed() -> None:
     assert children() == []
 
 
+@pytest.mark.slow
 def test_a_rank_that_stands_still_after_all_have_left() -> None:
     with pytest.raises(RankLostError, match=r"a rank has not exited 3 s .* after all had left the gang"):
         run(stands_still_at_the_end, timeout="3s")
     assert children() == []
 
 
+@pytest.mark.slow
 def test_ranks_end_with_the_driver(tmp_path: Path) -> None:
     program = (
         "from tests.unit import local_functions; from tests.unit.job.test_local import run; run(local_functions.sleeps)"

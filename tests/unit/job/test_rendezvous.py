@@ -136,6 +136,7 @@ def is_killed(address, world, pipe):
     rendezvous.register(sock, 1, world, ATTEMPT, "I am 1", SECONDS)
 
 
+@pytest.mark.slow
 def test_a_rank_that_dies_while_it_waits():
     ours, theirs = context.Pipe()
     with listen(3) as listener:

@@ -64,6 +64,7 @@ def test_what_is_compiled_keeps_its_branches(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize("rows", [1, 3])
+@pytest.mark.slow
 def test_onnx_takes_any_number_of_rows(model: TorchModel, tmp_path: Path, rows: int) -> None:
     path = tmp_path / "lenet.onnx"
     model.export_onnx(str(path), torch.zeros(rows, 784))

@@ -140,6 +140,7 @@ def test_null_elements_and_ragged_rows(spark: SparkSession, classifier: TorchMod
 
 
 @pytest.mark.parametrize("kind", ["array<float>", "array<double>", "array<int>", "array<array<float>>"])
+@pytest.mark.slow
 def test_null_elements_are_told_from_nan(spark: SparkSession, kind: str) -> None:
     """Also beside the number that Spark looks for first."""
     model = TorchModel(torch.nn.Flatten(), classification=False, output_shape=[2])
@@ -159,6 +160,7 @@ def test_null_elements_are_told_from_nan(spark: SparkSession, kind: str) -> None
 
 
 @pytest.mark.parametrize("kind", ["double", "long"])
+@pytest.mark.slow
 def test_null_numbers_are_told_from_nan(spark: SparkSession, kind: str) -> None:
     model = TorchModel(Sum(0.0), classification=False)
     df = spark.createDataFrame([(1.0,), (float("nan") if kind == "double" else 2.0,)], "features double").coalesce(1)

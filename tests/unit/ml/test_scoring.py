@@ -95,6 +95,7 @@ def test_output_of_another_width_is_named() -> None:
 
 
 @pytest.mark.parametrize("names", [("total", "twice"), None], ids=["dict", "tuple"])
+@pytest.mark.slow
 def test_several_outputs(df: DataFrame, names: tuple[str, str] | None) -> None:
     class Both(torch.nn.Module):
         def forward(self, rows: torch.Tensor) -> Any:
@@ -180,6 +181,7 @@ def test_columns_can_be_renamed_and_left_out(df: DataFrame) -> None:
         model.setRawPredictionCol("same").setProbabilityCol("same").transform(df)
 
 
+@pytest.mark.slow
 def test_stream(df: DataFrame, spark: SparkSession, tmp_path: Path) -> None:
     df.coalesce(2).write.parquet(str(tmp_path / "in"))
     model = TorchModel(TwoClasses(), True, activation="softmax")
@@ -213,6 +215,7 @@ class Loaded(torch.nn.Module):
         return torch.full((len(rows),), float(os.getpid()))
 
 
+@pytest.mark.slow
 def test_loaded_once_in_each_python_worker(df: DataFrame, tmp_path: Path) -> None:
     log = tmp_path / "loads"
     log.touch()

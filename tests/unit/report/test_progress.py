@@ -59,6 +59,7 @@ with ProgressBar(True) as bar, DriverListener("127.0.0.1", None, bytes(32), bar,
 """
 
 
+@pytest.mark.slow
 def test_in_a_notebook(tmp_path: Any, monkeypatch: pytest.MonkeyPatch) -> None:
     """What comes from the connection's thread is shown below the cell that waits for the run."""
     for name in ("IPYTHONDIR", "JUPYTER_RUNTIME_DIR"):

@@ -88,6 +88,7 @@ def test_layers_are_awaited_one_after_another_and_only_when_they_are_used():
     assert seen == [(0, [0]), (1, [0, 1]), (2, [0, 1, 2])]
 
 
+@pytest.mark.slow
 def test_compiled_modules_are_known():
     assert can_wait_on_use(nn.Linear(2, 2))
     assert not can_wait_on_use(nn.Sequential(torch.compile(nn.Linear(2, 2))))

@@ -47,6 +47,7 @@ WAYS = pytest.mark.parametrize(
 @WAYS
 @pytest.mark.parametrize("make", [net, Sometimes])
 @pytest.mark.parametrize("accumulation", [1, 2])
+@pytest.mark.slow
 def test_with_all_elements_it_is_what_dense_gradients_do(
     settings: dict[str, Any], make: Any, accumulation: int
 ) -> None:
@@ -81,6 +82,7 @@ def test_what_no_rank_used_stays_as_it_is(settings: dict[str, Any]) -> None:
 
 @WAYS
 @pytest.mark.parametrize("momentum", [0, 0.9])
+@pytest.mark.slow
 def test_training_goes_on_from_a_checkpoint(settings: dict[str, Any], momentum: float) -> None:
     settings = {**settings, "compression": "mstopk:0.1", "compression_momentum": momentum}
     assert_training_goes_on(settings, "left")

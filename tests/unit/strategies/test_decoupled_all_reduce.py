@@ -231,6 +231,7 @@ def test_forward_waits_for_what_it_uses() -> None:
 
 @pytest.mark.parametrize("settings", [{"strategy": "ring"}, {"strategy": "mst"}, {"strategy": "p2p-ps", "block": 16}])
 @pytest.mark.parametrize("bucket", [4, 10**6])
+@pytest.mark.slow
 def test_it_goes_on_from_a_checkpoint(tmp_path: Path, settings: dict[str, Any], bucket: int) -> None:
     conf = {**settings, **DECOUPLED, "bucket": bucket}
     strategy: Any = strategy_class(CommConf.from_mapping({}, **conf))

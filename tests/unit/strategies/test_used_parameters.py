@@ -128,6 +128,7 @@ def assert_same(loops: Any, expected: nn.Module) -> None:
         functools.partial(LAMB, lr=0.05, weight_decay=0.5, parallel=True),
     ],
 )
+@pytest.mark.slow
 def test_what_no_rank_used_stays_as_it_is(way: Any, optimizer: Any) -> None:
     data = table()
     assert_same(fit(way, Sometimes, data, optimizer=optimizer), alone(Sometimes, data, optimizer))
