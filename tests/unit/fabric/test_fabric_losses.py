@@ -186,11 +186,11 @@ def test_a_server_that_cannot_say_what_it_has_of_a_lost_worker(answers, monkeypa
             "_handle",
             lambda daemon, message, take=Daemon._handle: None if isinstance(message, Fence) else take(daemon, message),
         )
-    results, _ = run([schedule, serve, leave, worker(PARAMS, lambda made: over.wait(SECONDS))], timeout=2.0)
+    results, _ = run([schedule, serve, leave, worker(PARAMS, lambda made: over.wait(SECONDS))], timeout=4.0)
     words = (
-        "data from the worker of rank 2 was not processed within 2 s; set spark.sparkdl.comm.timeout"
+        "data from the worker of rank 2 was not processed within 4 s; set spark.sparkdl.comm.timeout"
         if answers
-        else "the server of rank 1 did not report within 4 s what it received from the worker of rank 2, which was lost; set"
+        else "the server of rank 1 did not report within 8 s what it received from the worker of rank 2, which was lost; set"
         " spark.sparkdl.comm.timeout"
     )
     for result in (results[0], results[SERVER]):
