@@ -163,11 +163,13 @@ def snapshot(loop: TrainingLoop, gang: Gang, timeout: float) -> dict[str, Tensor
     untrained = state["own"]["untrained"]
     own_digests = digests(untrained)
     rank_0_digests = gather_json(gang, own_digests, timeout)[0]
-    # Rank 0 writes its frozen parameters and buffers for all. Other ranks write only the tensors that differ from it.
+    # Rank 0 writes its frozen parameters and buffers for all. Other ranks write only the tensors that differ from it,
+    # and the names of those that they lack, such as a buffer of a first forward pass that is still to come.
     state["common"]["untrained"] = untrained
     state["own"]["untrained"] = {
         name: tensor for name, tensor in untrained.items() if own_digests[name] != rank_0_digests.get(name)
     }
+    state["own"]["missing"] = [name for name in rank_0_digests if name not in own_digests]
     parts = {f"rank-{rank}": _pack(state["own"])}
     if rank == 0:
         parts["common"] = _pack(state["common"])

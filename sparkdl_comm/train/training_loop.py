@@ -192,7 +192,8 @@ class TrainingLoop:
         for name, value in own["progress"].items():
             setattr(self.progress, name, value)
         self.model.freeze(own["frozen"])
-        self._untrained.load({**state["common"].get("untrained", {}), **own["untrained"]})
+        shared, missing = state["common"].get("untrained", {}), own.get("missing", ())
+        self._untrained.load({**{name: shared[name] for name in shared if name not in missing}, **own["untrained"]})
         self._untrained.load_extra(own["extra_state"])
         self.strategy.load_state(own.get("strategy", {}))
         self._rule.load_state(own["rule"])

@@ -100,6 +100,19 @@ def test_a_resumed_fit(tmp_path: Path, way: Any, loss: Any) -> None:
     assert_same(rest.loops, alone(Momentum, data, EPOCHS, loss))
 
 
+@pytest.mark.parametrize("rows", [(14, 9, 1), (14, 1, 9), (1, 14, 9)])
+def test_a_buffer_that_a_rank_does_not_have_yet(tmp_path: Path, rows: tuple[int, ...]) -> None:
+    """A rank without rows in the first steps has had no forward pass in training when the checkpoint is written."""
+    parts = table().cut(*rows)
+    settings: dict[str, Any] = {"make": Momentum, "parts": parts, "validation": parts, "batch": 8, "strategy": Gathered}
+    whole = Fit(tmp_path / "whole", epochs=2, **settings)
+    Fit(tmp_path / "parts", epochs=1, **settings)
+    rest = Fit(tmp_path / "parts", epochs=2, resume=True, **settings)
+    assert rest.restorers[0].step == 2
+    for one, other in zip(rest.loops, whole.loops, strict=True):
+        assert_same([one], other.model.module, (0,))
+
+
 @ALL
 def test_the_best_model(way: Any) -> None:
     """The first epoch is the one that is asked for."""
