@@ -41,7 +41,6 @@ def killed(
         pytest.param("aggregator", 1, {}, id="aggregator", marks=pytest.mark.slow),
     ],
 )
-@pytest.mark.slow
 def test_training_goes_on(application: Application, victim: str, rank: int, conf: dict[str, str]) -> None:
     assert killed(application, victim, rank, 10, conf).restarts == 0
 

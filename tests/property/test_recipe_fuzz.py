@@ -70,7 +70,6 @@ def complain(found: Search) -> None:
 
 
 @pytest.mark.parametrize("kept", [pytest.param(kept, id=kept["what"]) for kept in KEPT])
-@pytest.mark.slow
 def test_recipes_that_went_wrong_once(fitter: Fitter, kept: dict) -> None:
     verdict = judge(Recipe.from_dict(kept["recipe"]), fitter)
     assert verdict.kind in kept["outcome"], verdict.problem

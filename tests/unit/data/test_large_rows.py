@@ -14,7 +14,6 @@ from tests.unit.disk_helpers import left
 
 
 @pytest.mark.parametrize("cache", [pytest.param("disk", marks=pytest.mark.slow), "memory"])
-@pytest.mark.slow
 def test_rows_larger_than_memory_train_from_the_disk_alone(tmp_path: Path, cache: str) -> None:
     """In memory the same rows are refused, which shows that the limit is one."""
     ran = subprocess.run(
