@@ -10,6 +10,7 @@ measured between a set of hosts. The next gang of the same hosts takes them if o
 
 from __future__ import annotations
 
+import ipaddress
 import itertools
 import json
 import math
@@ -86,8 +87,8 @@ def arrange(members: Sequence[Member], text: str = "") -> tuple[Topology, list[i
     digit l. With one rail, members of the same host get adjacent ranks if all hosts have equally many members.
 
     :param text: topology that the user configured; empty if none. The members must fit it.
-    :raises ConfError: the members do not fit ``text`` or have different numbers of rails, or the networks form no
-        BCube.
+    :raises ConfError: the members do not fit ``text`` or have different numbers of rails, several of them with several
+        rails are on one host, or the networks form no BCube.
     """
     rails = len(members[0].rails)
     mismatched = [member.rank for member in members if len(member.rails) != rails]
@@ -97,6 +98,8 @@ def arrange(members: Sequence[Member], text: str = "") -> tuple[Topology, list[i
             " ranks have equally many"
         )
     configured = parse_configured(text, len(members), rails) if text else None
+    if rails > 1:
+        _check_one_rank_per_host(members, text)
     networks = [[member.rails[rail].network for member in members] for rail in range(rails)]
     if rails > 1 and (configured is None or any(len(set(row)) > 1 for row in networks)):
         radices, order = _find_bcube(networks)
@@ -142,6 +145,26 @@ def parse_configured(text: str, world: int, rails: int) -> Topology:
             f"{TOPOLOGY_KEY}={topology} has {topology.rails} rails, but {RAILS_KEY} names {rails}. Name one NIC per rail"
         )
     return topology
+
+
+def _check_one_rank_per_host(members: Sequence[Member], text: str) -> None:
+    """Check that members with several rails are on different hosts, as the hosts of a BCube have one rank each.
+
+    Members on one loopback address pass: they emulate hosts.
+
+    :param text: topology that the user configured; empty if none.
+    :raises ConfError: several members are on one host.
+    """
+    ranks_by_host: dict[str, list[int]] = {}
+    for member in members:
+        ranks_by_host.setdefault(member.rails[0].address, []).append(member.rank)
+    for host, ranks in ranks_by_host.items():
+        if len(ranks) > 1 and not ipaddress.ip_address(host).is_loopback:
+            setting = f"{TOPOLOGY_KEY}={text}" if text else f"{RAILS_KEY} names {len(members[0].rails)} NICs"
+            raise ConfError(
+                f"{setting}, but ranks {ranks} are on one host, {host}. A host of a BCube has one rank. Give each"
+                " executor, and each task, all cores of its host (spark.executor.cores, spark.task.cpus)"
+            )
 
 
 def _find_bcube(networks: Sequence[Sequence[str]]) -> tuple[tuple[int, ...], list[int]]:

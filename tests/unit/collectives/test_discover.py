@@ -33,6 +33,11 @@ def cabled(text: str, hosts: list[int]) -> list[Member]:
     )
 
 
+def two_subnets(hosts: list[int]) -> list[Member]:
+    """Rank r on host ``hosts[r]``, with one network per rail."""
+    return members([[(f"10.{rail}.0.{host}", f"10.{rail}.0.0/24") for rail in (0, 1)] for host in hosts])
+
+
 @examples(40)
 @given(st.sampled_from(["bcube:2,2", "bcube:3,2", "bcube:2x3", "bcube:2,3", "bcube:2x3x2", "bcube:4x2"]), st.randoms())
 def test_a_bcube_is_found_wherever_its_ranks_are(text, source: random.Random):
@@ -75,6 +80,11 @@ def test_one_network_for_all_needs_the_topology_from_the_user():
         arrange(there)
 
 
+def test_ranks_of_one_loopback_address_emulate_hosts():
+    there = members([[("127.0.0.1", "127.0.0.0/8")] * 2] * 4)
+    assert arrange(there, "bcube:2,2") == (Topology.parse("bcube:2,2"), list(range(4)))
+
+
 @pytest.mark.parametrize(
     ("there", "text", "complaint"),
     [
@@ -87,6 +97,9 @@ def test_one_network_for_all_needs_the_topology_from_the_user():
             "",
             "ranks [2] do not have the 2 rails",
         ),
+        (two_subnets([1, 2, 1, 2]), "bcube:2,2", "bcube:2,2, but ranks [0, 2] are on one host, 10.0.0.1. A host of"),
+        (cabled("bcube:2,2", [0, 1, 1, 3]), "bcube:2,2", "bcube:2,2, but ranks [1, 2] are on one host, 10.0.0.1."),
+        (two_subnets([1, 2, 3, 3]), "", "rails names 2 NICs, but ranks [2, 3] are on one host, 10.0.0.3."),
     ],
 )
 def test_networks_that_do_not_fit(there, text, complaint):
