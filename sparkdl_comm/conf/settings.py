@@ -59,8 +59,10 @@ class CommConf:
     nic: str = declare(
         "",
         forms.address,
-        "Network interface that ranks listen on, such as eth1, or its address, or its network, such as 10.0.1.0/24. "
-        "Empty: the address that Spark uses.",
+        "Network interface (such as eth1), its address or its network (such as 10.0.1.0/24) for all that ranks send each "
+        "other, except the data of strategy ps. Collectives and fabric use rails instead, if set. ps sends parameters and "
+        "gradients between the executors' JVMs, over the address that Spark uses (SPARK_LOCAL_IP). Empty: this address "
+        "for all strategies.",
     )
     ports: tuple[int, int] = declare(
         "0",
