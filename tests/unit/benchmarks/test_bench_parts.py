@@ -1,6 +1,7 @@
 """What benchmarks reckon, and what their verification finds."""
 
 import itertools
+import json
 import math
 import threading
 from argparse import Namespace
@@ -8,6 +9,7 @@ from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
+import nbformat
 import numpy as np
 import pytest
 import torch
@@ -27,10 +29,31 @@ from sparkdl_comm.fabric.core.messages import DroppedUpdate, Push
 from sparkdl_comm.sim.profile import Layer, Profile
 from sparkdl_comm.topology import Topology
 
+ROOT = Path(__file__).parents[3]
+
 
 def test_all_ways_are_settings_that_the_driver_takes() -> None:
     for settings in [*run_convergence.WAYS.values(), *itertools.chain(*run_record.ways(3).values())]:
         check(settings, 4)
+
+
+def test_the_notebook_reads_the_rows_that_the_convergence_benchmark_writes(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    curves = [[0.5, 0.75], [0.5, 1.0]]  # by seed and epoch
+    fits = [{"seconds_per_step": [0.1] * 3, "accuracy": curve, "compression": [], "verified": True} for curve in curves]
+    row = run_convergence._row("lenet5", "dense", 1000.0, fits)
+    results = tmp_path / "python/benchmarks/compression/results"
+    results.mkdir(parents=True)
+    (results / "compress-accuracy-lenet5.json").write_text(json.dumps({"rows": [row.as_dict()]}))
+    (tmp_path / "notebooks").mkdir()
+    monkeypatch.chdir(tmp_path / "notebooks")
+    notebook = nbformat.read(ROOT / "notebooks/compression.ipynb", as_version=4)
+    cells = {cell.id: cell.source for cell in notebook.cells}
+    found: dict[str, Any] = {}
+    exec(cells["read"] + "\n" + cells["last"], found)  # noqa: S102 - this repository's own code
+    assert found["fits"].accuracy.tolist() == [0.5, 0.75, 0.5, 1.0]
+    assert found["table"].to_dict() == {"lenet5": {"dense": 87.5}}
 
 
 def test_the_bucket_that_backward_completes_last_has_what_is_left() -> None:
