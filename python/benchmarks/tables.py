@@ -12,6 +12,7 @@ replaced by the table. NAME is a key of TABLES in the page's table.py. A table w
 from __future__ import annotations
 
 import argparse
+import functools
 import re
 import statistics
 import sys
@@ -21,7 +22,7 @@ from importlib import import_module
 from pathlib import Path
 from types import ModuleType
 
-from lab.results import Origin, Row, read
+from lab.results import Origin, Results, Row, read
 
 from benchmarks import charts
 from sparkdl_comm.errors import InputError
@@ -44,6 +45,20 @@ _APPENDIX = "Each row is of one run. [The appendix](appendix.md) has the commit 
 _NONE = "*Not measured at a commit whose samples are kept; the commands below write them.*\n"
 
 
+@functools.cache
+def _read_checked(path: Path) -> Results:
+    """Return the results of a file. It is parsed once: a page's tables have many rows of one file.
+
+    :raises InputError: a row is not verified, or the measured code is not that of a commit.
+    """
+    results = read(path)
+    if results.origin.commit is None or results.origin.dirty:
+        raise InputError(f"{path}: commit the code, and measure again: its commit is {results.origin.commit}, changed")
+    if wrong := [f"{row.case} {row.algorithm}" for row in results.rows if not row.verified]:
+        raise InputError(f"{path}: not verified: {', '.join(wrong)}")
+    return results
+
+
 class Data:
     """Results for one table. All files that it reads must be of one commit.
 
@@ -62,14 +77,8 @@ class Data:
         path = next(self._folder.glob(f"*/results/{name}.json"), None)
         if path is None:
             return []
-        results = read(path)
-        if results.origin.commit is None or results.origin.dirty:
-            raise InputError(
-                f"{path}: commit the code, and measure again: its commit is {results.origin.commit}, changed"
-            )
+        results = _read_checked(path)
         self.origins[name] = results.origin
-        if wrong := [f"{row.case} {row.algorithm}" for row in results.rows if not row.verified]:
-            raise InputError(f"{path}: not verified: {', '.join(wrong)}")
         return [row for row in results.rows if all(_value(row, key) == value for key, value in wanted.items())]
 
     def row(self, name: str, **wanted: object) -> Row | None:

@@ -10,7 +10,7 @@ from benchmarks import charts, tables
 from benchmarks.ibatch.table import kept, tried
 from benchmarks.jobs.table import of_range
 from benchmarks.tables import PAGES, Data, at_most, beside, of_paper, seconds, spread
-from lab.results import Origin, Results, Row
+from lab.results import Origin, Results, Row, read
 
 from sparkdl_comm.errors import InputError
 
@@ -85,6 +85,20 @@ def test_a_table_is_written_between_its_markers(folder: Path, capsys: pytest.Cap
     ]
     assert lines[7].startswith("Commit aaaaaaa, ")
     assert tables.main(["--check", *arguments]) == 0
+
+
+def test_a_file_is_parsed_once_for_all_tables(folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    parsed: list[Path] = []
+
+    def counting(path: Path) -> Results:
+        parsed.append(path)
+        return read(path)
+
+    monkeypatch.setattr(tables, "read", counting)
+    for data in (Data(folder), Data(folder)):
+        assert [(ours.algorithm, other.algorithm) for ours, other in data.pairs("ps", ["gloo"])] == [("ps", "gloo")]
+        assert list(data.origins) == ["ps"]
+    assert len(parsed) == 1
 
 
 def test_what_is_not_measured_is_said_to_be_so(folder: Path) -> None:
