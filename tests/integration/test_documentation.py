@@ -16,8 +16,8 @@ from tests.unit.disk_helpers import left
 ROOT = Path(__file__).parents[2]
 PAGES = [ROOT / "README.md", *sorted((ROOT / "docs").rglob("*.md"))]
 
-#: Pages whose examples have a test of their own here, because it gives them names or settings.
-OWN_TEST = {"README.md", "docs/guides/tuning.md", "docs/guides/own-loop.md"}
+#: Pages whose examples have tests of their own here, which give them names or settings; and the number of examples.
+OWN_TEST = {"README.md": 2, "docs/guides/tuning.md": 1, "docs/guides/own-loop.md": 2, "docs/guides/checkpoints.md": 2}
 #: Pages whose examples need what is not here: BigDL, a model from Hugging Face. What else runs the same calls.
 ELSEWHERE = {
     "docs/guides/bigdl.md": "tests/integration/test_bigdl.py",
@@ -30,17 +30,28 @@ def examples(page):
     return re.findall(r"^```python\n(.*?)^```", page.read_text(encoding="utf-8"), re.DOTALL | re.MULTILINE)
 
 
-def run(page, number, **names):
-    """What the example of this number, given ``names``, has defined in the end."""
-    exec(compile(examples(ROOT / page)[number], page, "exec"), names)  # noqa: S102 - our own text
+def run(page, number, replaced=(), **names):
+    """What the example of this number, given ``names``, has defined in the end. ``replaced``: pairs of texts in it."""
+    example = examples(ROOT / page)[number]
+    for old, new in replaced:
+        assert old in example
+        example = example.replace(old, new)
+    exec(compile(example, page, "exec"), names)  # noqa: S102 - our own text
     return names
+
+
+def digits(spark):
+    """The first 100 digits, as README has them."""
+    pixels, labels = digits_28x28()
+    rows = [(image.tolist(), int(label)) for image, label in zip(pixels[:100], labels[:100], strict=True)]
+    return spark.createDataFrame(rows, "features array<float>, label long")
 
 
 def named(page):
     return page.relative_to(ROOT).as_posix()
 
 
-OTHERS = [named(page) for page in PAGES if examples(page) and named(page) not in OWN_TEST | ELSEWHERE.keys()]
+OTHERS = [named(page) for page in PAGES if examples(page) and named(page) not in OWN_TEST | ELSEWHERE]
 
 
 def test_the_first_example_trains_and_saves(spark, capsys):
@@ -74,15 +85,34 @@ def test_the_example_of_a_cache_for_each_fold(spark, tmp_path):
 
 @pytest.mark.usefixtures("spark")
 def test_the_example_of_ddp_hooks():
-    assert run("docs/guides/own-loop.md", 0, torch=torch)["gradient"].tolist() == [[4.0, 4.0]]
+    assert run("docs/guides/own-loop.md", 1, torch=torch)["gradient"].tolist() == [[4.0, 4.0]]
+
+
+def test_the_example_of_a_loop_on_rows(spark):
+    state = run("docs/guides/own-loop.md", 0, train=digits(spark))["state"]
+    assert {name: list(tensor.shape) for name, tensor in state.items()} == {"weight": [10, 784], "bias": [10]}
+    assert state["weight"].abs().max() > 0.05, "nothing was learned"
+
+
+@pytest.mark.slow
+def test_the_examples_of_checkpoints(spark, tmp_path, monkeypatch):
+    """The second run finds the first one's last checkpoint, of step 6, and takes no step. Nor does the last fit."""
+    page = "docs/guides/checkpoints.md"
+    digits(spark).write.parquet(f"{tmp_path}/tables/digits-train")
+    monkeypatch.chdir(tmp_path)
+    for step in (0, 6):
+        names = run(page, 0, [("hdfs://", str(tmp_path))], spark=spark, Net=SmallLeNet)
+        assert (names["model"].summary["resumed_at"], names["model"].summary["iterations"]) == (step, 6)
+    names = run(page, 1, **names)
+    assert names["at_checkpoint"].summary["resumed_at"] == 6
+    saved, trained = torch.load("weights.pt"), names["model"].to_torch().state_dict()
+    assert all(torch.equal(saved[name], trained[name]) for name in trained)
 
 
 @pytest.mark.slow
 @pytest.mark.parametrize("page", OTHERS)
 def test_examples_of_other_pages(spark, tmp_path, monkeypatch, page):
     """All examples of a page one after the other, with a session, digits as rows, a network and an estimator."""
-    pixels, digits = digits_28x28()
-    rows = [(image.tolist(), int(digit)) for image, digit in zip(pixels[:100], digits[:100], strict=True)]
     names = {
         "sparkdl_comm": sparkdl_comm,
         "torch": torch,
@@ -90,7 +120,7 @@ def test_examples_of_other_pages(spark, tmp_path, monkeypatch, page):
         "TorchEstimator": TorchEstimator,
         "Net": SmallLeNet,
         "spark": spark,
-        "train": spark.createDataFrame(rows, "features array<float>, label long"),
+        "train": digits(spark),
         "estimator": TorchEstimator(model=SmallLeNet, loss="CrossEntropyLoss", batchSize=50, num_workers=2),
     }
     monkeypatch.chdir(tmp_path)
@@ -100,6 +130,6 @@ def test_examples_of_other_pages(spark, tmp_path, monkeypatch, page):
 
 def test_every_page_with_examples_of_its_own_exists():
     with_examples = {named(page) for page in PAGES if examples(page)}
-    assert with_examples >= OWN_TEST | ELSEWHERE.keys()
+    assert with_examples >= (OWN_TEST | ELSEWHERE).keys()
     assert all((ROOT / test).is_file() for test in ELSEWHERE.values())
-    assert {page: len(examples(ROOT / page)) for page in OWN_TEST} == dict.fromkeys(OWN_TEST, 1) | {"README.md": 2}
+    assert {page: len(examples(ROOT / page)) for page in OWN_TEST} == OWN_TEST
