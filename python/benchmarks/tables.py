@@ -41,7 +41,8 @@ PEER = ("", "in the same run", "ours", "verdict")
 Line = tuple[str, ...]
 _MARKED = re.compile(r"(<!-- table: (\S+) -->\n)(.*?)(<!-- end -->)", re.DOTALL)
 _COMMAND = re.compile(r"^    (python (?:.*\\\n)*.*)$", re.MULTILINE)
-_APPENDIX = "Each row is of one run. [The appendix](appendix.md) has the commit and the machine of each."
+#: Sentence about the origins of a summary's rows.
+ABOUT_SUMMARY = "Each row is of one commit and one machine. [The appendix](appendix.md) names both."
 _NONE = "*Not measured at a commit whose samples are kept; the commands below write them.*\n"
 
 
@@ -126,13 +127,14 @@ class Table:
 
     :param make: function of the data, or of the data and a part.
     :param parts: names of the table's parts, one after another: of results, as a rule.
-    :param is_summary: the lines are of several runs, and other tables of the page have them too.
+    :param about_origins: sentence that replaces commit and machine, for results of several commits. Other tables of the
+        page have these results too.
     """
 
     columns: Line
     make: Callable[..., Iterable[Line]]
     parts: Sequence[str] = ()
-    is_summary: bool = False
+    about_origins: str = ""
 
     def lines(self, data: Data) -> Iterator[Line]:
         if not self.parts:
@@ -154,7 +156,7 @@ def summary(known: Mapping[str, Table], picks: Sequence[tuple[str, str, str, str
                 if line[0].startswith(about) and line[1].startswith(peer):
                     yield what + line[0], *line[1:]
 
-    return Table(("", "paper or peer", "ours", "verdict"), lines, is_summary=True)
+    return Table(("", "paper or peer", "ours", "verdict"), lines, about_origins=ABOUT_SUMMARY)
 
 
 def _module(page: str) -> ModuleType:
@@ -197,7 +199,7 @@ def _lines(table: Table, known_commands: Sequence[str], data: Data) -> str:
         if _options(origin.command) not in known:
             raise InputError(f"{source}.json is what `{origin.command}` measured. Add this command to the page.")
     cells = [table.columns, *(("---",) * len(table.columns),), *lines]
-    about = _APPENDIX if table.is_summary else data.source()
+    about = table.about_origins or data.source()
     return "".join(f"| {' | '.join(line)} |\n" for line in cells) + f"\n{about}\n"
 
 

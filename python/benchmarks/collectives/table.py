@@ -87,7 +87,7 @@ def chart(data: Data) -> Chart:
 
 
 TABLES = {
-    "collectives": Table(("all-reduce", "paper, or peer in the same run", "ours", "verdict"), collectives),
+    "collectives": Table(("all-reduce", "paper, or peer", "ours", "verdict"), collectives),
     "pipeline": Table(PAPER, pipeline, ("lp-2", "lp-9")),
     "fig5": Table(("", "paper's formula, T_F", "ours, T_F", "verdict"), fig5, ("fig5-bcube", "fig5-fattree")),
     "loopback": Table(PEER, loopback),

@@ -4,8 +4,10 @@
 
 Fits run through Spark on the lab. Computing is emulated: the profile's network, with a share of each layer, so that forward
 takes `--forward` seconds. At ratio R the links' capacity lets an all-reduce take R times as long as backward. Each network
-and ratio has a fit by each strategy that stays, without its first ten steps, and a fit with auto, with all its steps:
-trials and changes of the strategy count. A fit is one epoch, and a step lies between the ends of two steps.
+and ratio has a fit by each strategy that stays, of which the last ten steps count, and a fit with auto, with all its
+steps: trials and changes of the strategy count. A fit by `ps+ibatch` is longer than the others. Its last ten steps come
+after it has tried its plan, so they are those of the batches that it kept. A fit is one epoch, and a step lies between
+the ends of two steps.
 
 Theory of auto's step is the median step of the best strategy that stays. `regret` is auto's additional time for all of its
 steps, as a share. With `--drop`, the links change from the first ratio to the last in the middle of another fit with auto.
@@ -45,18 +47,23 @@ from lab.spark import SparkCluster
 from pyspark.sql import DataFrame, SparkSession
 
 from sparkdl_comm import Callback, TorchEstimator
+from sparkdl_comm.errors import LabError
 from sparkdl_comm.ml.model import TorchModel
 from sparkdl_comm.sim.profile import Profile, shipped
 
-#: First steps of a fit that do not count, unless it is auto's: JVMs compile, and ranks connect.
-SETTLING = 10
+#: Steps that count, the last ones of a fit, unless it is auto's. Before them JVMs compile, and ranks connect.
+TIMED = 10
+#: Way whose first steps measure, plan and try the plan.
+PLANNED = "ps+ibatch"
 #: A strategy of each family of auto's candidates, and further collectives.
 WAYS = (
     *("ring", "ring+decoupled", "bml+decoupled", "torus2d+decoupled"),
-    *("ps+whole", "ps+layerwise", "ps+ibatch"),
+    *("ps+whole", "ps+layerwise", PLANNED),
 )
-#: Steps of a fit with auto, and of others; MiB of an executor; seconds for the fits of a network at a ratio.
-STEPS, FIXED_STEPS, MEMORY, TIMEOUT = 300, 20, 512, 450.0
+#: Steps of a fit with auto, by PLANNED, and of others. A plan and all its trials take at most 53 steps.
+STEPS, PLANNED_STEPS, FIXED_STEPS = 300, 70, 20
+#: MiB of an executor; seconds for the fits of a network at a ratio.
+MEMORY, TIMEOUT = 512, 450.0
 
 
 def rows(options: Namespace, note: Note) -> Iterator[Row]:
@@ -75,7 +82,7 @@ def rows(options: Namespace, note: Note) -> Iterator[Row]:
             for ratio, rate in zip(options.ratios, rates, strict=True):
                 set_rate(lab, rate)
                 found = _fits(spark, options, files, [*options.ways, AUTO])
-                stay.append({each["way"]: median(each["seconds"][SETTLING:]) for each in found if each["way"] != AUTO})
+                stay.append({each["way"]: median(each["seconds"][-TIMED:]) for each in found if each["way"] != AUTO})
                 for each in found:
                     about = {"exchange": ratio, "ways": stay[-1]}
                     yield _row(options, name, profile, rate, each, about, min(stay[-1].values()))
@@ -102,7 +109,8 @@ def _fits(
     topology = options.topology
     conf = {"topology": topology.text, "rails": ",".join(f"rail{rail}" for rail in range(topology.rails))}
     signal, times = (str(files.with_suffix(end)) for end in (".signal", ".times"))
-    network, counts = (files.name, options.forward, options.slowdown), (options.fixed_steps, options.steps, change)
+    network = files.name, options.forward, options.slowdown
+    counts = options.fixed_steps, PLANNED_STEPS, options.steps, change
     job = AutoJob(*network, conf, ways, topology.world, *counts, signal, times)
     return submit(spark, Path(__file__), job, TIMEOUT)
 
@@ -137,8 +145,10 @@ def _row(
     best: float,
 ) -> Row:
     is_auto = result["way"] == AUTO
-    seconds = result["seconds"] if is_auto else result["seconds"][SETTLING:]
+    seconds = result["seconds"] if is_auto else result["seconds"][-TIMED:]
     extra: dict[str, Any] = {**about, "computing": profile.seconds}
+    if result["way"] == PLANNED:
+        extra |= _kept(result["batching"])
     if is_auto:
         extra |= {"regret": fmean(seconds) / best - 1, "decisions": result["auto"]["decisions"]}
     else:
@@ -157,6 +167,19 @@ def _row(
         compute="emulated",
         extra=extra,
     )
+
+
+def _kept(batching: dict[str, Any]) -> dict[str, Any]:
+    """Return the batches that a fit kept, and the outcome of their trial, by direction.
+
+    :raises LabError: no plan was made, or it was on trial when the fit ended.
+    """
+    kept, outcome = ({name: plan[field] for name, plan in batching.items()} for field in ("kept", "outcome"))
+    if unsettled := [text for text in outcome.values() if text.startswith(("not planned", "used: on trial"))]:
+        raise LabError(
+            f"{PLANNED}, {PLANNED_STEPS} steps: {unsettled[0]}. Raise PLANNED_STEPS in {Path(__file__).name}."
+        )
+    return {"kept": kept, "outcome": outcome}
 
 
 def arguments(parser: ArgumentParser, words: Sequence[str]) -> Namespace:
@@ -191,8 +214,8 @@ class AutoJob:
 
     - ``network``: name of the profile. ``forward``, ``slowdown``: of the emulated network, as in case.py.
     - ``conf``: settings of spark.sparkdl.comm.
-    - ``fixed_steps``: steps of a fit. ``steps``: steps of a fit with auto. After step ``change`` (0: none) of such a fit the
-      file ``signal`` is created.
+    - ``fixed_steps``: steps of a fit. ``planned_steps``: steps of a fit by PLANNED. ``steps``: steps of a fit with auto.
+      After step ``change`` (0: none) of a fit with auto the file ``signal`` is created.
     - ``times``: file for the times at which steps end.
     """
 
@@ -203,6 +226,7 @@ class AutoJob:
     ways: list[str]
     ranks: int
     fixed_steps: int
+    planned_steps: int
     steps: int
     change: int
     signal: str
@@ -234,7 +258,7 @@ class Marks(Callback):
 def results(spark: SparkSession, job: AutoJob) -> Iterator[dict[str, Any]]:
     profile, datas = share_of(job.network, job.forward, job.slowdown), {}
     for way in job.ways:
-        steps = job.steps if way == AUTO else job.fixed_steps
+        steps = {AUTO: job.steps, PLANNED: job.planned_steps}.get(way, job.fixed_steps)
         data = datas.setdefault(steps, _data(spark, job.ranks * steps).cache())
         estimator = TorchEstimator(
             model=functools.partial(network, profile),
@@ -269,6 +293,7 @@ def _result(model: TorchModel, profile: Profile, job: AutoJob) -> dict[str, Any]
         "seconds": [later - sooner for sooner, later in itertools.pairwise(ends)],
         "bytes": sum(summary["bytes"].values()) / summary["iterations"],
         "auto": summary.get("auto"),
+        "batching": summary.get("batching"),
         "verified": right(model.module, profile, 1, summary["iterations"]),
     }
 

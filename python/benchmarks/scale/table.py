@@ -8,7 +8,7 @@ from collections.abc import Iterator, Sequence
 
 from benchmarks.charts import Bar, Chart
 from benchmarks.compression.table import TABLE3_PAPER
-from benchmarks.ibatch.table import IBATCH_NODES, IBATCH_PAPER, IBATCH_PAPER_72, SPLIT
+from benchmarks.ibatch.table import IBATCH_NODES, IBATCH_PAPER, IBATCH_PAPER_72, SPLIT, kept
 from benchmarks.scale.prediction import ordered
 from benchmarks.tables import MIB, Data, Line, Table, seconds
 from lab.results import Row
@@ -27,8 +27,17 @@ AUTO = tuple(
     for topology in ("star4", "star8", "hosts2x2", "bcube22")
     for network in ("googlenet", "inception_v3", "vgg19")
 )
+#: Results of a model whose computing takes no longer than the parameter server's way through the JVMs.
+AUTO_SMALL = "auto-small-vgg19"
 #: Aims for regrets, %: the median and the worst; and for the steps after a change of rates until a new decision.
 AUTO_AIMS, AUTO_STEPS = (3.0, 10.0), 20
+#: Sentences about the origins of rows: of the summary, and of the regrets.
+ABOUT_SCALE = (
+    "Each row but the first of `auto` is of one commit and one machine. [The appendix](appendix.md) names both."
+)
+ABOUT_REGRETS = (
+    "Two cells are of a later commit and another machine. The next two tables name all commits and machines."
+)
 SUITES = {
     "collectives": "collectives",
     "exchanges": "sums of compressed training",
@@ -216,14 +225,23 @@ def scale_auto(data: Data, name: str) -> Iterator[Line]:
             best = f"{row.theory_seconds:.4g} s"
         else:
             ways = row.extra["ways"]
-            best = f"`{min(ways, key=ways.__getitem__)}` {row.theory_seconds:.4g} s"
+            way = min(ways, key=ways.__getitem__)
+            stays = data.row(name, algorithm=way, case=row.case, rate_mbit=row.rate_mbit)
+            best = f"`{way}`{_batches(stays)} {row.theory_seconds:.4g} s"
         yield about, best, f"{chosen} {row.seconds:.4g} s", regret
 
 
+def _batches(row: Row | None) -> str:
+    """Return the batches that a fit by `ps+ibatch` kept. Fits without the field ``kept`` ended during the plan's trial."""
+    if row is None or row.algorithm != "ps+ibatch":
+        return ""
+    return f" ({kept(row)})" if "kept" in row.extra else " (its plan on trial)"
+
+
 def scale_auto_regrets(data: Data) -> Iterator[Line]:
-    found = [row for name in AUTO for row in data.rows(name, algorithm="auto")]
+    found = [row for name in (*AUTO, AUTO_SMALL) for row in data.rows(name, algorithm="auto")]
     if stay := [row.extra["regret"] * 100 for row in found if "changed" not in row.extra]:
-        yield "links that stay", *_regrets(stay, 2 * len(AUTO), _verdict(stay, AUTO_AIMS))
+        yield "links that stay", *_regrets(stay, 2 * len(AUTO) + 2, _verdict(stay, AUTO_AIMS))
     if changed := [row for row in found if "changed" in row.extra]:
         switched = [math.inf if row.extra["switched"] is None else row.extra["switched"] for row in changed]
         verdict = f"{_verdict(switched, (AUTO_STEPS, AUTO_STEPS))}: {', '.join(map(str, switched))} steps"
@@ -285,7 +303,7 @@ def chart(data: Data) -> Chart:
 
 
 TABLES = {
-    "scale": Table(("", "paper, or aim", "ours", "verdict"), scale, is_summary=True),
+    "scale": Table(("", "paper, or aim", "ours", "verdict"), scale, about_origins=ABOUT_SCALE),
     "scale_errors": Table(("", "cells", "median error", "worst", "at most 5 % and 15 %"), scale_errors),
     "scale_cells": Table(("", "measured", "simulated", "error"), scale_cells),
     "scale_blind": Table(("", "simulated before", "measured", "error"), scale_blind),
@@ -300,9 +318,10 @@ TABLES = {
     "scale_ibatch_split": Table(SPLIT, scale_ibatch_split),
     "scale_greedy": Table(("", "greedy 1", "greedy 2", "the better one"), scale_greedy),
     "scale_auto": Table(OF_AUTO, scale_auto, AUTO),
-    # A model whose computing takes no longer than the parameter server's way through the JVMs.
-    "scale_auto_small": Table(OF_AUTO, scale_auto, ["auto-small-vgg19"]),
+    "scale_auto_small": Table(OF_AUTO, scale_auto, [AUTO_SMALL]),
     "scale_auto_regrets": Table(
-        ("", "cells", "median regret", "worst", "at most 3 % and 10 %, or 20 steps"), scale_auto_regrets
+        ("", "cells", "median regret", "worst", "at most 3 % and 10 %, or 20 steps"),
+        scale_auto_regrets,
+        about_origins=ABOUT_REGRETS,
     ),
 }

@@ -329,7 +329,7 @@ def test_lines_of_other_tables_stand_in_a_summary(folder: Path) -> None:
 
 def test_a_summary_has_at_most_twelve_lines() -> None:
     for name, table in TABLES.items():
-        assert not table.is_summary or 0 < len(list(table.lines(Data()))) <= 12, name
+        assert not table.about_origins or 0 < len(list(table.lines(Data()))) <= 12, name
 
 
 def test_a_chart_has_a_bar_for_each_value_and_round_ticks() -> None:
