@@ -5,7 +5,20 @@ from __future__ import annotations
 from collections.abc import Iterator, Mapping
 
 from benchmarks.charts import Chart
-from benchmarks.tables import PAPER, Data, Line, Table, at_most, bar, beside, of_paper, seconds, summary, with_theory
+from benchmarks.tables import (
+    COMPARED_FROM,
+    PAPER,
+    Data,
+    Line,
+    Table,
+    at_most,
+    bar,
+    beside,
+    of_paper,
+    seconds,
+    summary,
+    with_theory,
+)
 from lab.results import Row
 
 #: The paper's speed-ups over one node on 30 nodes: by iBatch, by default, with one batch per layer.
@@ -29,7 +42,17 @@ def networks(data: Data, name: str) -> Iterator[Line]:
     for ours, other in data.pairs(name, {"ibatch": ("whole", "layerwise")}, "case", "delay"):
         about = f"{ours.case}, start-up + {ours.extra['delay'] * 1e3:g} ms: beside `{other.algorithm}`"
         gained = f"{other.seconds / ours.seconds:.2f} x: {with_theory(ours)}; {seconds(other)}"
-        yield about, kept(ours, _layers(data, name, ours)), gained, beside(ours, other)
+        yield about, kept(ours, _layers(data, name, ours)), gained, beside_policy(ours, other)
+
+
+def beside_policy(ours: Row, other: Row) -> str:
+    """Return the verdict on `ibatch` beside another way.
+
+    It says `the same cuts` if both have one batch, or one batch per layer. Then the difference is chance.
+    """
+    if other.algorithm in ("whole", "layerwise") and ours.extra.get("batches") == other.extra.get("batches", {}):
+        return f"the same cuts, so chance: {ours.seconds / other.seconds:.2f} of its time"
+    return beside(ours, other)
 
 
 def _layers(data: Data, source: str, ours: Row) -> int | None:
@@ -52,7 +75,8 @@ def rivals(data: Data, network: str) -> Iterator[Line]:
         for name in ("whole", "layerwise", "paper", "ring", "bml", "ddp"):
             other = data.row(source, algorithm=name, rate_mbit=ours.rate_mbit)
             if other:
-                yield f"{about}: beside `{name}`", seconds(other), seconds(ours), beside(ours, other)
+                measured = f"{stays}: {seconds(ours)}"
+                yield f"{about}: beside `{name}`", seconds(other), measured, beside_policy(ours, other)
         whole, paper = (data.row(source, algorithm=way, rate_mbit=ours.rate_mbit) for way in ("whole", "paper"))
         if whole and paper:
             gain, wanted = whole.seconds / paper.seconds, IBATCH_PAPER[network][0] / IBATCH_PAPER[network][1]
@@ -72,7 +96,7 @@ def startups(data: Data) -> Iterator[Line]:
     """Compare batches with one batch per layer where start-ups follow one another, and `ibatch` with both."""
     rivals = {"paper": ("paper-layerwise",), "ibatch": ("layerwise", "paper-layerwise")}
     for ours, other in data.pairs("ibatch-startups", rivals, "case", "delay"):
-        quoted, verdict, gain = "-", beside(ours, other), other.seconds / ours.seconds
+        quoted, verdict, gain = "-", beside_policy(ours, other), other.seconds / ours.seconds
         if ours.algorithm == "paper":
             wanted = IBATCH_PAPER_72[0] / IBATCH_PAPER_72[2]
             quoted, verdict = f"{wanted:.2f} x the throughput", f"{of_paper(gain, wanted)}; {verdict}"
@@ -82,7 +106,10 @@ def startups(data: Data) -> Iterator[Line]:
 
 
 def scaling(data: Data) -> Iterator[Line]:
-    """Yield the paper's figure 5: speed-ups over one node, on links of one rate."""
+    """Yield the paper's figure 5: speed-ups over one node, on links of one rate.
+
+    The paper's figures are those of the ways that were run.
+    """
     measured = {nodes: data.rows(f"ibatch-nodes-{nodes}") for nodes in (2, 4, 8, 16)}
     for alone in data.rows("ibatch-nodes-1", algorithm="whole"):
         for nodes, rows in measured.items():
@@ -91,11 +118,16 @@ def scaling(data: Data) -> Iterator[Line]:
             )
             if found:
                 source = f"ibatch-nodes-{nodes}"
-                paper = IBATCH_PAPER.get(alone.case)
-                quoted = f"`paper` {paper[0]}; `whole` {paper[1]}" if paper else "-"
+                paper = dict(zip(("paper", "whole"), IBATCH_PAPER.get(alone.case, ()), strict=False))
+                figures = "; ".join(
+                    f"`{row.algorithm}` {paper[row.algorithm]}" for row in found if row.algorithm in paper
+                )
+                quoted = f"on {IBATCH_NODES}: {figures}" if figures else "-"
                 ours = "; ".join(f"{_way(data, source, row)} {_speedup(row, alone):.1f}" for row in found)
                 shares = "; ".join(f"{_speedup(row, alone) / nodes:.2f}" for row in found)
-                yield f"{alone.case}, {nodes} nodes", f"on {IBATCH_NODES}: {quoted}", ours, f"{shares} of linear"
+                samples = min(len(row.samples) for row in found)
+                few = f"; samples each: {samples}" if samples < COMPARED_FROM else ""
+                yield f"{alone.case}, {nodes} nodes", quoted, ours, f"{shares} of linear{few}"
 
 
 def _way(data: Data, source: str, row: Row) -> str:

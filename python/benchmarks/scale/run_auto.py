@@ -4,10 +4,10 @@
 
 Fits run through Spark on the lab. Computing is emulated: the profile's network, with a share of each layer, so that forward
 takes `--forward` seconds. At ratio R the links' capacity lets an all-reduce take R times as long as backward. Each network
-and ratio has a fit by each strategy that stays, of which the last ten steps count, and a fit with auto, with all its
-steps: trials and changes of the strategy count. A fit by `ps+ibatch` is longer than the others. Its last ten steps come
-after it has tried its plan, so they are those of the batches that it kept. A fit is one epoch, and a step lies between
-the ends of two steps.
+and ratio has a fit by each strategy that stays, whose last ten steps count. It also has a fit with auto, and all steps of
+that fit count, with trials and changes of the strategy. A fit by `ps+ibatch` is longer than the others. Its last ten
+steps come after the trial of its plan, with the batches that it kept. A fit is one epoch, and a step lies between the
+ends of two steps.
 
 Theory of auto's step is the median step of the best strategy that stays. `regret` is auto's additional time for all of its
 steps, as a share. With `--drop`, the links change from the first ratio to the last in the middle of another fit with auto.

@@ -7,7 +7,7 @@ from typing import Any
 
 import pytest
 from benchmarks import charts, tables
-from benchmarks.ibatch.table import kept, tried
+from benchmarks.ibatch.table import beside_policy, kept, tried
 from benchmarks.jobs.table import of_range
 from benchmarks.tables import PAGES, Data, at_most, beside, of_paper, seconds, spread
 from lab.results import Origin, Results, Row, read
@@ -182,6 +182,28 @@ PARTS_TRIED = {"whole": 2.9, "ibatch": 2.8, "parts:24": 1.8}
 def test_what_ibatch_kept_is_told(extra: dict[str, Any], said: str) -> None:
     """Of a network with 30 layers."""
     assert kept(row("ibatch", 1.0, extra=extra), layers=30) == said
+
+
+def test_equal_cuts_are_no_gain() -> None:
+    each, two = ({"batches": {"pull": count, "push": count}} for count in (30, 2))
+    layerwise = row("layerwise", 3.0, 3.0, 3.0, extra=each)
+    assert (
+        beside_policy(row("ibatch", 2.0, 2.0, 2.0, extra=each), layerwise)
+        == "the same cuts, so chance: 0.67 of its time"
+    )
+    assert beside_policy(row("ibatch", 2.0, 2.0, 2.0, extra=two), layerwise) == "faster: 0.67 of its time"
+    assert (
+        beside_policy(row("ibatch", 2.0, 2.0, 2.0, extra=each), row("ring", 3.0, 3.0, 3.0))
+        == "faster: 0.67 of its time"
+    )
+
+
+def test_the_papers_figures_are_those_of_the_ways_that_were_run(tmp_path: Path) -> None:
+    save(tmp_path, "ibatch-nodes-1", row("whole", 1.0, case="vgg19", world=1))
+    for nodes, ways in ((8, ("whole", "paper")), (16, ("whole",))):
+        save(tmp_path, f"ibatch-nodes-{nodes}", *(row(way, 2.0, 2.0, case="vgg19", world=nodes) for way in ways))
+    lines = TABLES["ibatch_nodes"].lines(Data(tmp_path))
+    assert [line[1] for line in lines] == ["on 30: `whole` 23; `paper` 26", "on 30: `whole` 23"]
 
 
 def test_what_was_tried_has_its_prediction_where_that_is_known() -> None:
@@ -384,7 +406,10 @@ def test_an_iteration_by_parts_is_told_in_shares_of_the_default_ones(tmp_path: P
         ("0.000", "0.650", "0.350", "1.000"),
         ("0.250", "0.150", "0.100", "0.500"),
     ]
-    [(about, _, ours, verdict)] = TABLES["ibatch_nodes"].lines(Data(tmp_path))
-    assert about == "lenet5, 8 nodes"
-    assert ours == "`whole` 2.8; `ibatch` (`whole`) 5.6"
-    assert verdict == "0.35; 0.70 of linear"
+    [line] = TABLES["ibatch_nodes"].lines(Data(tmp_path))
+    assert line == (
+        "lenet5, 8 nodes",
+        "-",
+        "`whole` 2.8; `ibatch` (`whole`) 5.6",
+        "0.35; 0.70 of linear; samples each: 1",
+    )
