@@ -21,6 +21,8 @@ and the iterations in which `ibatch` measures, plans and tries its plan. `overla
 IBatchOptimizer compute while data arrive (`overlapped`), and those in which they do only one of the two. The theory of
 emulated networks is in ibatch/network.py.
 
+A sample is the difference of two runs, so chance may bring it below theory. Tables refuse a row with such a sample.
+
 Verified: after the same iterations on the same rows all systems have the same weights, up to rounding. `make bigdl`
 installs BigDL, and `make bigdl-jar` builds this package's adapter.
 """
@@ -39,8 +41,9 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
-from benchmarks import applications
+from benchmarks import applications, batching
 from benchmarks.applications import answer, bench_jar, local_cluster, python_path, set_rate, submit
+from benchmarks.bigdl.table import too_short
 from benchmarks.case import Case, case_of, share_of
 from benchmarks.command import Note
 from lab import Lab
@@ -123,7 +126,7 @@ def measured(spark: SparkSession, job: Job) -> list[dict[str, Any]]:
     - ``samples``: seconds of an iteration. ``phases``, ``overlap``: medians of the fields of
       ``IBatchOptimizer.summary``.
     - ``verified``: the final weights are those of the first system. ``apart``: their relative difference.
-    - ``batches``: number of batches of layers. ``kept``: the policy that cut them. ``parameters``: their number.
+    - ``runs``: of each sample's long run, its batches of layers (see batching.py). ``parameters``: their number.
     """
     sc = spark.sparkContext
     sc.setLogLevel("ERROR")
@@ -146,8 +149,7 @@ def measured(spark: SparkSession, job: Job) -> list[dict[str, Any]]:
         row |= {"parameters": sum(array.size for array in start), "samples": [each.seconds for each in found]}
         row |= {"phases": _medians([each.phases for each in found])}
         row |= {"overlap": _medians([each.overlap for each in found])}
-        row |= {"batches": {name: len(plan["batches"]) for name, plan in found[-1].batching.items()}}
-        row |= {"kept": {name: plan["kept"] for name, plan in found[-1].batching.items()}}
+        row |= {"runs": [batching.record(each.batching) for each in found if each.batching]}
         rows.append(row)
     return rows
 
@@ -180,8 +182,8 @@ class _Runs:
     def sample(self, start: list[np.ndarray], more: int) -> Sample:
         long, short = self.train(start, SHORT + more), self.train(start, SHORT)
         seconds = (long.seconds - short.seconds) / more
-        batching = long.summary.get("batching", {})
-        return Sample(seconds, long.since(short, "phases"), long.since(short, "overlap"), batching)
+        plans = long.summary.get("batching", {})
+        return Sample(seconds, long.since(short, "phases"), long.since(short, "overlap"), plans)
 
     def train(self, start: list[np.ndarray], iterations: int) -> Training:
         """Train from the weights ``start``."""
@@ -246,8 +248,7 @@ def _row(found: dict[str, Any], case: Case, topology: str) -> Row:
         versions=versions() | {"bigdl": "2.4.0"},
         extra={
             "apart": found["apart"],
-            "batches": found["batches"],
-            "kept": found["kept"],
+            "runs": found["runs"],
             "phases": found["phases"],
             "overlap": found["overlap"],
             "pull_seconds": about.get("pull_seconds"),
@@ -266,7 +267,10 @@ def rows(options: Namespace, note: Note) -> Iterator[Row]:
         conf = installation.spark_conf()
     except PluginError as reason:
         raise LabUnavailableError(str(reason)) from reason
-    yield from (_on_a_lab if options.topology else _on_this_machine)(options, conf)
+    for row in (_on_a_lab if options.topology else _on_this_machine)(options, conf):
+        if remark := too_short(row):
+            note(f"{row.case} {row.algorithm}: {remark}. Tables refuse such a row. Give more --iterations.")
+        yield row
 
 
 def _on_this_machine(options: Namespace, conf: dict[str, str]) -> Iterator[Row]:

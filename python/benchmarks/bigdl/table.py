@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterator
 
 from benchmarks.charts import Chart
-from benchmarks.ibatch.table import IBATCH_NODES, IBATCH_PAPER, kept
+from benchmarks.ibatch.table import IBATCH_NODES, IBATCH_PAPER, beside_policy, kept
 from benchmarks.tables import PEER, Data, Line, Table, bar, beside, seconds, summary, with_theory
 from lab.results import Row
 
@@ -23,7 +23,16 @@ def rivals(data: Data, name: str) -> Iterator[Line]:
     for ours, other in data.pairs(name, {"ibatch": ("bigdl", "whole", "layerwise")}, "case", "world"):
         gain = f"{other.seconds / ours.seconds:.2f} x: {with_theory(ours)}"
         theirs = f"`{other.algorithm}`: {seconds(other)}"
-        yield f"{_about(ours)}: {_way(ours)}", theirs, gain, beside(ours, other)
+        remark = too_short(ours) or too_short(other)
+        verdict = f"refused: {remark}" if remark else beside_policy(ours, other)
+        yield f"{_about(ours)}: {_way(ours)}", theirs, gain, verdict
+
+
+def too_short(row: Row) -> str:
+    """Return a remark if a sample is less than theory, which is a lower bound. Then chance is as large as the samples."""
+    if row.theory_seconds is None or min(row.samples) >= row.theory_seconds:
+        return ""
+    return f"a sample of {min(row.samples):.3g} s is below theory, {row.theory_seconds:.3g} s"
 
 
 def overlap(data: Data, name: str) -> Iterator[Line]:
@@ -35,23 +44,30 @@ def overlap(data: Data, name: str) -> Iterator[Line]:
 
 
 def scaling(data: Data) -> Iterator[Line]:
-    """Speed-up over the fastest system on one executor."""
+    """Speed-up over the fastest system on one executor. There is none if a sample on one executor is refused."""
     rows = data.rows("bigdl-scaling")
     for row in rows:
-        alone = [one.seconds for one in rows if one.world == 1 and one.case == row.case]
-        if row.world > 1 and alone:
-            speedup = row.world * min(alone) / row.seconds
+        alone = [one for one in rows if one.world == 1 and one.case == row.case]
+        figure, ours = "-", seconds(row)
+        if row.world > 1 and alone and not any(map(too_short, alone)):
+            speedup = row.world * min(one.seconds for one in alone) / row.seconds
+            ours = f"{speedup:.2f} x: {speedup / row.world:.2f} of linear; {ours}"
             # The paper's iBatch batches only pulls. `ibatch` batches pushes too, so it has no figure of the paper.
-            paper = IBATCH_PAPER[row.case][1] if row.algorithm == "bigdl" and row.case in IBATCH_PAPER else None
-            figure = f"{paper} x on {IBATCH_NODES}: {paper / IBATCH_NODES:.2f} of linear" if paper else "-"
-            ours = f"{speedup:.2f} x: {speedup / row.world:.2f} of linear; {seconds(row)}"
-            rival = data.row("bigdl-scaling", algorithm="bigdl", case=row.case, world=row.world)
-            verdict = beside(row, rival) if rival and row.algorithm != "bigdl" else "-"
-            yield f"{row.case}, {row.world} executors: {_way(row)}", figure, ours, verdict
+            if row.algorithm == "bigdl" and row.case in IBATCH_PAPER:
+                paper = IBATCH_PAPER[row.case][1]
+                figure = f"{paper} x on {IBATCH_NODES}: {paper / IBATCH_NODES:.2f} of linear"
+        rival = data.row("bigdl-scaling", algorithm="bigdl", case=row.case, world=row.world)
+        verdict = beside(row, rival) if rival and row.algorithm != "bigdl" else "-"
+        if remark := too_short(row):
+            verdict = f"refused: {remark}"
+        yield f"{row.case}, {row.world} executor{'s' if row.world > 1 else ''}: {_way(row)}", figure, ours, verdict
 
 
 def _way(row: Row) -> str:
-    return f"`{row.algorithm}` ({kept(row)})" if row.algorithm == "ibatch" else f"`{row.algorithm}`"
+    """Return the system with what it kept. Results without the field ``runs`` record only the last run's choice."""
+    if row.algorithm != "ibatch":
+        return f"`{row.algorithm}`"
+    return f"`ibatch` ({'' if 'runs' in row.extra else 'last run: '}{kept(row)})"
 
 
 def _about(row: Row) -> str:
@@ -61,7 +77,8 @@ def _about(row: Row) -> str:
 
 
 def _share(part: float, row: Row) -> str:
-    return f"{part * 1e3:.3g} ms, {part / row.seconds:.0%}"
+    """Return a part's time and share. Differences of two runs below 0 are chance."""
+    return f"{part * 1e3:.3g} ms, {part / row.seconds:.0%}" if part >= 0 else "-"
 
 
 def chart(data: Data) -> Chart:

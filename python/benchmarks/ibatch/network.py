@@ -26,7 +26,7 @@ from typing import Any
 import numpy as np
 import pandas as pd
 import torch
-from benchmarks import breakdown
+from benchmarks import batching, breakdown
 from benchmarks.applications import answer, bench_jar, set_rate, submit
 from benchmarks.case import Case, case_of, number, share_of
 from benchmarks.command import Note
@@ -126,16 +126,11 @@ def _rows(case: Case, found: list[dict[str, Any]], topology: Topology) -> Iterat
             ends[result["sparse"]].add(result["weights"])
     for result in found:
         way, plans = result["way"], result.get("batching", {})
-        tried = next((plan["tried"] for plan in plans.values() if "tried" in plan), {})
         extra: dict[str, Any] = {
             "delay": case.delay,
             **case.about,
-            "batches": {name: len(plan["batches"]) for name, plan in plans.items()},
+            **batching.record(plans),
             "predicted_seconds": predicted.get(way),
-            "kept": {name: plan["kept"] for name, plan in plans.items()},
-            "outcome": {name: plan["outcome"] for name, plan in plans.items()},
-            "tried": {name: each["seconds"] for name, each in tried.items()},
-            "tried_predicted": {name: each["predicted_seconds"] for name, each in tried.items()},
             "phases": result.get("phases", {}),
             "overlapped": result.get("overlapped"),
             "plans": {name: plan["batches"] for name, plan in plans.items() if "profile" in plan},

@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
+from typing import Any
 
 from benchmarks.charts import Chart
 from benchmarks.tables import (
@@ -48,10 +49,11 @@ def networks(data: Data, name: str) -> Iterator[Line]:
 def beside_policy(ours: Row, other: Row) -> str:
     """Return the verdict on `ibatch` beside another way.
 
-    It says `the same cuts` if both have one batch, or one batch per layer. Then the difference is chance.
+    It says `the same cuts` if both have one batch, or one batch per layer, in each run. Then the difference is chance.
     """
-    if other.algorithm in ("whole", "layerwise") and ours.extra.get("batches") == other.extra.get("batches", {}):
-        return f"the same cuts, so chance: {ours.seconds / other.seconds:.2f} of its time"
+    cuts = [run.get("batches") for row in (ours, other) for run in runs(row)]
+    if other.algorithm in ("whole", "layerwise") and cuts[0] and all(each == cuts[0] for each in cuts):
+        return f"the same cuts: {ours.seconds / other.seconds:.2f} of its time"
     return beside(ours, other)
 
 
@@ -153,21 +155,35 @@ def split(data: Data) -> Iterator[Line]:
                 )
 
 
+def runs(row: Row) -> Sequence[Mapping[str, Any]]:
+    """Return what a row recorded of the batches of each run, or of its only fit (see batching.py)."""
+    found: Sequence[Mapping[str, Any]] = row.extra.get("runs", [row.extra])
+    return found
+
+
 def kept(row: Row, layers: int | None = None) -> str:
     """Return the kept batches, such as "plan, 7 pulls, 5 pushes", ``parts:24`` or ``layerwise``.
 
-    Results of before the field ``kept`` do not record the choice. There it follows from the number of batches and the
-    times of the trials.
+    Runs that kept others are all told, as in "`whole` or `layerwise`".
 
     :param layers: layers of the network, if known.
     """
-    if recorded := row.extra.get("kept"):
+    return " or ".join(dict.fromkeys(_kept(run, layers) for run in runs(row)))
+
+
+def _kept(run: Mapping[str, Any], layers: int | None) -> str:
+    """Return the batches that a run kept.
+
+    Results of before the field ``kept`` do not record the choice. There it follows from the number of batches and the
+    times of the trials.
+    """
+    if recorded := run.get("kept"):
         pull, push = recorded["pull"], recorded["push"]
         if pull == push:
             return f"`{pull}`"
         return f"{pull}, {push.removeprefix('plan, ')}" if push.startswith("plan") else f"{pull}; pushes {push}"
-    pulls, pushes = row.extra["batches"]["pull"], row.extra["batches"]["push"]
-    tried = row.extra["tried"]
+    pulls, pushes = run["batches"]["pull"], run["batches"]["push"]
+    tried = run["tried"]
     if pulls == pushes == layers and "layerwise" in tried:
         return "`layerwise`"
     parts = next((name for name in tried if name.startswith("parts:")), None)

@@ -34,7 +34,7 @@ from typing import Any
 import numpy as np
 import pandas as pd
 import torch
-from benchmarks import workload
+from benchmarks import batching, workload
 from benchmarks.applications import answer, set_rate, submit
 from benchmarks.case import passes, share_of
 from benchmarks.command import Note
@@ -169,17 +169,19 @@ def _row(
     )
 
 
-def _kept(batching: dict[str, Any]) -> dict[str, Any]:
-    """Return the batches that a fit kept, and the outcome of their trial, by direction.
+def _kept(plans: dict[str, Any]) -> dict[str, Any]:
+    """Return a row's fields about the batches that a fit kept.
 
+    :param plans: entry ``batching`` of the fit's summary.
     :raises LabError: no plan was made, or it was on trial when the fit ended.
     """
-    kept, outcome = ({name: plan[field] for name, plan in batching.items()} for field in ("kept", "outcome"))
-    if unsettled := [text for text in outcome.values() if text.startswith(("not planned", "used: on trial"))]:
+    found = batching.record(plans)
+    outcomes = found["outcome"].values()
+    if unsettled := [text for text in outcomes if text.startswith(("not planned", "used: on trial"))]:
         raise LabError(
             f"{PLANNED}, {PLANNED_STEPS} steps: {unsettled[0]}. Raise PLANNED_STEPS in {Path(__file__).name}."
         )
-    return {"kept": kept, "outcome": outcome}
+    return found
 
 
 def arguments(parser: ArgumentParser, words: Sequence[str]) -> Namespace:

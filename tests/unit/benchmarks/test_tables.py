@@ -170,6 +170,10 @@ PARTS_TRIED = {"whole": 2.9, "ibatch": 2.8, "parts:24": 1.8}
         ({"kept": {"pull": "plan, 7 pulls", "push": "plan, 1 push"}}, "plan, 7 pulls, 1 push"),
         ({"kept": {"pull": "parts:24", "push": "parts:24"}}, "`parts:24`"),
         ({"kept": {"pull": "plan, 2 pulls", "push": "whole"}}, "plan, 2 pulls; pushes whole"),
+        (
+            {"runs": [{"kept": {"pull": each, "push": each}} for each in ("whole", "parts:24", "whole")]},
+            "`whole` or `parts:24`",
+        ),
         ({"batches": {"pull": 22, "push": 22}, "tried": PARTS_TRIED}, "`parts:24`"),
         (
             {"batches": {"pull": 30, "push": 30}, "tried": PARTS_TRIED | {"ibatch": 1.5}},
@@ -187,15 +191,27 @@ def test_what_ibatch_kept_is_told(extra: dict[str, Any], said: str) -> None:
 def test_equal_cuts_are_no_gain() -> None:
     each, two = ({"batches": {"pull": count, "push": count}} for count in (30, 2))
     layerwise = row("layerwise", 3.0, 3.0, 3.0, extra=each)
-    assert (
-        beside_policy(row("ibatch", 2.0, 2.0, 2.0, extra=each), layerwise)
-        == "the same cuts, so chance: 0.67 of its time"
-    )
+    assert beside_policy(row("ibatch", 2.0, 2.0, 2.0, extra=each), layerwise) == "the same cuts: 0.67 of its time"
     assert beside_policy(row("ibatch", 2.0, 2.0, 2.0, extra=two), layerwise) == "faster: 0.67 of its time"
     assert (
         beside_policy(row("ibatch", 2.0, 2.0, 2.0, extra=each), row("ring", 3.0, 3.0, 3.0))
         == "faster: 0.67 of its time"
     )
+
+
+def test_a_sample_below_its_bound_is_refused_and_is_no_base(tmp_path: Path) -> None:
+    bound, runs = {"theory_seconds": 0.15, "case": "vgg19"}, {"runs": [{"kept": {"pull": "whole", "push": "whole"}}]}
+
+    def lines(alone: float) -> list[tuple[str, ...]]:
+        tables._read_checked.cache_clear()
+        rows = [row("ibatch", alone, 0.16, world=world, extra=runs, **bound) for world in (1, 2)]
+        save(tmp_path, "bigdl-scaling", *rows)
+        return list(TABLES["bigdl_scaling"].lines(Data(tmp_path)))
+
+    assert lines(0.16)[1][2] == "2.00 x: 1.00 of linear; 0.16 s (0.16 to 0.16)"
+    for *_, ours, verdict in lines(0.06):
+        assert ours == "0.11 s (0.06 to 0.16)"
+        assert verdict == "refused: a sample of 0.06 s is below theory, 0.15 s"
 
 
 def test_the_papers_figures_are_those_of_the_ways_that_were_run(tmp_path: Path) -> None:
