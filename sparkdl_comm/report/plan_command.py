@@ -18,7 +18,10 @@ _ITEMSIZE = 4
 def add_parser(commands: Any) -> None:
     """Add the command ``plan``."""
     plan = commands.add_parser(
-        "plan", help="cut a network into batches of layers, so that communication and computation overlap"
+        "plan",
+        help="cut a network into batches of layers, so that communication and computation overlap",
+        description="Plans one direction, parameters or gradients, as if it had the network for itself. A fit with"
+        " ps.batching=ibatch plans both directions together, and tries the plan against plainer cuts.",
     )
     plan.add_argument(
         "--profile",
