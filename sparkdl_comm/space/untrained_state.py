@@ -6,13 +6,14 @@ copy of a layer, a momentum encoder, towards the trained layer. Tensors are name
 the state_dict.
 
 The state may differ between ranks during an epoch. At the start of training and at the end of an epoch it must be equal.
-Ranks compare digests in one all-gather, and exchange only tensors that differ.
+Ranks compare digests in one all-gather, and exchange only tensors that differ. Sparse and quantized tensors are not sent:
+they stay as the factory made them, and must be equal when training begins.
 """
 
 from __future__ import annotations
 
 import hashlib
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from typing import Any
 
 import torch
@@ -32,17 +33,21 @@ def broadcast_initial_state(model: FlatModel, gang: Gang, timeout: float) -> Non
     """Copy rank 0's parameters, buffers and extra state to all ranks, as DistributedDataParallel does.
 
     All ranks call it before ``model`` is bound. Their models must have the same trainable parameters.
+
+    :raises ModelError: a sparse or quantized tensor differs between ranks.
     """
     state = UntrainedState(model)
     trained: dict[str, torch.Tensor] = {
         entry.name: parameter for entry, parameter in zip(model.entries, model.parameters, strict=True)
     }
     untrained, extra = state.tensors(), pack_value(state.extra())
-    own_digests = [digests(tensors) for tensors in (trained, untrained, extra)]
-    first, *others = gather_json(gang, own_digests, timeout)
+    own_digests = [digests(tensors) for tensors in (trained, untrained, extra, state.unsent_tensors())]
+    reports = gather_json(gang, own_digests, timeout)
+    _check_unsent([unsent for *_, unsent in reports])
+    first, *others = reports
     differing = [
         [name for name in theirs if any(other[kind].get(name) != theirs[name] for other in others)]
-        for kind, theirs in enumerate(first)
+        for kind, theirs in enumerate(first[:3])
     ]
     with torch.no_grad():
         for name in differing[0]:
@@ -50,6 +55,15 @@ def broadcast_initial_state(model: FlatModel, gang: Gang, timeout: float) -> Non
     state.load({name: _fetch_from_rank_0(untrained, name, gang, timeout) for name in differing[1]})
     if differing[2]:
         state.load_extra(unpack_value({name: _fetch_from_rank_0(extra, name, gang, timeout) for name in first[2]}))
+
+
+def _check_unsent(reports: Sequence[Mapping[str, str]]) -> None:
+    for name in {name: None for report in reports for name in report}:
+        if len({report.get(name) for report in reports}) > 1:
+            raise ModelError(
+                f"{name.partition(' ')[2]} differs between ranks when training begins, and is sparse or quantized. Such"
+                " tensors stay as the factory made them. Make the same one on all ranks, for example with a fixed seed."
+            )
 
 
 def average_state(state: UntrainedState, rows: int, gang: Gang, timeout: float) -> None:
@@ -114,8 +128,15 @@ class UntrainedState:
     def tensors(self) -> dict[str, torch.Tensor]:
         """Return frozen parameters and buffers by kind and name, without copying. A shared tensor appears once.
 
-        Sparse and quantized tensors are left out. They stay as the factory made them.
+        Those of :meth:`unsent_tensors` are left out.
         """
+        return {name: tensor for name, tensor in self._tensors().items() if module_state.is_plain(tensor)}
+
+    def unsent_tensors(self) -> dict[str, torch.Tensor]:
+        """Return the sparse and quantized tensors, by kind and name. They are not sent."""
+        return {name: tensor for name, tensor in self._tensors().items() if not module_state.is_plain(tensor)}
+
+    def _tensors(self) -> dict[str, torch.Tensor]:
         trained = {id(parameter) for parameter in self._model.parameters}
         found: dict[str, torch.Tensor] = {
             f"{_PARAMETER} {name}": parameter
@@ -126,7 +147,7 @@ class UntrainedState:
             prefix, _, leaf = name.rpartition(".")
             transient = leaf in self._owners.get_submodule(prefix)._non_persistent_buffers_set
             found[f"{_TRANSIENT if transient else _BUFFER} {name}"] = buffer
-        return {name: tensor for name, tensor in found.items() if not is_lazy(tensor) and module_state.is_plain(tensor)}
+        return {name: tensor for name, tensor in found.items() if not is_lazy(tensor)}
 
     def load(self, tensors: Mapping[str, torch.Tensor]) -> None:
         """Load ``tensors``, by the names of :meth:`tensors`, into the model and the loss.
@@ -180,5 +201,23 @@ def digests(tensors: Mapping[str, torch.Tensor]) -> dict[str, str]:
 
 def _digest(tensor: torch.Tensor) -> str:
     found = hashlib.blake2b(f"{tensor.dtype} {tuple(tensor.shape)}".encode(), digest_size=16)
-    found.update(raw(tensor))
+    for part in _plain_parts(tensor):
+        found.update(raw(part))
     return found.hexdigest()
+
+
+def _plain_parts(tensor: torch.Tensor) -> Sequence[torch.Tensor]:
+    """Return the plain tensors that a tensor consists of: itself, or the parts of a sparse or quantized one."""
+    if tensor.is_quantized:
+        if tensor.qscheme() in (torch.per_tensor_affine, torch.per_tensor_symmetric):
+            return tensor.int_repr(), torch.tensor([tensor.q_scale(), tensor.q_zero_point()], dtype=torch.float64)
+        axis = torch.tensor(tensor.q_per_channel_axis())
+        return tensor.int_repr(), tensor.q_per_channel_scales(), tensor.q_per_channel_zero_points(), axis
+    if tensor.layout is torch.sparse_coo:
+        coalesced = tensor.coalesce()
+        return coalesced.indices(), coalesced.values()
+    if tensor.layout in (torch.sparse_csr, torch.sparse_bsr):
+        return tensor.crow_indices(), tensor.col_indices(), tensor.values()
+    if tensor.layout in (torch.sparse_csc, torch.sparse_bsc):
+        return tensor.ccol_indices(), tensor.row_indices(), tensor.values()
+    return [tensor if tensor.layout is torch.strided else tensor.to_dense()]

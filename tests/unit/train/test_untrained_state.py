@@ -1,6 +1,8 @@
 """State that no optimizer updates and that training changes: the same as torch in one process, under every strategy."""
 
 import copy
+import itertools
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
@@ -189,6 +191,38 @@ def test_buffers_that_torch_does_not_write(tmp_path: Path) -> None:
     rest = Fit(tmp_path, Gathered, epochs=EPOCHS, resume=True, **settings)
     assert rest.restorers[0].step == 2
     assert_same(rest.loops, alone(Odd, data, 1, nn.MSELoss()))
+
+
+def quantized(values: torch.Tensor, scales: float | torch.Tensor) -> torch.Tensor:
+    if isinstance(scales, float):
+        return torch.quantize_per_tensor(values, scales, 0, torch.qint8)
+    return torch.quantize_per_channel(values, scales, torch.zeros(len(scales)), 0, torch.qint8)
+
+
+@pytest.mark.parametrize(
+    "of_rank",
+    [
+        lambda rank: (rank + torch.eye(6)).to_sparse(),
+        lambda rank: (rank + torch.eye(6)).to_sparse_csr(),
+        lambda rank: (rank + torch.eye(6)).to_sparse_csc(),
+        lambda rank: quantized(torch.eye(6), 0.5 + rank),
+        lambda rank: quantized(torch.eye(6), torch.tensor([0.5, 0.5, 0.5 + rank, 0.5, 0.5, 0.5])),
+        lambda rank: torch.eye(6).to_sparse() if rank == 1 else torch.eye(6),
+    ],
+    ids=["coo", "csr", "csc", "quantized", "per channel", "on one rank"],
+)
+def test_tensors_that_are_not_sent_must_be_equal(of_rank: Callable[[int], torch.Tensor]) -> None:
+    """Ranks 0 and 2 have the same one."""
+    made = itertools.count()
+
+    def make(differ: bool) -> nn.Module:
+        module = nn.Sequential(nn.Linear(6, 1))
+        module.register_buffer("mix", of_rank(int(differ and next(made) == 1)), persistent=False)
+        return module
+
+    with pytest.raises(ModelError, match=r"model\.mix differs between ranks .* sparse or quantized"):
+        train(lambda: make(True), table().cut(*PARTS))
+    train(lambda: make(False), table().cut(*PARTS))
 
 
 def test_a_part_with_extra_state_that_only_rank_0_has() -> None:
