@@ -24,7 +24,24 @@ private[chunks] object FrameWriter extends Logging {
    *
    * @param body that of `message`; it is released
    */
-  def write(channel: Channel, message: Message, body: ByteBuf): ChannelFuture = closing(channel) {
+  def write(channel: Channel, message: Message, body: ByteBuf): ChannelFuture =
+    closing(channel)(send(channel, message, body))
+
+  /**
+   * Write a one-way message.
+   *
+   * @param message it is made here, so that the connection is closed if it cannot be made
+   */
+  def write(channel: Channel, message: => ByteBuffer): ChannelFuture = closing(channel) {
+    val made = message
+    send(channel, new OneWayMessage(new NioManagedBuffer(made)), Unpooled.wrappedBuffer(made))
+  }
+
+  /** Write a message with Spark's encoder. */
+  def write(channel: Channel, message: Message): ChannelFuture =
+    closing(channel)(channel.writeAndFlush(message))
+
+  private def send(channel: Channel, message: Message, body: ByteBuf): ChannelFuture = {
     val frame =
       try Unpooled.wrappedBuffer(head(channel, message, body), body)
       catch {
@@ -34,18 +51,6 @@ private[chunks] object FrameWriter extends Logging {
       }
     channel.writeAndFlush(frame)
   }
-
-  /** Write a one-way message. */
-  def write(channel: Channel, message: ByteBuffer): ChannelFuture =
-    write(
-      channel,
-      new OneWayMessage(new NioManagedBuffer(message)),
-      Unpooled.wrappedBuffer(message)
-    )
-
-  /** Write a message with Spark's encoder. */
-  def write(channel: Channel, message: Message): ChannelFuture =
-    closing(channel)(channel.writeAndFlush(message))
 
   private def head(channel: Channel, message: Message, body: ByteBuf): ByteBuf = {
     val bytes = 8 + message.`type`.encodedLength + message.encodedLength
