@@ -24,7 +24,7 @@ from benchmarks.scale.validation import FITTED, cells
 from benchmarks.workload import check, fits
 
 from sparkdl_comm.compress.selection import operator
-from sparkdl_comm.errors import ConfError
+from sparkdl_comm.errors import ConfError, LabError
 from sparkdl_comm.fabric.core.messages import DroppedUpdate, Push
 from sparkdl_comm.sim.profile import Layer, Profile
 from sparkdl_comm.topology import Topology
@@ -156,6 +156,19 @@ def test_all_steps_of_auto_count_and_settled_ones_of_others() -> None:
     )
     assert ring.seconds == 1.0
     assert "ways" not in ring.extra
+
+
+def test_what_is_timed_of_a_plan_is_what_was_kept() -> None:
+    def plans(outcome: str) -> dict[str, Any]:
+        plan = {"batches": [(0, 1), (2, 2)], "kept": "parts:2", "outcome": outcome, "tried": {}}
+        return {"pull": plan, "push": plan}
+
+    found = run_auto._kept(plans("tried, and rejected: parts:2 was faster"))
+    assert found["kept"] == {"pull": "parts:2", "push": "parts:2"}
+    assert found["batches"] == {"pull": 2, "push": 2}
+    for outcome in ("used: on trial when the run ended, ibatch in use", "not planned: the run ended before"):
+        with pytest.raises(LabError, match=f"ps.ibatch, 70 steps: {outcome}.*Raise PLANNED_STEPS"):
+            run_auto._kept(plans(outcome))
 
 
 def test_what_stays_is_what_can_run_there() -> None:
