@@ -114,6 +114,7 @@ def test_the_examples_of_checkpoints(spark, tmp_path, monkeypatch):
 def test_examples_of_other_pages(spark, tmp_path, monkeypatch, page):
     """All examples of a page one after the other, with a session, digits as rows, a network and an estimator."""
     names = {
+        "__name__": "__main__",
         "sparkdl_comm": sparkdl_comm,
         "torch": torch,
         "functools": functools,
@@ -124,8 +125,9 @@ def test_examples_of_other_pages(spark, tmp_path, monkeypatch, page):
         "estimator": TorchEstimator(model=SmallLeNet, loss="CrossEntropyLoss", batchSize=50, num_workers=2),
     }
     monkeypatch.chdir(tmp_path)
-    for example in examples(ROOT / page):
-        exec(compile(example, page, "exec"), names)  # noqa: S102 - our own text
+    with applied(spark, {"timeline": 0}):  # a page may set it
+        for example in examples(ROOT / page):
+            exec(compile(example, page, "exec"), names)  # noqa: S102 - our own text
 
 
 def test_every_page_with_examples_of_its_own_exists():
