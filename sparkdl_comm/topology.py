@@ -6,7 +6,8 @@ A topology is written as a short text, and :meth:`Topology.parse` reads it:
 ``star:9``                 9 hosts with one NIC each on one non-blocking switch
 ``bcube:3,2``              BCube(n, k): n^k hosts with k NICs each, so 3 x 3 hosts with 2. A switch of level l joins hosts that
                            differ in digit l
-``bcube:2x3``              grid of 2 x 3 hosts with 2 NICs each: 2 hosts per switch on level 0, 3 on level 1
+``bcube:2x3``              grid of 2 x 3 hosts with 2 NICs each: 2 hosts per switch on level 0, 3 on level 1. With a comma
+                           it would be 2^3 hosts with 3 NICs
 ``fattree:4``              three-tier Fat-Tree of k-port switches, k^3/4 hosts. ``fattree:4,oversub=2`` has half the
                            capacity above the edge switches
 ``hosts:4x2``              4 hosts with one NIC each on one switch, 2 ranks per host: fast inside, slow between hosts

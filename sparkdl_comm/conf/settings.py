@@ -32,9 +32,10 @@ class CommConf:
     strategy: str = declare(
         "ps",
         strategy_name,
-        "How gradients and parameters are exchanged. The Param `strategy` overrides it. NAME+LOOP stands for a "
-        "collective with collective.loop=LOOP. NAME+decoupled+ibatch also sets collective.batching=ibatch. "
-        "ps+BATCHING sets ps.batching.",
+        "How gradients and parameters are exchanged: ps, auto, gloo, nccl, hitopk, fabric, or a collective (ring, bml, "
+        "lp, be, mst, torus2d, hierarchical, p2p-ps, tree, cheapest). The Param `strategy` overrides it. NAME+LOOP "
+        "stands for a collective with collective.loop=LOOP. NAME+decoupled+ibatch also sets "
+        "collective.batching=ibatch. ps+BATCHING sets ps.batching.",
     )
     timeout: float = declare(
         "5min", forms.seconds, "How long a rank waits for its peers, in any single wait, before the run fails."
@@ -42,13 +43,15 @@ class CommConf:
     slot_timeout: float = declare(
         "30s",
         forms.seconds,
-        "How long fit waits for executors to register, and then for free slots. It needs one slot per worker, or all "
-        "requested executors if the number of workers is not set.",
+        "How long fit waits for executors to register, and then for its tasks to start in slots that no other job "
+        "holds. It needs one slot per worker, or all requested executors if the number of workers is not set. Then it "
+        "raises SlotsError.",
     )
     turn_timeout: float = declare(
         "1d",
         forms.seconds,
-        "How long fit waits for other fits and jobs of the same application that hold the slots it needs.",
+        "How long fit waits for other fits (then DeadlineError), or other jobs (then SlotsError), of the same "
+        "application that hold the slots it needs.",
     )
     max_restarts: int = declare(
         "2",

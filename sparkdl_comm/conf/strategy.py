@@ -71,7 +71,7 @@ def loop_name(strategy: str, loop: str, batching: str) -> str:
     return "+".join([strategy, *suffixes])
 
 
-@form("name")
+@form("NAME|NAME+LOOP|NAME+decoupled+ibatch|ps+BATCHING")
 def strategy_name(text: str) -> str:
     """Return ``text`` after a check of its form."""
     NamedStrategy.parse(text)

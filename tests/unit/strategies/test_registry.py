@@ -1,12 +1,13 @@
 """The registry of strategies: every name has a class, and a rank imports only what its strategy needs."""
 
 import json
+import re
 import subprocess
 import sys
 
 import pytest
 
-from sparkdl_comm.conf import CommConf
+from sparkdl_comm.conf import KEYS, CommConf
 from sparkdl_comm.strategies.base import Strategy
 from sparkdl_comm.strategies.registry import STRATEGIES, load_strategy
 
@@ -24,6 +25,12 @@ print(json.dumps([name for name in sys.modules if name.startswith("sparkdl_comm.
 def test_every_name_has_a_class(name: str) -> None:
     assert issubclass(load_strategy(CommConf.from_mapping({}, strategy=name)), Strategy)
     assert STRATEGIES[name].description.endswith(".")
+
+
+def test_the_key_lists_every_name() -> None:
+    key = next(key for key in KEYS if key.name == "strategy")
+    listed = re.findall(r"[a-z0-9-]+", key.meaning.split(". ")[0].partition(":")[2])
+    assert set(listed) - {"or", "a", "collective"} == set(STRATEGIES)
 
 
 def _imported(name: str) -> list[str]:
