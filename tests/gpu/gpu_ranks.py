@@ -6,6 +6,7 @@ sockets between them, as between real hosts.
 
 from __future__ import annotations
 
+import multiprocessing
 import os
 import traceback
 from collections.abc import Callable, Mapping, Sequence
@@ -34,8 +35,11 @@ from sparkdl_comm.train.checkpoint_restore import Restorer, describe
 from sparkdl_comm.train.checkpoint_saver import Saver
 from sparkdl_comm.train.spec import Checkpoints, Observation, TrainSpec
 from sparkdl_comm.train.training_loop import TrainingLoop
-from tests.unit.gang_helpers import context, file_exchange, join
+from tests.unit.gang_helpers import file_exchange, join
 from tests.unit.ranks import Rows
+
+#: CUDA cannot be used in forks of a process that has used it.
+context = multiprocessing.get_context("spawn")
 
 #: Of a gang on a GPU to say that it is lost or late.
 TIMEOUT = 60.0

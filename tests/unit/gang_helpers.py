@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import multiprocessing
 import socket
 import threading
 import time
@@ -14,12 +13,10 @@ from typing import Any
 
 from sparkdl_comm.gang.failure import Failure
 from sparkdl_comm.gang.gang import Gang
+from tests.forkserver import context
 
 SECRET = bytes(range(32))
 SECONDS = 20.0  # generous: for what takes milliseconds
-
-context = multiprocessing.get_context("forkserver")
-context.set_forkserver_preload(["sparkdl_comm.gang.gang"])
 
 
 def primary(rank: int, message: str = "boom") -> Failure:

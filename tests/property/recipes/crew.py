@@ -6,7 +6,6 @@ They live as long as the crew does; if one of them dies or does not end in time,
 from __future__ import annotations
 
 import gc
-import multiprocessing
 import os
 import pickle
 import time
@@ -23,15 +22,12 @@ from sparkdl_comm.job.local import LocalContext
 from sparkdl_comm.job.rank import Rank
 from sparkdl_comm.job.task import RankTask
 from sparkdl_comm.train.spec import TrainSpec
+from tests.forkserver import context
 
 from .stateful import RANK
 
 #: Seconds that processes may take to start, on a busy machine.
 START = 120.0
-
-context = multiprocessing.get_context("forkserver")
-# What each would import by itself, torch._dynamo with the first optimizer.
-context.set_forkserver_preload(["sparkdl_comm.job.rank", "sparkdl_comm.ml.estimator", "torch._dynamo", __name__])
 
 
 class HungError(Exception):

@@ -17,7 +17,7 @@ from sparkdl_comm.collectives.plan import Collective
 from sparkdl_comm.collectives.torch_gang import communicator
 from sparkdl_comm.errors import InputError
 from sparkdl_comm.topology import Topology
-from tests.unit.gang_helpers import context
+from tests.forkserver import context
 
 WORLD = 4
 CPU = torch.device("cpu")

@@ -1,7 +1,6 @@
 """What gloo really raises when a rank is late or gone, told apart in one place."""
 
 import datetime
-import multiprocessing
 import os
 import re
 from pathlib import Path
@@ -11,6 +10,7 @@ import torch
 import torch.distributed as dist
 
 from sparkdl_comm.gang.failure import is_peer_failure, is_peer_late
+from tests.forkserver import context
 
 
 def _rank(rank: int, store: str, answers: Any, given_up: Any) -> None:
@@ -31,9 +31,10 @@ def _rank(rank: int, store: str, answers: Any, given_up: Any) -> None:
 
 
 def test_a_rank_that_is_late_and_then_gone(tmp_path: Path) -> None:
-    spawn = multiprocessing.get_context("spawn")
-    answers, given_up = spawn.SimpleQueue(), spawn.Event()
-    ranks = [spawn.Process(target=_rank, args=(rank, str(tmp_path / "store"), answers, given_up)) for rank in range(2)]
+    answers, given_up = context.SimpleQueue(), context.Event()
+    ranks = [
+        context.Process(target=_rank, args=(rank, str(tmp_path / "store"), answers, given_up)) for rank in range(2)
+    ]
     for process in ranks:
         process.start()
     for process in ranks:

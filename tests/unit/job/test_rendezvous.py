@@ -34,7 +34,8 @@ from sparkdl_comm.gang.listen import Acceptor
 from sparkdl_comm.job import rendezvous
 from sparkdl_comm.job.driver_listener import DriverListener
 from sparkdl_comm.job.task import RankTask
-from tests.unit.gang_helpers import SECONDS, SECRET, context, hangs_up, wait_for
+from tests.forkserver import context
+from tests.unit.gang_helpers import SECONDS, SECRET, hangs_up, wait_for
 
 ATTEMPT = "e/0"
 

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import multiprocessing
 import os
 import signal
 import time
@@ -16,6 +15,7 @@ from sparkdl_comm.errors import PersistenceError
 from sparkdl_comm.storage.files import LocalStorage
 from sparkdl_comm.train import checkpoint_directory as checkpoint
 from sparkdl_comm.train.checkpoint_directory import CheckpointDirectory, Tensors
+from tests.forkserver import context
 
 RUN = {"world": 2, "strategy": "ps"}
 
@@ -135,7 +135,7 @@ def _write_for_ever(path: Path) -> None:
 
 @pytest.mark.parametrize("delay", [0.0, 0.003, 0.011, 0.023])
 def test_killed_while_it_writes(tmp_path: Path, delay: float) -> None:
-    process = multiprocessing.get_context("forkserver").Process(target=_write_for_ever, args=(tmp_path,), daemon=True)
+    process = context.Process(target=_write_for_ever, args=(tmp_path,), daemon=True)
     process.start()
     there, until = directory(tmp_path, "b"), time.monotonic() + 30
     while len(there.steps()) < 2 and time.monotonic() < until:
