@@ -1,4 +1,4 @@
-"""Draws of hypothesis: fixed ones, or random ones and ten times as many. :mod:`tests.seeds` says which."""
+"""Draws of hypothesis: a few fixed ones, or many random ones. :mod:`tests.seeds` says which."""
 
 from __future__ import annotations
 
@@ -8,16 +8,16 @@ from hypothesis.internal.constants_ast import Constants
 
 from tests import seeds
 
-_FIXED_EXAMPLES, _RANDOM_EXAMPLES = 100, 1000
+_FIXED_EXAMPLES, _RANDOM_EXAMPLES = 40, 1000
 
 _ALWAYS = settings(deadline=None, print_blob=True, suppress_health_check=[HealthCheck.too_slow])
 settings.register_profile("fixed", _ALWAYS, max_examples=_FIXED_EXAMPLES, derandomize=True)
 settings.register_profile("random", _ALWAYS, max_examples=_RANDOM_EXAMPLES, derandomize=False)
 
 
-def examples(count: int) -> settings:
-    """Return settings for ``count`` fixed draws, or ten times as many random ones."""
-    return settings(max_examples=count * settings.default.max_examples // _FIXED_EXAMPLES)
+def examples(few: int, many: int | None = None) -> settings:
+    """Return settings for ``few`` fixed draws, or ``many`` random ones: by default ten times as many."""
+    return settings(max_examples=(many or 10 * few) if seeds.of_run() else few)
 
 
 def load_profile() -> None:

@@ -162,7 +162,7 @@ def summed(
     return groups
 
 
-@examples(200)
+@examples(60, 2000)
 @given(st.data(), st.integers(1, 2), st.integers(0, 4), st.sampled_from([0.0, 0.5, 1.0]))
 def test_groups_are_the_best_of_all_cases(data: st.DataObject, servers: int, relays: int, link_weight: float) -> None:
     network, jobs = data.draw(networks(HOSTS)), data.draw(batches(servers, deadlines=False))

@@ -109,7 +109,7 @@ def test_no_link_carries_more_than_it_can(data: st.DataObject) -> None:
     check_flows(ResidualNetwork.from_rates(cluster.rates), flows)
 
 
-@examples(40)
+@examples(15, 400)
 @given(st.data(), st.sampled_from([0.0, 0.5, 0.9]), st.floats(1.0, 20.0))
 def test_server_and_replica_never_differ_by_more_than_they_may(
     data: st.DataObject, momentum: float, limit: float
@@ -163,7 +163,7 @@ def _steps(cluster: Cluster, server: Node, replica: Node) -> list[tuple[Node, Pu
 
 
 @pytest.mark.parametrize(("text", "ahead"), [("bsp", 0), ("ssp:0", 0), ("ssp:2", 2)])
-@examples(20)
+@examples(8, 200)
 @given(data=st.data())
 def test_no_worker_is_further_ahead_than_it_may(text: str, ahead: int, data: st.DataObject) -> None:
     cluster = Cluster(PLAIN, FabricParams(text), data.draw(rates()))
@@ -189,7 +189,7 @@ def test_no_worker_is_further_ahead_than_it_may(text: str, ahead: int, data: st.
     assert not cluster.made(DroppedUpdate)
 
 
-@examples(40)
+@examples(15, 400)
 @given(st.data())
 def test_training_goes_on_when_nodes_are_lost(data: st.DataObject) -> None:
     """No turn stays open, no update is applied twice, and the replica ends with the server's updates or a copy."""
@@ -268,7 +268,7 @@ ROUNDS = st.lists(
 )
 
 
-@examples(100)
+@examples(40, 1000)
 @given(st.sampled_from([REPLICATED, SHARDED]), st.sampled_from([4.0, float("inf")]), rates(), ROUNDS)
 # The server is lost while a copy is on its way to a replica that has an update which the server has not.
 @example(
@@ -328,7 +328,7 @@ def test_the_replica_takes_over_whatever_was_lost_before(
     assert all(updates[number][0] in lost for number in set(range(len(updates))) - had - settled)
 
 
-@examples(100)
+@examples(40, 1000)
 @given(st.data(), st.sampled_from([3.0, float("inf")]))
 def test_nobody_waits_after_the_replica_has_taken_over(data: st.DataObject, divergence: float) -> None:
     """Transfers end in a drawn order. Each update is released or dropped once, and every worker continues."""

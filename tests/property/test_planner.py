@@ -58,7 +58,7 @@ def ends(plan: Bucketing) -> list[int]:
     return lasts
 
 
-@examples(8)
+@examples(3, 80)
 @given(st.lists(PROFILES, min_size=1, max_size=12))
 def test_plans(profiles: list[Profile]) -> None:
     requests = [profile.request(policy) for profile in profiles for policy in POLICIES]

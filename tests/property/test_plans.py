@@ -79,7 +79,7 @@ def expected(plan, before, rank):
 
 
 @pytest.mark.parametrize("operation", OPERATIONS)
-@examples(30)
+@examples(15, 300)
 @given(st.data())
 def test_every_plan_gives_the_exact_result(operation, data):
     for plan in plans_of(data.draw(collectives(operation))):
@@ -101,7 +101,7 @@ def test_every_element_has_one_owner(collective):
         assert owners == Counter(range(collective.count))
 
 
-@examples(30)
+@examples(10, 300)
 @given(collectives("all_reduce"))
 def test_results_are_the_same_bits_on_all_ranks(collective):
     for plan in plans_of(collective):
@@ -122,7 +122,7 @@ def floats(collective, *plans):
     return found
 
 
-@examples(30)
+@examples(8, 300)
 @given(collectives("all_reduce"))
 def test_two_halves_make_an_all_reduce_bit_by_bit(collective):
     """A rank owns the same ranges in both, so it may change them in between."""
@@ -162,7 +162,7 @@ def test_bml_sends_the_same_over_every_rail(n, k, scale):
     assert sent == {(rank, rail): 2 * (world - 1) * scale for rank in range(world) for rail in range(k)}
 
 
-@examples(20)
+@examples(6, 200)
 @given(st.integers(2, 3), st.integers(2, 3), st.integers(1, 2))
 def test_a_parameter_server_on_bcube_sends_twice_n_minus_1_nths(n, k, scale):
     count = n * k * n**k * scale

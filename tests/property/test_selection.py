@@ -83,7 +83,7 @@ def test_exact_operators_select_the_largest_magnitudes(drawn, name):
     assert torch.equal(magnitudes(values[indices]), magnitudes(torch.topk(values.abs(), k).values))
 
 
-@examples(300)
+@examples(100, 3000)
 @given(vectors(), st.integers(1, 64), st.integers(1, 100), st.sampled_from([0, 5]), st.integers(1, 4))
 def test_exact_however_its_pieces_and_its_sample_fall(drawn, sample, piece, deviations, threads):
     values, k = drawn
@@ -98,7 +98,7 @@ def test_exact_however_its_pieces_and_its_sample_fall(drawn, sample, piece, devi
     assert torch.equal(indices, order[:k].sort().values)
 
 
-@examples(300)
+@examples(100, 3000)
 @given(vectors(), st.integers(0, 40), st.integers(0, 2**31))
 def test_mstopk_selects_what_reaches_its_upper_threshold_and_a_run_of_the_band(drawn, rounds, seed):
     values, k = drawn

@@ -72,7 +72,7 @@ def plans(draw):
     return make_plan(draw(st.sampled_from(names)), collective), cost
 
 
-@examples(150)
+@examples(50, 1500)
 @given(plans(), st.floats(0, 2), st.integers(1, 3))
 def test_bytes_and_times_are_possible(drawn, latency, calls):
     plan, cost = drawn
@@ -93,7 +93,7 @@ def test_bytes_and_times_are_possible(drawn, latency, calls):
     assert simulate(plan, cost, 4, latency=latency, calls=calls, coalesce=False) == found
 
 
-@examples(80)
+@examples(30, 800)
 @given(
     st.sampled_from(["star:4", "star:6", "bcube:2,2", "bcube:3,2", "bcube:2x3"]),
     st.sampled_from(OPERATIONS),
@@ -126,10 +126,17 @@ def test_a_ring_takes_its_formula(world, part):
     assert found.seconds == pytest.approx(steps + (world - 1) * cost.gamma * nbytes)
 
 
-@example((32, 2), 1)
 @given(st.sampled_from([(2, 2), (3, 2), (2, 3)]), st.integers(1, 3))
 def test_bml_takes_its_formula(shape, part):
-    ports, levels = shape
+    bml_takes_its_formula(*shape, part)
+
+
+@pytest.mark.slow
+def test_bml_takes_its_formula_on_1024_ranks():
+    bml_takes_its_formula(32, 2, 1)
+
+
+def bml_takes_its_formula(ports, levels, part):
     world = ports**levels
     cost = Cost((2.0,) * levels, alpha=0.5, gamma=0.0)
     plan = make_plan("bml", _all_reduce(f"bcube:{ports},{levels}", levels * world * part))
