@@ -45,30 +45,24 @@ class ChunkNodeSpec extends AnyFunSuite with BeforeAndAfterEach {
 
   private def whole(name: String, length: Int): Chunk = Chunk(1, name, 0, length)
 
-  test(
-    "chunks of random sizes and places are fetched in parts, concurrently between three executors"
-  ) {
-    val executors = Vector(1000, 65536, Int.MaxValue).map(bytes => start(partBytes = bytes))
-    for (seed <- 0 until 100) withClue(s"seed $seed: ") {
-      val draw = new Random(seed)
-      val block = random(1 + draw.nextInt(if (seed % 10 == 0) 3000000 else 50000), seed)
-      executors.foreach(_.transport.put(s"block_$seed", block))
-      val fetched = Vector.fill(20) {
-        val offset = draw.nextInt(block.length)
-        val length = 1 + draw.nextInt(block.length - offset)
-        val Seq(to, from) = draw.shuffle(executors).take(2)
-        val chunk = Chunk(1, s"block_$seed", offset, length)
-        (
-          new TestFetch(to.node, from.node.address, chunk, direct = draw.nextBoolean()),
-          offset,
-          length
-        )
-      }
-      for ((fetch, offset, length) <- fetched)
-        assert(fetch.bytes === block.slice(offset, offset + length).toSeq, s"$length at $offset")
-    }
-    assert(executors.map(_.node.pending) === Seq(0, 0, 0))
-    eventually("nothing is being sent")(executors.forall(_.node.sending == 0))
+  // The first two count threads, and the network's threads take two seconds to end.
+  test("close ends all fetches, and leaves neither threads nor sockets") {
+    eventually("earlier tests' threads end")(threads.isEmpty)
+    val before = sockets
+    val Seq(client, server) = Seq.fill(2)(start())
+    val half, resume = new CountDownLatch(1)
+    server.transport.serve("stalls")(chunk => new StalledBuffer(random(chunk.length), half, resume))
+    val fetched =
+      Seq.fill(3)(new TestFetch(client.node, server.node.address, whole("stalls", 1000)))
+    assert(half.await(30, TimeUnit.SECONDS) && threads.nonEmpty && sockets > before)
+    client.node.close()
+    fetched.foreach(fetch => assert(fetch.failure.get.isInstanceOf[ChunkFailure.Cancelled]))
+    resume.countDown()
+    server.node.close()
+    eventually("threads end")(threads.isEmpty)
+    eventually(s"sockets are closed, but there were $before and are $sockets")(sockets <= before)
+    val late = new TestFetch(client.node, server.node.address, whole("stalls", 1000))
+    assert(late.failure.get.isInstanceOf[ChunkFailure.Cancelled])
   }
 
   test("many chunks requested on several threads, also the network's, need no more threads") {
@@ -105,6 +99,32 @@ class ChunkNodeSpec extends AnyFunSuite with BeforeAndAfterEach {
     assert(threads.count(_.contains("-client-")) <= 2 * nodes.size)
     assert(threads.count(_.contains("-server-")) <= 2 * nodes.size)
     assert(client.node.pending === 0)
+  }
+
+  test(
+    "chunks of random sizes and places are fetched in parts, concurrently between three executors"
+  ) {
+    val executors = Vector(1000, 65536, Int.MaxValue).map(bytes => start(partBytes = bytes))
+    for (seed <- 0 until 100) withClue(s"seed $seed: ") {
+      val draw = new Random(seed)
+      val block = random(1 + draw.nextInt(if (seed % 10 == 0) 3000000 else 50000), seed)
+      executors.foreach(_.transport.put(s"block_$seed", block))
+      val fetched = Vector.fill(20) {
+        val offset = draw.nextInt(block.length)
+        val length = 1 + draw.nextInt(block.length - offset)
+        val Seq(to, from) = draw.shuffle(executors).take(2)
+        val chunk = Chunk(1, s"block_$seed", offset, length)
+        (
+          new TestFetch(to.node, from.node.address, chunk, direct = draw.nextBoolean()),
+          offset,
+          length
+        )
+      }
+      for ((fetch, offset, length) <- fetched)
+        assert(fetch.bytes === block.slice(offset, offset + length).toSeq, s"$length at $offset")
+    }
+    assert(executors.map(_.node.pending) === Seq(0, 0, 0))
+    eventually("nothing is being sent")(executors.forall(_.node.sending == 0))
   }
 
   for (secret <- Seq(None, Some("secret")))
@@ -250,25 +270,6 @@ class ChunkNodeSpec extends AnyFunSuite with BeforeAndAfterEach {
       assert(fetched(after) === blocks(1))
       assert(client.receiver.losses.isEmpty && tap.connections === 2)
     } finally tap.close()
-  }
-
-  test("close ends all fetches, and leaves neither threads nor sockets") {
-    eventually("earlier tests' threads end")(threads.isEmpty)
-    val before = sockets
-    val Seq(client, server) = Seq.fill(2)(start())
-    val half, resume = new CountDownLatch(1)
-    server.transport.serve("stalls")(chunk => new StalledBuffer(random(chunk.length), half, resume))
-    val fetched =
-      Seq.fill(3)(new TestFetch(client.node, server.node.address, whole("stalls", 1000)))
-    assert(half.await(30, TimeUnit.SECONDS) && threads.nonEmpty && sockets > before)
-    client.node.close()
-    fetched.foreach(fetch => assert(fetch.failure.get.isInstanceOf[ChunkFailure.Cancelled]))
-    resume.countDown()
-    server.node.close()
-    eventually("threads end")(threads.isEmpty)
-    eventually(s"sockets are closed, but there were $before and are $sockets")(sockets <= before)
-    val late = new TestFetch(client.node, server.node.address, whole("stalls", 1000))
-    assert(late.failure.get.isInstanceOf[ChunkFailure.Cancelled])
   }
 
   test(

@@ -165,7 +165,7 @@ class TransferSchedulerSpec extends AnyFunSuite {
   test(
     "the window and priorities are kept, every byte is requested once, and no room is left unused"
   ) {
-    Seeds.seeds(few = 60, many = 300).foreach { seed =>
+    Seeds.seeds(few = 20, many = 300).foreach { seed =>
       withClue(s"seed $seed: ") {
         val random = new Random(seed)
         val checked =

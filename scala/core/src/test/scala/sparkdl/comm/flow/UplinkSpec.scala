@@ -22,7 +22,7 @@ class UplinkSpec extends AnyFunSuite {
 
   test("one sender uses most of any link, and an urgent message waits little") {
     val largest = 60000
-    for ((mbits, roundTrip, peers) <- Seeds.some(linksAnd(Seq(1, 7)), step = 3)) {
+    for ((mbits, roundTrip, peers) <- Seeds.some(linksAnd(Seq(1, 7)), step = 5)) {
       val star = new Star(mbits * 1e6 / 8, roundTrip, peers + 1)
       val random = new Random(1)
       var number = 0
@@ -47,7 +47,7 @@ class UplinkSpec extends AnyFunSuite {
   test("all-to-all traffic, bucket by bucket, uses most of the links") {
     val (executors, ahead) = (8, 30)
     val slow = linksAnd(Seq(3000, 13000, 40000)).filter(_._1 < 1000)
-    for ((mbits, roundTrip, mean) <- Seeds.some(slow, step = 4)) {
+    for ((mbits, roundTrip, mean) <- Seeds.some(slow, step = 8)) {
       val star = new Star(mbits * 1e6 / 8, roundTrip, executors)
       val random = new Random(1)
       val missing = mutable.ArrayBuffer.empty[Int]
@@ -95,10 +95,12 @@ class UplinkSpec extends AnyFunSuite {
   }
 
   test("a link is used when its rate changes") {
-    for (
-      peers <- Seq(1, 4); roundTrip <- Seq(200000L, 20 * Milli);
+    val cases = for {
+      peers <- Seq(1, 4)
+      roundTrip <- Seq(200000L, 20 * Milli)
       rates <- Seq((200, 20), (20, 200), (1000, 50))
-    ) {
+    } yield (peers, roundTrip, rates)
+    for ((peers, roundTrip, rates) <- Seeds.some(cases, step = 5)) {
       val (before, after) = (rates._1 * 1e6 / 8, rates._2 * 1e6 / 8)
       val star = new Star(math.max(before, after), roundTrip, peers + 1)
       star.uplinks(0).rate = before
@@ -123,7 +125,11 @@ class UplinkSpec extends AnyFunSuite {
   }
 
   test("a slow receiver does not keep the link from other receivers") {
-    for (mbits <- Seq(50, 200, 1000); roundTrip <- Seq(200000L, 20 * Milli)) {
+    val cases = for {
+      mbits <- Seq(50, 200, 1000)
+      roundTrip <- Seq(200000L, 20 * Milli)
+    } yield (mbits, roundTrip)
+    for ((mbits, roundTrip) <- Seeds.some(cases, step = 3)) {
       val rate = mbits * 1e6 / 8
       val star = new Star(rate, roundTrip, 5)
       star.downlinks(1).rate = rate / 50
@@ -151,7 +157,7 @@ class UplinkSpec extends AnyFunSuite {
   }
 
   test("all blocks arrive, for any slow links and times of sending") {
-    for (seed <- Seeds.seeds(few = 20, many = 100)) withClue(s"seed $seed: ") {
+    for (seed <- Seeds.seeds(few = 8, many = 100)) withClue(s"seed $seed: ") {
       val random = new Random(seed)
       val executors = 2 + random.nextInt(6)
       val rate = Seq(10, 100, 1000)(random.nextInt(3)) * 1e6 / 8
