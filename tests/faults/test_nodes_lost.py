@@ -9,6 +9,7 @@ import pytest
 
 from tests.faults import processes
 from tests.faults.application import Application, Outcome
+from tests.slow import slow
 
 CONF = {"spark.sparkdl.comm.fabric.batchInterval": "20ms", "spark.sparkdl.comm.maxRestarts": "1"}
 REPLICA = {"spark.sparkdl.comm.fabric.replica": "true"}
@@ -37,8 +38,8 @@ def killed(
     ("victim", "rank", "conf"),
     [
         pytest.param("server", 0, REPLICA, id="server"),
-        pytest.param("server", 1, REPLICA, id="replica", marks=pytest.mark.slow),
-        pytest.param("aggregator", 1, {}, id="aggregator", marks=pytest.mark.slow),
+        slow("server", 1, REPLICA, id="replica"),
+        slow("aggregator", 1, {}, id="aggregator"),
     ],
 )
 def test_training_goes_on(application: Application, victim: str, rank: int, conf: dict[str, str]) -> None:

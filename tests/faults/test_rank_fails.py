@@ -62,7 +62,8 @@ def test_system_exit(application: Application, strategy: str) -> None:
     outcome.assert_nothing_left()
 
 
-@pytest.mark.parametrize("strategy", ["ps", pytest.param("gloo", marks=pytest.mark.slow)])
+@pytest.mark.slow
+@BOTH
 def test_loss_becomes_nan(application: Application, strategy: str) -> None:
     outcome = application.run(strategy, action="nan", rank=2, phase="forward")
     outcome.assert_fired("forward", step=3)

@@ -15,13 +15,13 @@ import pytest
 
 from tests.faults import processes
 from tests.faults.application import LIMIT_SECONDS, Application, Outcome
+from tests.slow import crossed
 
 RESTARTS = {"spark.sparkdl.comm.maxRestarts": "2"}
 #: Steps after which there is a checkpoint; 16 in all, 8 an epoch.
 INTERVAL = 2
 #: Where the fault strikes, and the step of the last checkpoint that is complete by then for certain.
 PHASES = {"pull": (7, 4), "push": (7, 4), "checkpoint": (6, 2)}
-QUICK = ("worker", "push")
 
 
 @pytest.fixture(scope="module")
@@ -52,15 +52,7 @@ def goes_on(outcome: Outcome, victim: str, phase: str, weights: str) -> dict[str
     }
 
 
-def _cases() -> list[Any]:
-    return [
-        pytest.param(victim, phase, marks=() if (victim, phase) == QUICK else pytest.mark.slow)
-        for victim in ("worker", "executor")
-        for phase in PHASES
-    ]
-
-
-@pytest.mark.parametrize(("victim", "phase"), _cases())
+@pytest.mark.parametrize(("victim", "phase"), crossed(["worker", "executor"], PHASES, quick=[("worker", "push")]))
 def test_a_rank_is_killed(
     application: Application, undisturbed: str, tmp_path: Path, resumed: list[Any], victim: str, phase: str
 ) -> None:

@@ -23,6 +23,7 @@ from sparkdl_comm.errors import SparkdlCommError
 from sparkdl_comm.gang.failure import Failure
 from sparkdl_comm.gang.gang import Gang
 from tests import seeds
+from tests.slow import slow_unless
 from tests.unit.gang_helpers import AllGather, join, wait_for
 
 WORLD = 3
@@ -30,7 +31,7 @@ TIMEOUT = 2.0
 #: Every wait of a rank: to join, for the store with its slack, for the others to leave; on a busy machine.
 DEADLINE = 30.0
 ALGORITHMS = ("ring", "lp", "bml")
-QUICK, ALL = 40, 400
+QUICK, ALL = 8, 400
 
 
 class Wire:
@@ -151,10 +152,7 @@ def sends() -> dict[str, int]:
     return counted
 
 
-@pytest.mark.parametrize(
-    "seed",
-    [pytest.param(seed, marks=[pytest.mark.slow] * (number >= QUICK)) for number, seed in enumerate(seeds.seeds(ALL))],
-)
+@pytest.mark.parametrize("seed", slow_unless(seeds.seeds(QUICK).__contains__, seeds.seeds(ALL)))
 def test_fault(seed: int, sends: dict[str, int], monkeypatch: pytest.MonkeyPatch, covered: Counter[str]) -> None:
     rng = random.Random(seed)
     algorithm, action = rng.choice(ALGORITHMS), rng.choice(("flip", "cut"))

@@ -16,6 +16,7 @@ from sparkdl_comm import TorchEstimator
 from sparkdl_comm.errors import ConfError, InputError, ModelError, PluginError, SlotsError, SparkdlCommError
 from tests.integration.nets import Line, Pictures, Small
 from tests.integration.test_training import frame
+from tests.slow import slow
 
 SGD = functools.partial(torch.optim.SGD, lr=0.1)
 CONF = "spark.sparkdl.comm."
@@ -183,8 +184,7 @@ def fit(spark, data: DataFrame, conf: dict[str, str], settings: dict[str, Any]) 
 
 @pytest.mark.parametrize(
     "case",
-    # two fits each
-    [pytest.param(c, id=c.name, marks=[pytest.mark.slow] if number % 4 else []) for number, c in enumerate(CASES)],
+    [pytest.param(case, id=case.name) for case in CASES],
 )
 @pytest.mark.slow
 def test_advice(spark, case):
@@ -199,7 +199,7 @@ def test_advice(spark, case):
     assert fit(spark, case.fixed(data), conf, {**case.wrong, **right}).summary["iterations"] == 1
 
 
-@pytest.mark.parametrize("followed", [{"resume": True}, {"checkpointDir": "another"}], ids=["resume", "another"])
+@pytest.mark.parametrize("followed", [slow({"resume": True}), {"checkpointDir": "another"}], ids=["resume", "another"])
 def test_advice_about_a_directory_in_use(spark, tmp_path, followed):
     there = {"checkpointDir": str(tmp_path / "one"), "checkpointInterval": 1}
     fit(spark, frame(spark), {}, there)
@@ -217,6 +217,7 @@ def test_advice_where_the_plugin_is_not_loaded(spark, monkeypatch):
     assert fit(spark, frame(spark), {}, {"strategy": "gloo"}).summary["iterations"] == 1
 
 
+@pytest.mark.slow
 def test_advice_about_what_transform_adds(spark):
     model = fit(spark, frame(spark), {}, {})
     with pytest.raises(InputError, match="predictionCol: there already is a column 'label'; choose another or drop it"):

@@ -63,6 +63,7 @@ def test_it_chooses(spark):
     assert told["server"]["startup"] > 0, "the way through the JVMs was measured"
 
 
+@pytest.mark.slow
 def test_buckets_of_a_collective_are_planned(spark):
     settings = {"collective.loop": "decoupled", "collective.batching": "ibatch", "collective.bucket": "16MiB"}
     with applied(spark, settings):
@@ -76,6 +77,7 @@ def test_buckets_of_a_collective_are_planned(spark):
     assert model.summary["decoupled"]["buckets"] >= 1
 
 
+@pytest.mark.slow
 def test_a_fit_with_one_candidate_is_that_strategy(spark):
     with applied(spark, {"auto.candidates": "ps+whole"}):
         model = fit(frame(spark), model=Large, epochs=4, strategy="auto")

@@ -7,6 +7,7 @@ from pyspark.sql import functions as F
 from sparkdl_comm.errors import InputError, ModelError
 from tests.integration.nets import Line, Pictures, Small
 from tests.integration.test_training import ROWS, fit, frame
+from tests.slow import slow
 
 
 def short(error: pytest.ExceptionInfo[BaseException]) -> bool:
@@ -24,6 +25,7 @@ def test_labels_that_are_none_of_the_classes(spark):
     assert short(error)
 
 
+@pytest.mark.slow
 def test_labels_that_are_no_probabilities(spark):
     with pytest.raises(
         InputError,
@@ -45,6 +47,7 @@ def test_features_that_the_first_layer_does_not_take(spark):
         fit(frame(spark), model=Pictures)
 
 
+@pytest.mark.slow
 def test_arrays_of_different_lengths(spark):
     """The error, and its advice."""
     ragged = frame(spark).withColumn("features", F.expr("slice(features, 1, 20 + label)"))
@@ -58,7 +61,7 @@ def test_arrays_of_different_lengths(spark):
     assert fit(ragged.withColumn(column, padded), epochs=1).summary["rows"] == ROWS
 
 
-@pytest.mark.parametrize("loss", [lambda output, target: output - 1.0, lambda output, target: 0.5])
+@pytest.mark.parametrize("loss", [lambda output, target: output - 1.0, slow(lambda output, target: 0.5)])
 def test_a_loss_that_is_no_scalar(spark, loss):
     with pytest.raises(ModelError, match="must return a scalar tensor"):
         fit(frame(spark), model=Line, loss=loss)
@@ -67,8 +70,8 @@ def test_a_loss_that_is_no_scalar(spark, loss):
 @pytest.mark.parametrize(
     ("held", "message"),
     [
-        ("false", f"validationIndicatorCol 'held': none of the {ROWS} rows is for validation"),
-        ("true", f"validationIndicatorCol 'held': all {ROWS} rows are for validation"),
+        slow("false", f"validationIndicatorCol 'held': none of the {ROWS} rows is for validation"),
+        slow("true", f"validationIndicatorCol 'held': all {ROWS} rows are for validation"),
         ("label > 0 or null", r"\d+ of 90 rows have a null in validationIndicatorCol 'held'"),
     ],
 )

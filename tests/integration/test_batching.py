@@ -11,6 +11,7 @@ from pyspark.sql import DataFrame, SparkSession
 
 from sparkdl_comm import TorchEstimator, TorchModel
 from tests.integration.nets import Backwards, Large, Tangled
+from tests.slow import crossed
 
 ROWS = 80
 POLICIES = ["layerwise", "fixed:30000"]
@@ -55,9 +56,8 @@ def whole(data: DataFrame) -> TorchModel:
     return fit(data, "whole")
 
 
-@pytest.mark.parametrize("policy", POLICIES)
-@pytest.mark.parametrize("push", ["", "whole"])
-def test_same_bits_as_whole(data, whole, policy, push):
+@pytest.mark.parametrize(("push", "policy"), crossed(["", "whole"], POLICIES, quick=[("", "layerwise")]))
+def test_same_bits_as_whole(data, whole, push, policy):
     model = fit(data, policy, push)
     assert same_bits(model, whole)
     assert model.summary["bytes"] == whole.summary["bytes"]
@@ -81,6 +81,7 @@ def test_same_bits_whatever_else_is_set(data, settings):
     assert same_bits(fit(data, "layerwise", **settings), fit(data, "whole", **settings))
 
 
+@pytest.mark.slow
 def test_push_alone(data, whole):
     assert same_bits(fit(data, "whole", "layerwise"), whole)
 

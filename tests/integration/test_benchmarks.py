@@ -11,6 +11,7 @@ from sparkdl_comm.compress.selection import OPERATORS
 Rows = Callable[..., list[dict[str, Any]]]
 
 
+@pytest.mark.slow
 def test_fabric_scheduler(rows_of: Rows) -> None:
     rows = rows_of("fabric", "--scheduler", "10,40")
     assert [(row["updates"], row["case"]) for row in rows] == [
@@ -54,6 +55,7 @@ def test_fabric_simulation_of_so_many_updates(rows_of: Rows) -> None:
     assert row["seconds"] == pytest.approx(10 * (0.1 + 2 * 3 / 4 * 1e8 / 1.25e9))
 
 
+@pytest.mark.slow
 def test_fetch(spark):
     rows = on_this_machine(spark, 3, [1000, 3_000_000], 2)
     assert all(row.verified for row in rows)

@@ -18,6 +18,7 @@ from sparkdl_comm.errors import ConfError, PluginError, SlotsError
 from tests.integration.nets import Random, Small
 from tests.integration.test_training import fit as fit_once
 from tests.integration.test_training import frame, same_bits
+from tests.slow import slow
 
 SETTINGS: dict[str, Any] = {
     "model": Random,
@@ -36,7 +37,7 @@ def complete(directory: Path) -> list[str]:
     return sorted(path.name for path in directory.iterdir() if not path.name.startswith("."))
 
 
-@pytest.mark.parametrize("strategy", ["ps", pytest.param("gloo", marks=pytest.mark.slow)])
+@pytest.mark.parametrize("strategy", ["ps", slow("gloo")])
 def test_the_same_bits_as_without_an_interruption(spark: SparkSession, tmp_path: Path, strategy: str) -> None:
     """The checkpoint is of step 4, in the middle of the second of four epochs; the run that wrote it ended with step 6."""
     data, settings = frame(spark), {**SETTINGS, "strategy": strategy}
@@ -56,6 +57,7 @@ def test_the_same_bits_as_without_an_interruption(spark: SparkSession, tmp_path:
     assert done.transform(data).columns == whole.transform(data).columns
 
 
+@pytest.mark.slow
 def test_any_hadoop_path(spark: SparkSession, hadoop_path: tuple[str, Path]) -> None:
     """Two ranks, a checkpoint after the first step that ends a millisecond after the last one."""
     remote, disk = hadoop_path

@@ -8,12 +8,13 @@ from sparkdl_comm.errors import ConfError
 from sparkdl_comm.topology import Topology
 from tests.integration.nets import Large, Small
 from tests.integration.test_training import distance, fit, frame, in_one_process, same_bits
+from tests.slow import slow, slow_unless
 
 FITTING = [name for name, algorithm in ALGORITHMS.items() if not algorithm.why_ineligible(Topology.parse("star:3"))]
 STEPS = 4
 
 
-@pytest.mark.parametrize("strategy", [*FITTING, "auto"])
+@pytest.mark.parametrize("strategy", [*slow_unless({"ring", "lp", "bml"}.__contains__, FITTING), "auto"])
 def test_same_result_as_one_process(spark, strategy):
     model = fit(frame(spark), model=Large, epochs=STEPS, strategy=strategy)
     assert distance(model.module.state_dict(), in_one_process(Large, "sgd", STEPS)) < 1e-5
@@ -36,16 +37,16 @@ def test_same_seed_same_bits_also_in_many_buckets(spark):
     [
         # In each of 6 steps two ranks get all parameters from the third,
         ("lp", {"collective.loop": "root-overlap"}, 6 * 2),
-        ("mst", {"collective.loop": "root"}, 6 * 2),
+        slow("mst", {"collective.loop": "root"}, 6 * 2),
         # or, of each bucket, the two that do not own it;
-        ("mst", {"collective.loop": "decoupled", "collective.bucket": "1KiB"}, 6 * 2),
+        slow("mst", {"collective.loop": "decoupled", "collective.bucket": "1KiB"}, 6 * 2),
         # or each gets two parts of the parameters;
         ("ring", {"collective.loop": "decoupled", "collective.bucket": "1KiB"}, 6 * 2),
-        ("lp", {"collective.loop": "decoupled", "collective.bucket": "1KiB"}, 6 * 2),
+        slow("lp", {"collective.loop": "decoupled", "collective.bucket": "1KiB"}, 6 * 2),
         # or the third gets two parts of the sums; two get a part of the parameters, and then all of them the other parts;
-        ("be", {"collective.loop": "root-overlap", "collective.bucket": "1KiB"}, 6 * (2 / 3 + 2 / 3 + 2)),
+        slow("be", {"collective.loop": "root-overlap", "collective.bucket": "1KiB"}, 6 * (2 / 3 + 2 / 3 + 2)),
         # or two get the sums, and once, after step 5, the parameters;
-        ("lp", {"collective.resync": "5"}, 6 * 2 + 2),
+        slow("lp", {"collective.resync": "5"}, 6 * 2 + 2),
         # or each gets two parts of the sums.
         ("hierarchical", {"topology": "hosts:1x3"}, 6 * 2),
     ],
@@ -59,6 +60,7 @@ def test_same_result_by_all_loops(spark, strategy, settings, pulled):
 
 
 @pytest.mark.parametrize("strategy", ["ring", "hitopk"])
+@pytest.mark.slow
 def test_the_largest_gradients_alone_travel(spark, strategy):
     """All elements give what dense gradients do; few of them need few bytes. fit itself checks that ranks end alike."""
     whole = fit(frame(spark), epochs=STEPS, strategy=strategy, compression="topk:1")
@@ -94,7 +96,7 @@ def test_the_largest_gradients_alone_are_pushed(spark, tmp_path):
     ("settings", "complaint"),
     [
         ({"strategy": "hierarchical"}, "strategy hierarchical cannot run on star:3"),
-        ({"strategy": "bml", "rails": "lo,eth77"}, "spark.sparkdl.comm.rails=eth77"),
+        slow({"strategy": "bml", "rails": "lo,eth77"}, "spark.sparkdl.comm.rails=eth77"),
         (
             {"strategy": "bml", "rails": "lo,lo", "topology": "star:3"},
             "star:3 has 1 rails, but spark.sparkdl.comm.rails",

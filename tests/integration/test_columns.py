@@ -86,12 +86,14 @@ def test_shaped_and_nested(frame: DataFrame) -> None:
     )
     assert distance(shaped.module.state_dict(), expected) < 1e-5
     cube = frame.withColumn("features", F.array(nested))
-    assert distance(fit(cube, model=Pictures).module.state_dict(), expected) < 1e-5
+    model = fit(cube, model=Pictures)
+    assert distance(model.module.state_dict(), expected) < 1e-5
     predicted = shaped.transform(frame).toPandas()["prediction"]
     assert len(set(predicted)) > 1
-    assert list(fit(cube, model=Pictures).transform(cube).toPandas()["prediction"]) == list(predicted)
+    assert list(model.transform(cube).toPandas()["prediction"]) == list(predicted)
 
 
+@pytest.mark.slow
 def test_two_inputs_of_integers(frame: DataFrame) -> None:
     model = fit(frame, model=Recommender, loss="MSELoss", featuresCol=["user", "item"], labelCol="value")
 

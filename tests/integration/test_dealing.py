@@ -14,6 +14,7 @@ from pyspark.sql import functions as F
 from sparkdl_comm.errors import InputError
 from tests.integration.nets import Random, floats
 from tests.integration.test_training import fit, frame, same_bits
+from tests.slow import slow
 
 SETTINGS = {"model": Random, "batch": 20, "epochs": 3, "num_workers": 2, "strategy": "gloo"}
 
@@ -29,7 +30,7 @@ def files(spark: SparkSession, tmp_path_factory: pytest.TempPathFactory) -> Data
 
 @pytest.mark.parametrize(
     "settings",
-    [{"validationFraction": 0.3}, {"weightCol": "w", "validationIndicatorCol": "held"}],
+    [slow({"validationFraction": 0.3}), {"weightCol": "w", "validationIndicatorCol": "held"}],
     ids=["fraction", "indicator"],
 )
 def test_the_same_bits_from_any_split_of_the_input(files: DataFrame, settings: dict[str, str]) -> None:
@@ -57,6 +58,7 @@ def test_any_type_of_column(spark: SparkSession, files: DataFrame, kind: str) ->
     assert same_bits(fit(files.repartition(1), **settings), fit(files.repartition(7), **settings))
 
 
+@pytest.mark.slow
 def test_every_row_is_one_ranks_however_few_there_are(spark: SparkSession) -> None:
     data = frame(spark, 8)
     model = fit(data, epochs=2, num_workers=3, batch=4)
@@ -64,6 +66,7 @@ def test_every_row_is_one_ranks_however_few_there_are(spark: SparkSession) -> No
     assert same_bits(fit(data.repartition(5), epochs=2, num_workers=3, batch=4), model)
 
 
+@pytest.mark.slow
 def test_many_equal_rows_are_told(spark: SparkSession, caplog: pytest.LogCaptureFixture) -> None:
     data = spark.range(600).select(F.array_repeat(F.lit(1.0), 28).alias("features"), F.lit(0).alias("label"))
     with caplog.at_level(logging.WARNING):

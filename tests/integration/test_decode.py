@@ -27,6 +27,7 @@ def test_decoded_columns_are_arrays(spark, tmp_path):
     assert list(loaded.transform(data).toPandas()["prediction"]) == list(scored["prediction"])
 
 
+@pytest.mark.slow
 def test_a_decode_that_has_no_name_must_be_given_again(spark, tmp_path):
     def local(data):
         return np.frombuffer(data, np.float32)
@@ -40,6 +41,7 @@ def test_a_decode_that_has_no_name_must_be_given_again(spark, tmp_path):
     assert list(loaded.transform(data).toPandas()["prediction"]) == list(model.transform(data).toPandas()["prediction"])
 
 
+@pytest.mark.slow
 def test_refused(spark):
     with pytest.raises(InputError, match="column 'features' is binary; accepted are .*decode="):
         fit(encoded(spark))

@@ -16,6 +16,7 @@ from pyspark.ml.torch.distributor import TorchDistributor
 from sparkdl_comm import CommDistributor, Communicator
 from sparkdl_comm.errors import ConfError, GangError, InputError, ModelError, RankFailedError, RankLostError, SlotsError
 from tests.integration import training_functions as functions
+from tests.slow import slow
 
 
 @pytest.mark.slow
@@ -40,6 +41,7 @@ def test_the_same_on_this_machine(spark):
     assert CommDistributor(local_mode=True).run(functions.train_ddp, 0)[0] == 0
 
 
+@pytest.mark.slow
 def test_what_rank_0_prints_is_seen(spark, capsys):
     CommDistributor(num_workers=2).run(functions.prints)
     assert capsys.readouterr().out == "rank 0 printed\nand its child\n"
@@ -62,7 +64,7 @@ def test_hooks_give_what_ddp_does(spark):
     np.testing.assert_array_equal(elsewhere, hooked)
 
 
-@pytest.mark.parametrize("strategy", ["ps", "auto", "lp"])
+@pytest.mark.parametrize("strategy", ["ps", slow("auto"), "lp"])
 def test_communicator(spark, strategy):
     with applied(spark, {"strategy": strategy}):
         found = CommDistributor(num_workers=3).run(functions.every_collective)
@@ -116,12 +118,14 @@ def test_every_row_goes_to_one_rank_in_each_epoch(spark):
     assert torch.equal(batch["even"], ids % 2 == 0)
 
 
+@pytest.mark.slow
 def test_partitions_without_rows(spark):
     found = CommDistributor(num_workers=3).run_on_df(functions.rows_of, spark.range(1), 1)
     assert sorted(len(epochs[0]) for epochs in found["seen"]) == [0, 0, 1]
     assert found["steps"] == 0
 
 
+@pytest.mark.slow
 def test_rows_that_cannot_be_used(spark):
     with pytest.raises(InputError, match=r"column 'm' is map<string,int>"):
         CommDistributor(2).run_on_df(functions.rows_of, spark.sql("select map('a', 1) as m"), 1)
@@ -151,6 +155,7 @@ def test_a_rank_that_stands_still_after_all_have_left(spark):
     assert CommDistributor(num_workers=3).run(functions.several_groups) == [2.0, 2.0]
 
 
+@pytest.mark.slow
 def test_a_wait_ends_at_its_deadline(spark):
     message = CommDistributor(num_workers=2).run(functions.waits_too_short)
     assert message.startswith("rank 0 waited 0.3 s for the others in all-reduce")

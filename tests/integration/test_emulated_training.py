@@ -9,11 +9,12 @@ from pyspark.sql import SparkSession
 
 from sparkdl_comm import TorchEstimator
 from sparkdl_comm.sim.profile import Profile
+from tests.slow import slow
 
 STEPS, WORLD = 2, 3
 
 
-@pytest.mark.parametrize("strategy", ["ps", "gloo"])
+@pytest.mark.parametrize("strategy", ["ps", slow("gloo")])
 def test_emulated_network_trains_like_one_process(spark: SparkSession, strategy: str) -> None:
     rows = [([float(i % 7), float(i % 3)], i % 10) for i in range(30)]
     data = spark.createDataFrame(rows, "features array<float>, label long")

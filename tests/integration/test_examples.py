@@ -48,6 +48,7 @@ def test_the_regression_is_no_worse_than_a_linear_one(capsys):
     assert network > linear - 0.05
 
 
+@pytest.mark.slow
 def test_the_recommender_beats_the_mean(capsys):
     error, of_the_mean = figures(r"rmse (\S+), of the mean (\S+)", printed("recommender.py", capsys))
     assert error < 0.95 * of_the_mean  # torch in one process: 0.87 to 0.98, by the seed

@@ -7,6 +7,7 @@ from sparkdl_comm import CommDistributor
 from sparkdl_comm.errors import ConfError
 from tests.integration import training_functions as functions
 from tests.integration.test_training import fit, frame, same_bits, table
+from tests.slow import slow
 
 
 @pytest.fixture
@@ -46,7 +47,7 @@ def test_goes_on_from_a_checkpoint(quick, tmp_path):
     assert same_bits(again, second), "no update was left to make"
 
 
-@pytest.mark.parametrize("serving", [0, 1])
+@pytest.mark.parametrize("serving", [0, slow(1)])
 def test_own_function(quick, serving):
     """Rank 0 waits for the others, and a server for all workers, of which rank 0 may be one."""
     with applied(quick, {"timeout": "1h"}):  # who waits in vain does so until the test's deadline

@@ -48,6 +48,7 @@ def told(folder: Path) -> dict[str, list[int]]:
 
 
 @pytest.mark.usefixtures("shuffled")
+@pytest.mark.slow
 def test_each_epoch_has_all_rows_on_other_ranks(spark: SparkSession, path: str, tmp_path: Path) -> None:
     decoded, seen = tmp_path / "decoded", tmp_path / "seen"
     decoded.mkdir()

@@ -12,6 +12,7 @@ from sparkdl_comm.errors import ConfError, ModelError
 from sparkdl_comm.job import session
 from tests.integration.nets import Small
 from tests.integration.test_training import fit, frame
+from tests.slow import slow
 
 SITE = Path(pytest.__file__).parents[1]
 
@@ -42,7 +43,7 @@ def without_the_package(*more: Path) -> str:
     return f'PYTHONPATH="{os.pathsep.join(map(str, [*zips, *more]))}" exec {sys.executable} -S {arguments}'
 
 
-@pytest.mark.parametrize("more", [[], [SITE]], ids=["a bare Python", "only without this package"])
+@pytest.mark.parametrize("more", [slow([]), [SITE]], ids=["a bare Python", "only without this package"])
 def test_the_package_is_not_there(spark, executors_python, more):
     executors_python(without_the_package(*more))
     with pytest.raises(

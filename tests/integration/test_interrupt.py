@@ -25,6 +25,7 @@ from tests import spark_home
 from tests.faults import processes
 from tests.integration import training_functions as functions
 from tests.integration.nets import Small
+from tests.slow import slow
 
 ROOT = Path(__file__).parents[2]
 RANKS = 2
@@ -59,7 +60,7 @@ def interrupted(once: Callable[[], bool]) -> Iterator[None]:
     pytest.fail("there was no KeyboardInterrupt")
 
 
-@pytest.fixture(params=["script", "notebook"])
+@pytest.fixture(params=[slow("script"), "notebook"])
 def handler(request: pytest.FixtureRequest, spark: SparkSession) -> Iterator[Any]:
     """Of SIGINT: pyspark's, which a session made in the main thread sets, or Python's, which a notebook sets for each cell."""
     pysparks = signal.getsignal(signal.SIGINT)
@@ -95,7 +96,7 @@ def assert_free(spark: SparkSession, data: DataFrame, strategy: str) -> None:
     assert estimator(strategy, 1).fit(data).summary["iterations"] == 1
 
 
-@pytest.mark.parametrize("strategy", ["ps", pytest.param("gloo", marks=pytest.mark.slow)])
+@pytest.mark.parametrize("strategy", ["ps", slow("gloo")])
 def test_a_fit_ends_with_its_job(spark: SparkSession, data: DataFrame, handler: Any, strategy: str) -> None:
     with interrupted(lambda: running(spark) == RANKS):
         estimator(strategy, 1_000_000).fit(data)
@@ -114,16 +115,17 @@ def test_a_call_to_the_jvm_that_was_interrupted_leaves_no_answer(
 ) -> None:
     begun = threading.Event()
 
-    def slow(spark: SparkSession, *_: Any) -> None:
+    def sleep(spark: SparkSession, *_: Any) -> None:
         begun.set()
         spark.sparkContext._jvm.java.lang.Thread.sleep(20_000)
 
     with monkeypatch.context() as patch, interrupted(begun.is_set):
-        patch.setattr("sparkdl_comm.job.session.check_dynamic_allocation", slow)
+        patch.setattr("sparkdl_comm.job.session.check_dynamic_allocation", sleep)
         estimator("gloo", 1).fit(data)
     assert_free(spark, data, "gloo")
 
 
+@pytest.mark.slow
 def test_a_fit_in_a_thread_ends_when_the_main_thread_is_interrupted(spark: SparkSession, data: DataFrame) -> None:
     """By pyspark's handler, which cancels all jobs."""
     with ThreadPoolExecutor(1) as pool:

@@ -12,6 +12,7 @@ import pytest
 from sparkdl_comm.collectives.algorithms import ALGORITHMS
 from sparkdl_comm.topology import Topology
 from tests import spark_home
+from tests.slow import slow
 from tests.spark_home import SPARK4
 
 ROOT = Path(__file__).parents[2]
@@ -42,9 +43,7 @@ def test_several_ranks_in_one_jvm_share_it_without_the_network(tmp_path):
     assert report["scored"] > 10
 
 
-@pytest.mark.parametrize(
-    "spark_4", [pytest.param(False, marks=pytest.mark.slow), pytest.param(True, marks=pytest.mark.spark4)]
-)
+@pytest.mark.parametrize("spark_4", [slow(False), pytest.param(True, marks=pytest.mark.spark4)])
 @pytest.mark.slow
 def test_a_fit_after_the_advice_of_one_without_the_plugin_in_the_same_process(tmp_path, spark_4):
     if spark_4 and not SPARK4.exists():

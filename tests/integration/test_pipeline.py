@@ -11,6 +11,7 @@ from tests.integration.nets import Small
 from tests.integration.test_training import frame
 
 
+@pytest.mark.slow
 def test_pipeline_with_an_assembler(spark, tmp_path):
     columns = [f"x{index}" for index in range(28)]
     data = frame(spark).select(*(F.col("features")[index].alias(name) for index, name in enumerate(columns)), "label")

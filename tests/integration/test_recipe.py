@@ -11,8 +11,9 @@ from sparkdl_comm import Callback
 from sparkdl_comm.errors import CallbackError
 from tests.integration.nets import Odd, Small, synchronized
 from tests.integration.test_training import ROWS, distance, fit, frame, table
+from tests.slow import slow
 
-BOTH = pytest.mark.parametrize("strategy", ["ps", "gloo"])
+BOTH = pytest.mark.parametrize("strategy", ["ps", slow("gloo")])
 
 
 def groups(module: torch.nn.Module) -> list[dict[str, Any]]:
@@ -59,6 +60,7 @@ def test_clipping_accumulation_groups_and_scheduler_as_in_one_process(spark, str
 
 
 @pytest.mark.parametrize("precision", ["bf16", "fp16"])
+@pytest.mark.slow
 def test_autocast_is_close_to_float32(spark, precision):
     exact = fit(frame(spark), epochs=10).module.state_dict()
     off = distance(fit(frame(spark), epochs=10, precision=precision).module.state_dict(), exact)
@@ -92,6 +94,7 @@ def test_callbacks_of_one_rank_stop_or_end_all(spark, strategy):
 
 
 @BOTH
+@pytest.mark.slow
 def test_early_stopping_on_the_training_loss_restores_the_best_epoch(spark, strategy):
     """A learning rate that breaks everything from the fourth epoch on."""
 
@@ -108,6 +111,7 @@ def test_early_stopping_on_the_training_loss_restores_the_best_epoch(spark, stra
     assert distance(model.module.state_dict(), again.module.state_dict()) == 0.0
 
 
+@pytest.mark.slow
 def test_batch_norm_of_all_ranks_is_averaged(spark):
     model = fit(frame(spark), model=Odd, epochs=4, optimizer=functools.partial(torch.optim.SGD, lr=0.0))
     torch.manual_seed(5)
@@ -136,7 +140,7 @@ def odd_in_one_process(rows: int, epochs: int) -> dict[str, torch.Tensor]:
 
 
 @BOTH
-@pytest.mark.parametrize("rows", [ROWS - 2, 2])
+@pytest.mark.parametrize("rows", [ROWS - 2, slow(2)])
 def test_batch_norm_over_all_ranks_is_that_of_one_process(spark, strategy, rows):
     """With frozen, shared, unused and empty parameters; of 2 rows, one rank has none."""
     model = fit(frame(spark, rows), model=synchronized, epochs=5, optimizer=PLAIN, strategy=strategy)
@@ -144,6 +148,7 @@ def test_batch_norm_over_all_ranks_is_that_of_one_process(spark, strategy, rows)
     assert model.module.decoder.weight is model.module.encoder.weight
 
 
+@pytest.mark.slow
 def test_batch_norm_of_each_rank_is_not_that_of_one_process(spark):
     model = fit(frame(spark), model=Odd, epochs=5, optimizer=PLAIN)
     assert distance(model.module.state_dict(), odd_in_one_process(ROWS, 5)) > 1e-3
@@ -182,6 +187,7 @@ def test_clipping_accumulation_and_weights_as_in_one_process(spark, strategy):
 
 
 @BOTH
+@pytest.mark.slow
 def test_weights_of_classes_and_ignored_labels_as_in_one_process(spark, strategy):
     """79 rows on 3 ranks, 4 batches of at most 20 per step; a label of 7 does not count."""
     rows = 79

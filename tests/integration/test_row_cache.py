@@ -70,6 +70,7 @@ def test_training_is_the_same_as_from_memory(spark: SparkSession, caplog: pytest
 
 
 @pytest.mark.usefixtures("disk")
+@pytest.mark.slow
 def test_a_limit_that_is_too_small_is_told_once(spark: SparkSession, caplog: pytest.LogCaptureFixture) -> None:
     spark.conf.set(KEY + "cacheLimit", "4B")
     with caplog.at_level(logging.WARNING):
@@ -129,6 +130,7 @@ def test_other_rows_are_refused_with_what_differs(spark: SparkSession) -> None:
     assert same_bits(first, again)
 
 
+@pytest.mark.slow
 def test_a_name_that_follows_the_rows(spark: SparkSession, caches: Path) -> None:
     """As many rows with the same labels, in other numbers, are another cache."""
     data = frame(spark)
@@ -138,6 +140,7 @@ def test_a_name_that_follows_the_rows(spark: SparkSession, caches: Path) -> None
     assert len({name.rpartition("-")[0] for name in left(caches)}) == 2
 
 
+@pytest.mark.slow
 def test_with_fewer_ranks_than_slots_they_find_their_rows(spark: SparkSession, caches: Path) -> None:
     data, settings = frame(spark), {**SETTINGS, "num_workers": 2, "epochs": 1}
     assert [reused(fit(data, **settings)) for _ in range(3)] == [False, True, True]
@@ -145,6 +148,7 @@ def test_with_fewer_ranks_than_slots_they_find_their_rows(spark: SparkSession, c
 
 
 @pytest.mark.usefixtures("caches")
+@pytest.mark.slow
 def test_vectors_are_kept_too(spark: SparkSession) -> None:
     data = frame(spark).select(array_to_vector("features").alias("features"), "label")
     first, second = (fit(data, **SETTINGS) for _ in range(2))
@@ -170,6 +174,7 @@ def test_a_part_that_is_damaged_or_gone_is_read_again(spark: SparkSession, cache
         assert same_bits(first, after)
 
 
+@pytest.mark.slow
 def test_a_part_of_other_rows_is_not_mixed_with_the_rest(spark: SparkSession, caches: Path) -> None:
     """The features of the DataFrame have changed, and one part of the cache with the new ones is lost."""
     settings = {**SETTINGS, "epochs": 1}
@@ -187,6 +192,7 @@ def test_a_part_of_other_rows_is_not_mixed_with_the_rest(spark: SparkSession, ca
     assert reused(fit(other, **settings))
 
 
+@pytest.mark.slow
 def test_a_cache_directory_that_cannot_be_read_is_told_once(
     spark: SparkSession, caches: Path, caplog: pytest.LogCaptureFixture
 ) -> None:
@@ -209,6 +215,7 @@ def test_a_cache_directory_that_cannot_be_read_is_told_once(
 
 
 @pytest.mark.usefixtures("caches")
+@pytest.mark.slow
 def test_two_fits_at_a_time_use_the_same_parts(spark: SparkSession) -> None:
     data, settings = frame(spark), {**SETTINGS, "num_workers": 1, "epochs": 3}
     with ThreadPoolExecutor(2) as pool:
@@ -218,6 +225,7 @@ def test_two_fits_at_a_time_use_the_same_parts(spark: SparkSession) -> None:
 
 
 @pytest.mark.usefixtures("caches")
+@pytest.mark.slow
 def test_augment(spark: SparkSession, tmp_path: Path) -> None:
     """Another estimator's copy, from a file, trains to the same bits; without it the model is another one."""
     estimator = TorchEstimator(

@@ -58,6 +58,7 @@ def test_prints_and_bar(data: Any, capsys: Any) -> None:
     assert re.search(r"epoch 2/2: 100%.* 8/8 .*samples/s=\d+, loss=\d", bar), bar
 
 
+@pytest.mark.slow
 def test_last_lines_of_a_rank_that_fails(data: Any) -> None:
     with pytest.raises(RankFailedError, match="the user's mistake") as caught:
         estimator(model=Talks(fails=True)).fit(data)
@@ -69,6 +70,7 @@ def test_last_lines_of_a_rank_that_fails(data: Any) -> None:
     assert caught.value.log_tail.splitlines()[-3:] == [f"rank 1, call {call}" for call in (1, 2, 3)]
 
 
+@pytest.mark.slow
 def test_tensorboard(data: Any, tmp_path: Any) -> None:
     model = estimator(maxIter=2, loggers=[TensorBoardLogger(tmp_path)]).fit(data)
     (run,) = tmp_path.iterdir()
@@ -81,6 +83,7 @@ def test_tensorboard(data: Any, tmp_path: Any) -> None:
     assert b"maxIter: 2" in events.Tensors("params/text_summary")[0].tensor_proto.string_val[0]
 
 
+@pytest.mark.slow
 def test_the_spark_ui_describes_the_job(spark: Any, data: Any) -> None:
     context = spark.sparkContext
     context.setJobDescription("nightly")

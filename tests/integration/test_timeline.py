@@ -34,13 +34,13 @@ class SlowBackwards(Deep):
         return x
 
 
-def estimator(strategy: str = "ps", model: type[Deep] = Deep) -> TorchEstimator:
+def estimator(strategy: str = "ps", model: type[Deep] = Deep, steps: int = STEPS) -> TorchEstimator:
     return TorchEstimator(
         model=model,
         loss="CrossEntropyLoss",
         optimizer=functools.partial(torch.optim.SGD, lr=0.01),
         batchSize=12,
-        maxIter=STEPS,
+        maxIter=steps,
         num_workers=WORLD,
         strategy=strategy,
     )
@@ -52,11 +52,11 @@ def data(spark: SparkSession):
     return spark.createDataFrame(rows, "features array<float>, label long").repartition(3).cache()
 
 
-def traced(data, model: type[Deep], **batching: str) -> TorchModel:
+def traced(data, model: type[Deep], steps: int = STEPS, **batching: str) -> TorchModel:
     spark = data.sparkSession
     settings = {f"ps.{name}": value for name, value in batching.items()}
     with applied(spark, {**settings, "timeline": TRACED}):
-        return estimator(model=model).fit(data)
+        return estimator(model=model, steps=steps).fit(data)
 
 
 @pytest.fixture(scope="module")
@@ -124,8 +124,9 @@ def test_the_order_is_possible(timeline: Timeline) -> None:
             assert begin >= min(updates[first, rank, pushed][1] for rank in range(WORLD)), "it is the next version"
 
 
+@pytest.mark.slow
 def test_the_last_layer_is_pulled_while_backward_is_at_the_first_one(data) -> None:
-    timeline = traced(data, SlowBackwards, batching="layerwise").timeline()
+    timeline = traced(data, SlowBackwards, TRACED + 1, batching="layerwise").timeline()
     pulls, backwards = times(timeline, "pull batch"), times(timeline, "backward batch")
     first, second = timeline.iterations
     for rank in range(WORLD):
@@ -161,6 +162,7 @@ def test_it_is_saved_with_all_its_spans(timeline: Timeline, tmp_path: Path) -> N
     assert "<svg" in (tmp_path / "plot.svg").read_text()
 
 
+@pytest.mark.slow
 def test_other_strategies_have_one_too(spark: SparkSession, data) -> None:
     with applied(spark, {"timeline": 1}):
         model = estimator("gloo").fit(data)
@@ -168,6 +170,7 @@ def test_other_strategies_have_one_too(spark: SparkSession, data) -> None:
     assert {"forward", "backward", "wait for push", "update"} <= names
 
 
+@pytest.mark.slow
 def test_nothing_is_traced_unless_asked_for(data) -> None:
     model = estimator().fit(data)
     assert "timeline" not in model.summary

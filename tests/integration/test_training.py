@@ -14,6 +14,7 @@ from sparkdl_comm.errors import CallbackError, ConfError, ModelError
 from sparkdl_comm.optim import LAMB, LARS
 from tests.integration.nets import Large, Line, Odd, SeesMemory, Small, different_everywhere, named_everywhere
 from tests.nets import Counting, Fresh
+from tests.slow import crossed, slow
 
 ROWS = 90
 OPTIMIZERS = {
@@ -65,9 +66,13 @@ def same_bits(one: TorchModel, other: TorchModel) -> bool:
     return all(torch.equal(mine[name], theirs[name]) for name in mine)
 
 
-@pytest.mark.parametrize("strategy", ["ps", "gloo"])
-@pytest.mark.parametrize("optimizer", ["sgd", "adam"])
-@pytest.mark.parametrize("net", [Small, Large])
+@pytest.mark.parametrize(
+    ("net", "optimizer", "strategy"),
+    crossed(
+        [Small, Large], ["sgd", "adam"], ["ps", "gloo"],
+        quick=[(Small, "sgd", "gloo"), (Large, "adam", "ps")],
+    ),
+)  # fmt: skip
 def test_same_mathematics_as_one_process(spark, net, optimizer, strategy):
     """20 steps; `fit` itself refuses ranks that end with different bits."""
     model = fit(frame(spark), model=net, optimizer=OPTIMIZERS[optimizer], strategy=strategy)
@@ -80,7 +85,7 @@ def test_same_mathematics_as_one_process(spark, net, optimizer, strategy):
     assert model.summary["iterations"] == 20
 
 
-@pytest.mark.parametrize(("optimizer", "batching"), [("lars", "layerwise"), ("lamb", "whole")])
+@pytest.mark.parametrize(("optimizer", "batching"), [("lars", "layerwise"), slow("lamb", "whole")])
 def test_norms_of_layers_that_lie_in_stripes(spark, optimizer, batching):
     with applied(spark, {"ps.batching": batching}):
         model = fit(frame(spark), optimizer=OPTIMIZERS[optimizer], strategy="ps")
@@ -98,8 +103,7 @@ def test_the_same_seed_gives_the_same_bits_and_another_seed_others(spark):
     assert [row["loss"] for row in first.history] == [row["loss"] for row in second.history]
 
 
-@pytest.mark.parametrize("strategy", ["ps", "gloo"])
-@pytest.mark.parametrize("rows", [1, 2, 50])
+@pytest.mark.parametrize(("rows", "strategy"), crossed([1, 2, 50], ["ps", "gloo"], quick=[(1, "ps")]))
 def test_fewer_rows_than_workers_and_unequal_partitions(spark, rows, strategy):
     data = frame(spark).limit(rows)
     model = fit(data, batch=4, epochs=2, strategy=strategy)
@@ -115,7 +119,7 @@ def test_bytes_over_the_network_are_those_that_must_travel(spark):
     assert all(summary["phases"][name] > 0 for name in ("pull", "forward", "backward", "push", "aggregate", "update"))
 
 
-@pytest.mark.parametrize("shared", ["true", pytest.param("false", marks=pytest.mark.slow)])
+@pytest.mark.parametrize("shared", ["true", slow("false")])
 def test_executors_of_one_host_map_each_others_memory_unless_told_not_to(spark, shared):
     with applied(spark, {"ps.sharedMemory": shared}):
         model = fit(frame(spark), model=SeesMemory, epochs=2)
@@ -123,7 +127,7 @@ def test_executors_of_one_host_map_each_others_memory_unless_told_not_to(spark, 
     assert model.module.mapped.item() == (3 if shared == "true" else 1)
 
 
-@pytest.mark.parametrize(("wire", "shared", "tolerance"), [("bf16", "true", 3e-2), ("fp16", "false", 4e-3)])
+@pytest.mark.parametrize(("wire", "shared", "tolerance"), [("bf16", "true", 3e-2), slow("fp16", "false", 4e-3)])
 def test_sixteen_bits_on_the_wire(spark, wire, shared, tolerance):
     with applied(spark, {"ps.wire": wire, "ps.sharedMemory": shared}):
         model = fit(frame(spark), model=Large, epochs=10)
@@ -138,7 +142,8 @@ def test_sixteen_bits_on_the_wire(spark, wire, shared, tolerance):
 
 
 @pytest.mark.parametrize(
-    ("strategy", "setting"), [("ps", None), ("ps", "batching=layerwise"), ("ps", "wire=fp16"), ("gloo", None)]
+    ("strategy", "setting"),
+    [("ps", None), slow("ps", "batching=layerwise"), slow("ps", "wire=fp16"), slow("gloo", None)],
 )
 def test_frozen_shared_unused_and_empty_parameters(spark, strategy, setting):
     decaying = functools.partial(torch.optim.AdamW, lr=0.01, weight_decay=0.5)
@@ -155,6 +160,7 @@ def test_frozen_shared_unused_and_empty_parameters(spark, strategy, setting):
     assert after["norm.num_batches_tracked"] == 5
 
 
+@pytest.mark.slow
 def test_regression_does_not_broadcast(spark):
     table_ = table()
     table_["label"] = np.stack(table_["features"]) @ np.linspace(-1, 1, 28, dtype=np.float32)
@@ -174,6 +180,7 @@ def test_a_trained_module_continues_and_is_not_changed(spark):
     assert not same_bits(model, TorchModel(given, True))
 
 
+@pytest.mark.slow
 def test_ranks_begin_with_rank_0s_model(spark):
     """`fit` refuses ranks that end with other weights."""
     assert fit(frame(spark), model=different_everywhere).summary["world"] == 3
@@ -201,6 +208,7 @@ def test_weights_that_a_callback_clips(spark):
     assert max(parameter.abs().max().item() for parameter in model.module.parameters()) == pytest.approx(0.1)
 
 
+@pytest.mark.slow
 def test_state_beyond_parameters_and_buffers_comes_back(spark, tmp_path):
     model = fit(frame(spark), model=Counting, loss="MSELoss", epochs=2, batch=45)
     assert (model.module.seen["calls"], len(model.module.seen["rows"]), model.module.seen["raw"]) == (4, 4, b"\xff")
@@ -217,6 +225,7 @@ def test_an_optimizer_that_needs_whole_tensors_is_refused(spark):
         fit(frame(spark), optimizer=torch.optim.Adafactor)
 
 
+@pytest.mark.slow
 def test_nic_and_ports_can_be_given(spark):
     with applied(spark, {"nic": "lo", "ports": "42100-42160"}):
         assert fit(frame(spark), epochs=1).summary["iterations"] == 1
@@ -236,6 +245,7 @@ def test_trained_saved_loaded_and_scored(spark, tmp_path):
 
 
 @pytest.mark.parametrize("strategy", ["ps", "gloo"])
+@pytest.mark.slow
 def test_a_trained_model_is_trained_further(spark, strategy):
     """Without momentum, 10 steps and 10 more are 20."""
     plain = functools.partial(torch.optim.SGD, lr=0.05)

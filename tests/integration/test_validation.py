@@ -6,14 +6,14 @@ import numpy as np
 import pandas as pd
 import pytest
 import torch
-import torchmetrics
 from pyspark.sql import DataFrame, SparkSession
+from torchmetrics.classification import MulticlassAccuracy
 
 from tests.integration.nets import Small, weighted_cross_entropy
 from tests.integration.test_training import ROWS, distance, fit, same_bits
 from tests.integration.test_training import table as plain_table
+from tests.slow import slow
 
-BOTH = pytest.mark.parametrize("strategy", ["ps", "gloo"])
 SGD = functools.partial(torch.optim.SGD, lr=0.2)
 
 
@@ -33,11 +33,17 @@ def accuracy(output: torch.Tensor, target: torch.Tensor) -> torch.Tensor:
     return (output.argmax(1) == target).float().mean()
 
 
-@BOTH
-def test_held_out_rows_are_evaluated_and_not_trained_on(data, strategy):
+@pytest.mark.parametrize(
+    ("strategy", "metrics"),
+    [
+        ("ps", {"mine": accuracy}),
+        slow("gloo", {"mine": accuracy, "theirs": MulticlassAccuracy(10, average="micro")}),
+    ],
+)
+def test_held_out_rows_are_evaluated_and_not_trained_on(data, strategy, metrics):
     model = fit(
         data, epochs=6, strategy=strategy, optimizer=SGD, validationIndicatorCol="held", weightCol="w",
-        metrics={"mine": accuracy, "theirs": torchmetrics.classification.MulticlassAccuracy(10, average="micro")},
+        metrics=metrics,
     )  # fmt: skip
     rows = table()
     features, labels = torch.tensor(np.stack(rows["features"])), torch.tensor(rows["label"].to_numpy())
@@ -58,12 +64,12 @@ def test_held_out_rows_are_evaluated_and_not_trained_on(data, strategy):
         expected.append((loss.item(), accuracy(output, labels[held]).item()))
     assert distance(model.module.state_dict(), module.state_dict()) <= 1e-5
     assert [row["val_loss"] for row in model.history] == pytest.approx([loss for loss, _ in expected], rel=1e-5)
-    for name in ("mine", "theirs"):
+    for name in metrics:
         assert [row[name] for row in model.history] == pytest.approx([rate for _, rate in expected])
     assert model.summary["rows"] == (~rows["held"]).sum()
 
 
-@BOTH
+@pytest.mark.parametrize("strategy", ["ps", slow("gloo")])
 def test_stopped_early_with_the_best_model_by_validation_loss(data, strategy):
     settings = {"strategy": strategy, "optimizer": SGD, "validationIndicatorCol": "held"}
     model = fit(data, epochs=500, earlyStoppingPatience=4, **settings)
@@ -74,6 +80,7 @@ def test_stopped_early_with_the_best_model_by_validation_loss(data, strategy):
     assert same_bits(model, fit(data, epochs=best + 1, **settings))
 
 
+@pytest.mark.slow
 def test_a_fraction_depends_on_rows_and_seed_alone(data):
     settings = {"epochs": 2, "validationFraction": 0.3}
     first, other_order = fit(data, **settings), fit(data.repartition(5).sort("w"), **settings)
@@ -86,6 +93,7 @@ def test_a_fraction_depends_on_rows_and_seed_alone(data):
     assert len(splits) > 1, "another seed chooses others"
 
 
+@pytest.mark.slow
 def test_a_loss_of_ones_own_with_weights(data):
     settings = {"epochs": 3, "validationIndicatorCol": "held", "weightCol": "w"}
     mine, torchs = fit(data, loss=weighted_cross_entropy, **settings), fit(data, **settings)

@@ -84,6 +84,7 @@ def test_only_vectors_are_sparse(spark):
 
 
 @pytest.mark.parametrize("shape", [None, (40, 1000)])
+@pytest.mark.slow
 def test_transform_warns_of_wide_rows(spark, shape):
     """The first layer of a model with one input says how wide rows are, or inputShapes does."""
     width = 40_000

@@ -306,6 +306,7 @@ def test_predictions(rows_of: Rows) -> None:
         assert row["error"] == pytest.approx(row["predicted"] / row["seconds"] - 1)
 
 
+@pytest.mark.slow
 def test_lab(networks: None) -> None:
     command = [sys.executable, str(PROGRAM), "lab", "--quick", "--json"]
     done = subprocess.run(command, capture_output=True, text=True, timeout=120, check=False)

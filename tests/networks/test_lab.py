@@ -201,6 +201,7 @@ def test_the_control_network_reaches_the_launching_namespace(networks):
         assert lab.counters()[0, 0] == before  # rail 0 saw nothing of it
 
 
+@pytest.mark.slow
 def test_a_failing_rank_is_named_with_what_it_wrote(networks):
     script = "import os, sys, time; sys.exit('out of cheese') if os.environ['RANK'] == '1' else time.sleep(60)"
     with Lab("star:2,100mbit") as lab:

@@ -29,6 +29,7 @@ def call(*arguments):
     return subprocess.run(command, capture_output=True, text=True, timeout=120, check=False)
 
 
+@pytest.mark.slow
 def test_a_lab_stays_up_in_the_background_until_it_is_taken_down(networks, name):
     try:
         made = call("up", name, "--topology", "star:2", "--rate", "200mbit")
@@ -104,6 +105,7 @@ def test_errors_are_one_line(arguments, complaint, capsys):
 # --- check --------------------------------------------------------------------------------------------------------
 
 
+@pytest.mark.slow
 def test_check_measures_every_nic_both_ways(networks):
     with Lab("bcube:2,2,100mbit") as lab:
         found = check(lab, seconds=0.3)
@@ -118,6 +120,7 @@ def test_check_measures_every_nic_both_ways(networks):
         assert 0 < link.measured * 0.3 / 8 < 1.1 * counted
 
 
+@pytest.mark.slow
 def test_check_tells_links_that_are_slower_than_they_should_be(networks, monkeypatch):
     with Lab("star:2,100mbit") as lab:
         monkeypatch.setattr(lab, "rates", lambda: {(host, 0): LinkRate(2 * 10**8, 2 * 10**8) for host in range(2)})

@@ -13,6 +13,8 @@ import pytest
 from hypothesis import HealthCheck, Phase, given, settings
 from pyspark.sql import SparkSession
 
+from tests.slow import slow_unless
+
 from .recipes.crew import Crew
 from .recipes.drawn import COLLECTIVES, COLUMNS, OPTIMIZERS, OTHERS, recipes
 from .recipes.fit import Fitter
@@ -69,7 +71,7 @@ def complain(found: Search) -> None:
         pytest.fail("\n".join(lines), pytrace=False)
 
 
-@pytest.mark.parametrize("kept", [pytest.param(kept, id=kept["what"]) for kept in KEPT])
+@pytest.mark.parametrize("kept", slow_unless(lambda kept: "slow" not in kept, KEPT), ids=lambda kept: kept["what"])
 def test_recipes_that_went_wrong_once(fitter: Fitter, kept: dict) -> None:
     verdict = judge(Recipe.from_dict(kept["recipe"]), fitter)
     assert verdict.kind in kept["outcome"], verdict.problem
@@ -77,7 +79,7 @@ def test_recipes_that_went_wrong_once(fitter: Fitter, kept: dict) -> None:
 
 @pytest.mark.timeout(1200)  # for making simple what went wrong
 def test_some_recipes(fitter: Fitter, capsys: pytest.CaptureFixture[str]) -> None:
-    found = search(fitter, 15)
+    found = search(fitter, 5)
     with capsys.disabled():
         print(f"\n{found.report()}")
     complain(found)

@@ -19,6 +19,7 @@ from sparkdl_comm.errors import ConfError
 from sparkdl_comm.optim import LAMB, LARS
 from sparkdl_comm.strategies.compressed_exchange import CompressedExchange
 from tests.optimizers import Mine
+from tests.slow import crossed, slow
 from tests.unit.compression_helpers import Sometimes, net, table, trained, values, with_skipped_steps
 from tests.unit.ranks import train
 from tests.unit.train.test_resume import Fit
@@ -71,12 +72,15 @@ def taken(monkeypatch: pytest.MonkeyPatch) -> list[str]:
 
 
 @pytest.mark.parametrize(
-    "optimizer",
-    [SGD, ADAM, functools.partial(torch.optim.RMSprop, lr=0.01), functools.partial(torch.optim.NAdam, lr=0.01)],
+    ("module", "optimizer"),
+    crossed(
+        [net, Sometimes],
+        [SGD, ADAM, functools.partial(torch.optim.RMSprop, lr=0.01), functools.partial(torch.optim.NAdam, lr=0.01)],
+        quick=[(net, SGD), (Sometimes, ADAM)],
+    ),
 )
-@pytest.mark.parametrize("module", [net, Sometimes])
 def test_the_bits_of_one_that_stays(
-    scripted: Any, monkeypatch: pytest.MonkeyPatch, optimizer: Any, module: Any
+    scripted: Any, monkeypatch: pytest.MonkeyPatch, module: Any, optimizer: Any
 ) -> None:
     whole = values(trained(module, {"strategy": "ring", "bucket": 4}, 12, optimizer=optimizer))
     scripted("ring", "ring+decoupled", "ring", "ring+decoupled", "ring+decoupled", "ring")
@@ -96,7 +100,7 @@ def test_strategies_that_add_in_other_orders(scripted: Any) -> None:
     torch.testing.assert_close(values(trained(net, AUTO, 14, optimizer=ADAM)), whole, rtol=1e-4, atol=1e-5)
 
 
-@pytest.mark.parametrize("more", [{"accumulation_steps": 3, "batch": 8}, {"max_grad_norm": 0.1}, {"batch": 8}])
+@pytest.mark.parametrize("more", [{"accumulation_steps": 3, "batch": 8}, {"max_grad_norm": 0.1}, slow({"batch": 8})])
 def test_accumulation_clipping_and_batches(scripted: Any, more: dict[str, Any]) -> None:
     whole = values(trained(net, {"strategy": "ring"}, 6, optimizer=ADAM, **more))
     scripted("ring", "ring+decoupled", "ring", "ring+decoupled")
@@ -106,7 +110,7 @@ def test_accumulation_clipping_and_batches(scripted: Any, more: dict[str, Any]) 
 @pytest.mark.parametrize(
     "scheduler",
     [
-        functools.partial(torch.optim.lr_scheduler.StepLR, step_size=2, gamma=0.5),
+        slow(functools.partial(torch.optim.lr_scheduler.StepLR, step_size=2, gamma=0.5)),
         functools.partial(torch.optim.lr_scheduler.OneCycleLR, max_lr=0.2),
     ],
 )
@@ -120,7 +124,9 @@ def test_schedulers_go_on(scripted: Any, scheduler: Any) -> None:
     assert [row["lr"] for row in loops[0].progress.history] == [row["lr"] for row in whole[0].progress.history]
 
 
-@pytest.mark.parametrize("optimizer", [functools.partial(LARS, lr=0.5, momentum=0.9), functools.partial(LAMB, lr=0.05)])
+@pytest.mark.parametrize(
+    "optimizer", [slow(functools.partial(LARS, lr=0.5, momentum=0.9)), functools.partial(LAMB, lr=0.05)]
+)
 def test_optimizers_that_need_norms(scripted: Any, optimizer: Any) -> None:
     whole = values(trained(net, {"strategy": "ring"}, 8, optimizer=optimizer))
     scripted("ring", "ring+decoupled", "ring")
@@ -180,9 +186,14 @@ def test_what_compression_left_out_travels_before_another_takes_over(
     assert all(each > 0 for each in left[8:]), "the last one has left something out"
 
 
-@pytest.mark.parametrize("written", ["ring", "ring+decoupled"])
-@pytest.mark.parametrize("first", ["ring", "ring+decoupled", "bml+decoupled"])
-def test_goes_on_from_a_checkpoint(scripted: Any, written: str, first: str) -> None:
+@pytest.mark.parametrize(
+    ("first", "written"),
+    crossed(
+        ["ring", "ring+decoupled", "bml+decoupled"], ["ring", "ring+decoupled"],
+        quick=[("ring", "ring+decoupled"), ("bml+decoupled", "ring")],
+    ),
+)  # fmt: skip
+def test_goes_on_from_a_checkpoint(scripted: Any, first: str, written: str) -> None:
     """With the strategy that had written it, whichever the fit would begin with, and the bits of a fit that went on."""
     kept: dict[int, Any] = {}
 
@@ -206,7 +217,7 @@ def test_goes_on_from_a_checkpoint(scripted: Any, written: str, first: str) -> N
     assert torch.equal(values(loops), whole)
 
 
-@pytest.mark.parametrize(("before", "then"), [("ring+decoupled", "ring"), ("ring", "ring+decoupled")])
+@pytest.mark.parametrize(("before", "then"), [("ring+decoupled", "ring"), slow("ring", "ring+decoupled")])
 def test_a_checkpoint_on_disk_is_read_as_it_was_written(scripted: Any, tmp_path: Path, before: str, then: str) -> None:
     how: dict[str, Any] = {"conf": AUTO, "optimizer": ADAM}
     scripted("ring")
@@ -285,7 +296,7 @@ class Breaks(nn.Module):
         return self.body(x)
 
 
-@pytest.mark.parametrize("step", [2, 3, 4])
+@pytest.mark.parametrize("step", [slow(2), 3, slow(4)])
 def test_a_rank_fails_while_another_strategy_takes_over(scripted: Any, step: int) -> None:
     scripted("ring", "ring+decoupled", "ring")
     with pytest.raises(Exception, match="this rank has enough"):

@@ -78,6 +78,7 @@ def test_it_stays_with_what_is_faster_and_says_why() -> None:
 
 
 @pytest.mark.usefixtures("takes_planned")
+@pytest.mark.slow
 def test_a_checkpoint_has_the_planned_buckets(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     how: dict[str, Any] = {"conf": BATCHED, "optimizer": ADAM}
     whole = Fit(tmp_path / "whole", PlannedBuckets, epochs=4, **how)
@@ -129,6 +130,7 @@ def test_auto_needs_a_candidate_to_begin_with() -> None:
         trained(net, {"strategy": "auto", "auto_candidates": ("ring+decoupled+ibatch",)}, 1)
 
 
+@pytest.mark.slow
 def test_auto_plans_what_is_named(monkeypatch: pytest.MonkeyPatch) -> None:
     names = ("lp", "ring+decoupled+ibatch")
     monkeypatch.setattr(auto_strategy, "Choice", TakesPlanned)

@@ -56,6 +56,7 @@ def learned(curve: Curve, task: Digits) -> list[Moment]:
     return moments
 
 
+@pytest.mark.slow
 def test_the_ring_is_what_one_process_does(digits: Digits) -> None:
     conf = CommConf.from_mapping({}, topology=f"star:{WORKERS}", timeout=f"{SECONDS}s")
     begun: list[Curve] = []
@@ -72,6 +73,7 @@ def test_the_ring_is_what_one_process_does(digits: Digits) -> None:
     assert curves == [*begun, None, None], "the clock of one rank counts"
 
 
+@pytest.mark.slow
 def test_plain_asynchronous_training_learns(digits: Digits) -> None:
     store = dist.HashStore()
     curve = Curve(WORKERS)

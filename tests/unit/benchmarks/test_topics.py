@@ -13,6 +13,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from sparkdl_comm.fabric.params import FabricParams
+from tests.slow import slow
 from tests.unit.fabric_helpers import raised, run
 
 WORDS, TOPICS = 40, 4
@@ -132,7 +133,7 @@ def found_over(sync: str) -> tuple[np.ndarray, Curve, int]:
     return model, curve, results[0]
 
 
-@pytest.mark.parametrize("sync", ["async:6", "async:1", "ssp:1", "bsp"])
+@pytest.mark.parametrize("sync", ["async:6", *map(slow, ["async:1", "ssp:1", "bsp"])])
 def test_they_find_topics(sync: str) -> None:
     model, curve, delay = found_over(sync)
     counts = model.reshape(WORDS, TOPICS)

@@ -200,7 +200,9 @@ def test_explain_shows_sparse_sums_beside_dense_ones(capsys):
 
 
 def test_explain_says_where_hitopk_cannot_be(capsys):
-    assert main(["explain", "--topology", "bcube:3,2", "--rate", "200mbit", "--density", "0.01"]) == 0
+    assert (
+        main(["explain", "--topology", "bcube:3,2", "--rate", "200mbit", "--bytes", "1MiB", "--density", "0.01"]) == 0
+    )
     lines = capsys.readouterr().out.splitlines()
     assert [line for line in lines if line.startswith("hitopk")] == [
         "hitopk          left out: is for hosts with one NIC each"

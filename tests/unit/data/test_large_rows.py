@@ -9,11 +9,12 @@ from pathlib import Path
 
 import pytest
 
+from tests.slow import slow
 from tests.unit import little_memory
 from tests.unit.disk_helpers import left
 
 
-@pytest.mark.parametrize("cache", [pytest.param("disk", marks=pytest.mark.slow), "memory"])
+@pytest.mark.parametrize("cache", [slow("disk"), "memory"])
 def test_rows_larger_than_memory_train_from_the_disk_alone(tmp_path: Path, cache: str) -> None:
     """In memory the same rows are refused, which shows that the limit is one."""
     ran = subprocess.run(

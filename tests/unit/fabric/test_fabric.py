@@ -12,6 +12,7 @@ import pytest
 from sparkdl_comm.errors import GangError
 from sparkdl_comm.fabric.params import FabricParams
 from sparkdl_comm.fabric.service import SchedulerService
+from tests.slow import crossed, slow
 from tests.unit.fabric_helpers import (
     ELEMENTS,
     INTERVAL,
@@ -33,8 +34,7 @@ def applied(outcomes):
     return sum(outcome.version is not None for outcome in outcomes)
 
 
-@pytest.mark.parametrize("rails", [1, 2])
-@pytest.mark.parametrize("aggregators", [0, 1])
+@pytest.mark.parametrize(("aggregators", "rails"), crossed([0, 1], [1, 2], quick=[(0, 1), (1, 2)]))
 def test_sums_and_versions(aggregators, rails):
     workers = [worker(PARAMS, pushing(5, 2.0**k), aggregators) for k in range(3)]
     results, _ = run([scheduler(PARAMS), server(PARAMS), *workers], rails)
@@ -67,11 +67,11 @@ def test_nobody_waits_for_the_next_batch_where_links_are_idle():
 def test_decisions_that_take_longer_than_the_interval(monkeypatch):
     """The scheduler hears something between two of them."""
 
-    def slow(service, decide=SchedulerService._decide):
+    def decide_slowly(service, decide=SchedulerService._decide):
         decide(service)
         time.sleep(3 * INTERVAL)
 
-    monkeypatch.setattr(SchedulerService, "_decide", slow)
+    monkeypatch.setattr(SchedulerService, "_decide", decide_slowly)
     results, _ = run([scheduler(PARAMS), server(PARAMS), worker(PARAMS, pushing(2))], timeout=5.0)
     raised(results)
     assert [outcome.version for outcome in results[2]] == [1, 2]
@@ -96,7 +96,7 @@ def test_step_size():
     np.testing.assert_allclose(results[SERVER].snapshot()[0], sum(2.0 / np.sqrt(t + 1) for t in (1, 2, 3)), rtol=1e-6)
 
 
-@pytest.mark.parametrize("bound", [1, 3])
+@pytest.mark.parametrize("bound", [1, slow(3)])
 def test_no_delay_above_the_bound(bound):
     """A worker that does not ask for the model again pushes what is too old: it is dropped, and not sent."""
     params = FabricParams(f"async:{bound}")
@@ -135,7 +135,7 @@ def test_an_update_that_is_not_finite_is_refused(bad, caplog):
     assert "refused an update of rank 2: its norm is not a finite number" in caplog.text
 
 
-@pytest.mark.parametrize("aggregators", [0, 1])
+@pytest.mark.parametrize("aggregators", [0, slow(1)])
 def test_bsp_keeps_all_in_step(aggregators):
     params = FabricParams("bsp")
 
@@ -254,8 +254,7 @@ def test_a_callback_that_raises_ends_the_job():
         assert "division by zero" in str(result)
 
 
-@pytest.mark.parametrize("aggregators", [0, 2])
-@pytest.mark.parametrize("bound", [0.5, 100.0, 1e9])
+@pytest.mark.parametrize(("bound", "aggregators"), crossed([0.5, 100.0, 1e9], [0, 2], quick=[(0.5, 2), (100.0, 0)]))
 def test_replica_stays_within_the_bound(bound, aggregators):
     params = FabricParams("async:30", divergence_bound=bound * np.sqrt(ELEMENTS), momentum=0.25)
     workers = [worker(params, pushing(6, 0.1), aggregators)] * 2

@@ -23,6 +23,7 @@ from sparkdl_comm.fabric.params import FabricParams
 from sparkdl_comm.fabric.protocol import Expect, Failed, Fence, Kind, Leave
 from sparkdl_comm.fabric.server import Server
 from sparkdl_comm.fabric.transport import HEADER_BYTES, Header
+from tests.slow import slow
 from tests.unit.fabric_helpers import ELEMENTS, conf, raised, run, scheduler, server, worker
 from tests.unit.gang_helpers import SECONDS, Crew
 
@@ -153,7 +154,7 @@ def test_who_leaves_does_not_take_the_scheduler_for_lost(monkeypatch):
     assert all(daemon.error is None for daemon in left)
 
 
-@pytest.mark.parametrize("answers", [True, False])
+@pytest.mark.parametrize("answers", [True, slow(False)])
 def test_a_server_that_cannot_say_what_it_has_of_a_lost_worker(answers, monkeypatch):
     """It is in the middle of its update; or it never answers."""
     applying, over = threading.Event(), threading.Event()
@@ -238,7 +239,7 @@ def test_the_scheduler_is_lost(tmp_path, rank):
             False,
             r"refused data from rank 2: .* \(1 update\(s\), version 0\): the checksum",
         ),
-        (
+        slow(
             Kind.MODEL,
             False,
             r"refused data from rank 1: .* \(the model, version 0\): the checksum",

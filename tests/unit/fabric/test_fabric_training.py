@@ -16,6 +16,7 @@ from sparkdl_comm.errors import ConfError, InputError, ModelError, NonFiniteLoss
 from sparkdl_comm.strategies.fabric import FabricWorker
 from sparkdl_comm.train.asynchronous_loop import check_settings
 from sparkdl_comm.train.spec import Observation, Stopping
+from tests.slow import slow
 from tests.unit.ranks import Rows, train
 from tests.unit.train.test_resume import Fit
 
@@ -48,7 +49,7 @@ def mean_losses(loops) -> list[float]:
     return [sum(rows) for rows in zip(*([row["loss"] for row in loop.progress.history] for loop in loops), strict=True)]
 
 
-@pytest.mark.parametrize("sync", ["async:8", "async:1", "ssp:2", "bsp"])
+@pytest.mark.parametrize("sync", ["async:8", slow("async:1"), slow("ssp:2"), "bsp"])
 def test_learns(sync: str) -> None:
     loops = fit(conf={"fabric_sync": sync})
     assert torch.allclose(loops[0].model.values[:3], WEIGHTS.flatten(), atol=0.2)
@@ -139,7 +140,7 @@ def resumable(
     )
 
 
-@pytest.mark.parametrize(("world", "momentum"), [(2, 0.0), (1, 0.8)])
+@pytest.mark.parametrize(("world", "momentum"), [(2, 0.0), slow(1, 0.8)])
 def test_goes_on_from_a_checkpoint(tmp_path: Path, world: int, momentum: float) -> None:
     """Ranks run in lockstep, so that speed does not matter. The order matters with momentum, so that rank is alone."""
     settings: dict[str, Any] = {"world": world, "fabric_momentum": momentum}
@@ -159,7 +160,7 @@ def test_goes_on_from_a_checkpoint(tmp_path: Path, world: int, momentum: float) 
 
 
 def test_a_rank_gets_a_model_that_has_its_last_update() -> None:
-    details = fit(world=1, conf={"fabric_sync": "async:8"})[0].strategy.details()
+    details = fit(world=1, epochs=2, conf={"fabric_sync": "async:8"})[0].strategy.details()
     assert details["delays"] == {1: details["updates"]}
 
 
@@ -179,6 +180,7 @@ def test_goes_on_asynchronously(tmp_path: Path) -> None:
     assert torch.equal(done.loops[0].model.values, rest.loops[0].model.values), "no update was left to make"
 
 
+@pytest.mark.slow
 def test_nobody_pushes_while_another_rank_copies_the_servers_state(tmp_path: Path) -> None:
     copying, pushed = threading.Event(), threading.Event()
     early: list[bool] = []
@@ -279,6 +281,7 @@ def test_updates_that_are_never_finite_end_the_fit() -> None:
         fit(net=net)
 
 
+@pytest.mark.slow
 def test_updates_that_are_all_larger_than_the_replicas_bound_end_the_fit() -> None:
     conf = {"fabric_replica": True, "fabric_divergence": 1e-6, "fabric_aggregators": 1}
     with pytest.raises(

@@ -11,6 +11,7 @@ from sparkdl_comm.errors import RankFailedError, RankLostError
 from sparkdl_comm.gang.control import HOLD_SECONDS
 from sparkdl_comm.gang.failure import Failure
 from sparkdl_comm.gang.gang import Gang
+from tests.slow import slow
 from tests.unit.gang_helpers import SECONDS, Crew, gang_of, primary, secondary, wait_for
 
 
@@ -69,7 +70,7 @@ def test_primary_failure_wins_over_an_earlier_secondary_one(reporter):
             assert wait_for(gang.failure) == primary(2)
 
 
-@pytest.mark.parametrize("reporter", [0, 1])
+@pytest.mark.parametrize("reporter", [slow(0), 1])
 def test_secondary_failure_counts_when_nothing_else_comes(reporter):
     with gang_of(3) as gangs:
         start = time.monotonic()

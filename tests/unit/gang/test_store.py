@@ -247,6 +247,7 @@ def test_who_waits_for_a_decision_names_who_is_late(gangs):
         decide_json(gangs[0], 1, sum, 0.2)
 
 
+@pytest.mark.slow
 def test_24_ranks_gather_a_mebibyte_each():
     """As BatchNorm's buffers and the states of metrics do."""
     world, seconds = 24, 60.0

@@ -18,6 +18,7 @@ from sparkdl_comm.job import broadcasts
 from sparkdl_comm.job.import_check import ImportCheck
 from sparkdl_comm.job.launch import _diagnose
 from sparkdl_comm.optim.optimizer import Optimization
+from tests.slow import slow
 
 
 def function() -> Any:
@@ -53,7 +54,7 @@ def test_of_a_large_function_the_same_module_is_imported_first(monkeypatch: pyte
     assert module == "sparkdl_comm.train.spec"
 
 
-@pytest.mark.parametrize("rank", [True, False])
+@pytest.mark.parametrize("rank", [slow(True), False])
 def test_a_python_without_the_package_tells_its_name_and_what_to_set(tmp_path: Path, rank: bool) -> None:
     (tmp_path / "shipped").write_bytes(cloudpickle.dumps(ImportCheck(function(), rank)))
     zips = Path(pyspark.__file__).parent.glob("python/lib/*.zip")

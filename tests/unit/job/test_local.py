@@ -25,6 +25,7 @@ from sparkdl_comm.job.launch import run_gang
 from sparkdl_comm.job.local import HOST, run_locally
 from sparkdl_comm.space.module_state import state_dict_of
 from tests.integration.training_functions import stands_still_at_the_end
+from tests.slow import slow
 from tests.unit.gang_helpers import wait_for
 from tests.unit.local_functions import fails, is_killed, steps_lars, trains, who
 
@@ -53,7 +54,7 @@ def test_each_rank_is_a_process_of_one_node(capfd: Any) -> None:
     assert children() == []
 
 
-@pytest.mark.parametrize("way", ["alone", pytest.param("own group, alone", marks=pytest.mark.slow)])
+@pytest.mark.parametrize("way", ["alone", slow("own group, alone")])
 @pytest.mark.slow
 def test_ranks_that_train_alone_are_told(caplog: pytest.LogCaptureFixture, way: str) -> None:
     names = {"NUM_NODES": "1", "DEVICES": "2"}
@@ -67,7 +68,7 @@ def test_ranks_that_train_alone_are_told(caplog: pytest.LogCaptureFixture, way: 
 
 @pytest.mark.parametrize(
     ("way", "strategy"),
-    [("ddp", "gloo"), pytest.param("own group", "gloo", marks=pytest.mark.slow), ("communicator", "ring")],
+    [("ddp", "gloo"), slow("own group", "gloo"), ("communicator", "ring")],
 )
 @pytest.mark.slow
 def test_ranks_that_communicate(caplog: pytest.LogCaptureFixture, way: str, strategy: str) -> None:
@@ -83,6 +84,7 @@ def test_an_optimizer_deals_out_its_norms() -> None:
     torch.testing.assert_close(dealt[0], alone[0])
 
 
+@pytest.mark.slow
 def test_a_rank_that_raises() -> None:
     with pytest.raises(RankFailedError, match="LookupError: mine") as caught:
         run(fails)

@@ -102,6 +102,7 @@ def test_a_trained_model_is_kept(tmp_path: Path) -> None:
     assert loaded.model.uid == trained.uid
 
 
+@pytest.mark.slow
 def test_pipeline(tmp_path: Path) -> None:
     estimator = TorchEstimator(model=TwoClasses, loss="CrossEntropyLoss", batchSize=5)
     path = str(tmp_path / "pipeline")
@@ -111,6 +112,7 @@ def test_pipeline(tmp_path: Path) -> None:
     assert (loaded.uid, loaded.model, loaded.getBatchSize()) == (estimator.uid, TwoClasses, 5)
 
 
+@pytest.mark.slow
 def test_cross_validator(tmp_path: Path) -> None:
     estimator = TorchEstimator(model=Sum, loss="MSELoss")
     grid = ParamGridBuilder().addGrid(estimator.batchSize, [5, 6]).build()

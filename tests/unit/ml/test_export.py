@@ -73,6 +73,7 @@ def test_onnx_takes_any_number_of_rows(model: TorchModel, tmp_path: Path, rows: 
     torch.testing.assert_close(torch.from_numpy(output), expected(model))
 
 
+@pytest.mark.slow
 def test_options_reach_the_exporter(model: TorchModel, tmp_path: Path) -> None:
     path = tmp_path / "lenet.onnx"
     model.export_onnx(str(path), IMAGES, input_names=["image"], opset_version=18, external_data=False)
@@ -101,6 +102,7 @@ def test_nothing_is_overwritten_unasked(model: TorchModel, tmp_path: Path) -> No
 
 
 @pytest.mark.filterwarnings("ignore:`torch.jit:FutureWarning")
+@pytest.mark.slow
 def test_what_torch_cannot_export(model: TorchModel, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     opaque = TorchModel(Opaque(), False)
     with pytest.raises(ModelError, match=r"(?s)torch\.jit\.script cannot export Opaque.*give an example"):

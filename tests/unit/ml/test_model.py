@@ -18,6 +18,7 @@ from sparkdl_comm.errors import ConfError, InputError
 from sparkdl_comm.ml.components import check_model
 from sparkdl_comm.ml.model import TorchModel
 from tests.nets import Double, Sum, TwoClasses
+from tests.slow import slow
 
 ROWS = [([0.0, 1.0], 0.0), ([2.0, 1.0], 1.0), ([3.0, 5.0], 0.0), ([1.0, 0.0], 1.0), ([-1.0, -2.0], 1.0)]
 
@@ -44,7 +45,7 @@ def classifier() -> TorchModel:
     return TorchModel(TwoClasses(), classification=True)
 
 
-@pytest.mark.parametrize("kind", ["array<double>", "array<float>", "array<int>", "array<decimal(4,1)>"])
+@pytest.mark.parametrize("kind", ["array<double>", *map(slow, ["array<float>", "array<int>", "array<decimal(4,1)>"])])
 def test_arrays(arrays: DataFrame, classifier: TorchModel, kind: str) -> None:
     df = arrays.withColumn("features", F.col("features").cast(kind))
     scored = classifier.transform(df)
@@ -94,6 +95,7 @@ def test_vector_prediction(arrays: DataFrame) -> None:
     )
 
 
+@pytest.mark.slow
 def test_empty_partitions_and_frames(arrays: DataFrame, classifier: TorchModel) -> None:
     assert classifier.transform(arrays.repartition(9)).count() == len(ROWS)
     assert classifier.transform(arrays.filter("label > 5")).collect() == []
@@ -111,7 +113,7 @@ def test_rows_per_forward_pass(spark: SparkSession) -> None:
     assert sizes == [4.0] * 8 + [2.0] * 2
 
 
-@pytest.mark.parametrize("kind", ["array", "vector"])
+@pytest.mark.parametrize("kind", ["array", slow("vector")])
 def test_features_of_another_width_are_named(spark: SparkSession, classifier: TorchModel, kind: str) -> None:
     df = spark.createDataFrame([([0.0, 1.0, 2.0], 0.0)], "features array<double>, label double")
     df = df if kind == "array" else df.withColumn("features", array_to_vector("features"))
@@ -123,7 +125,7 @@ def test_features_of_another_width_are_named(spark: SparkSession, classifier: To
     assert "mat1 and mat2" not in str(error.value)
 
 
-@pytest.mark.parametrize("kind", ["array<float>", "array<decimal(4,1)>", "vector"])
+@pytest.mark.parametrize("kind", ["array<float>", slow("array<decimal(4,1)>"), slow("vector")])
 def test_nulls_are_counted(spark: SparkSession, classifier: TorchModel, kind: str) -> None:
     df = spark.createDataFrame([([1.0, 2.0],), (None,), (None,)], "features array<double>").coalesce(1)
     if kind == "vector":
@@ -133,6 +135,7 @@ def test_nulls_are_counted(spark: SparkSession, classifier: TorchModel, kind: st
     assert re.search("InputError: 2 of 3 rows of a batch have null features", failure(classifier.transform(df)))
 
 
+@pytest.mark.slow
 def test_null_elements_and_ragged_rows(spark: SparkSession, classifier: TorchModel) -> None:
     for rows, message in (([[1.0, None], [1.0, 2.0]], "1 of 2 rows"), ([[1.0], [1.0, 2.0]], "different lengths")):
         df = spark.createDataFrame([(row,) for row in rows], "features array<double>").coalesce(1)
@@ -186,7 +189,7 @@ def read_by(df: DataFrame) -> set[str]:
     return set(re.findall(r"(\w+):\w", plan_of(df).split("ReadSchema: struct<")[1].replace("element:", "")))
 
 
-@pytest.mark.parametrize("features", ["features", "v"])
+@pytest.mark.parametrize("features", ["features", slow("v")])
 def test_only_what_is_needed_is_read(texts: DataFrame, classifier: TorchModel, features: str) -> None:
     scored = classifier.setFeaturesCol(features).transform(texts)
     parts = {"v", "type", "size", "indices", "values"} if features == "v" else {"features"}
@@ -213,6 +216,7 @@ def test_refused_before_anything_runs(arrays: DataFrame, classifier: TorchModel)
         classifier.copy().setPredictBatchSize(0).transform(arrays)
 
 
+@pytest.mark.slow
 def test_evaluator(arrays: DataFrame, classifier: TorchModel) -> None:
     evaluator = MulticlassClassificationEvaluator(metricName="accuracy")
     assert evaluator.evaluate(classifier.transform(arrays)) == 1.0

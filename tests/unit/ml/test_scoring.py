@@ -136,6 +136,7 @@ def test_classes(df: DataFrame) -> None:
     assert 0.6 < area < 1, "a comparison of constants would show nothing"
 
 
+@pytest.mark.slow
 def test_logarithms_of_probabilities(df: DataFrame) -> None:
     model = TorchModel(Logarithms(), True, activation="exp")
     expected = outputs(model.module).exp()
@@ -143,6 +144,7 @@ def test_logarithms_of_probabilities(df: DataFrame) -> None:
     np.testing.assert_allclose(expected.sum(1), 1, rtol=1e-6)
 
 
+@pytest.mark.slow
 def test_binary(df: DataFrame) -> None:
     model = TorchModel(Sum(1.5), False, activation="sigmoid")
     z = outputs(model.module)[:, 0]
@@ -168,6 +170,7 @@ def test_regression(df: DataFrame) -> None:
     assert error == pytest.approx(np.mean((ROWS.sum(1) - LABELS) ** 2), rel=1e-5)
 
 
+@pytest.mark.slow
 def test_columns_can_be_renamed_and_left_out(df: DataFrame) -> None:
     model = TorchModel(TwoClasses(), True, activation="softmax")
     given = ["i", "features", "label"]

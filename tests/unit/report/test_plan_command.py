@@ -7,6 +7,7 @@ import pytest
 
 from sparkdl_comm.cli import main
 from sparkdl_comm.sim.profile import Profile
+from tests.slow import slow
 
 #: The paper's worked case, Fig. 4: layer 2 computes long, layer 11 transfers long.
 TWELVE = {
@@ -43,8 +44,8 @@ def test_for_people_and_drawn(profile, capsys):
         (TWELVE, ["--policy", "best"], "--policy best: must be one of whole"),
         (TWELVE, ["--policy", "layerwsie"], "; did you mean layerwise?"),
         (TWELVE, ["--policy", "fixed:100"], "needs the bytes of each layer"),
-        ({**TWELVE, "compute": [1]}, [], "as many layers in transfer (12) as in compute (1)"),
-        ({**TWELVE, "startup": -1}, [], "not negative"),
+        slow({**TWELVE, "compute": [1]}, [], "as many layers in transfer (12) as in compute (1)"),
+        slow({**TWELVE, "startup": -1}, [], "not negative"),
         ([1], [], "expected an object"),
         (TWELVE, ["--plot", "plan.xyz"], "--plot plan.xyz"),
     ],
@@ -55,7 +56,7 @@ def test_what_makes_no_sense_is_said(profile, capsys, content, options, said):
     assert said in capsys.readouterr().err
 
 
-@pytest.mark.parametrize("direction", ["pull", "push"])
+@pytest.mark.parametrize("direction", ["pull", slow("push")])
 def test_a_shipped_profile_is_found_by_its_name(tmp_path, capsys, direction):
     layers = Profile.load("lenet5").layers
     sizes = [4 * layer.parameters for layer in layers]

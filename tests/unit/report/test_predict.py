@@ -207,6 +207,7 @@ def test_the_command_ranks_strategies(tmp_path, capsys):
     assert [row["seconds"] for row in told["predictions"]] == sorted(row["seconds"] for row in told["predictions"])
 
 
+@pytest.mark.slow
 def test_the_guide_ranks_strategies_and_draws(tmp_path, monkeypatch, capsys):
     """Its commands as they stand, on a timeline of that name."""
     commands = re.findall(r"^sparkdl-comm predict .*$", GUIDE.read_text(), re.MULTILINE)

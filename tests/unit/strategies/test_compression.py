@@ -19,6 +19,7 @@ from sparkdl_comm.conf.compression import COMPRESSIONS
 from sparkdl_comm.errors import ConfError, ModelError
 from sparkdl_comm.gang.members import Rail
 from sparkdl_comm.strategies.registry import strategy_class
+from tests.slow import crossed, slow
 from tests.unit.compression_helpers import (
     Sometimes,
     assert_training_goes_on,
@@ -62,9 +63,15 @@ def test_with_all_elements_it_is_what_dense_gradients_do(
     torch.testing.assert_close(sparse, dense, rtol=1e-5, atol=1e-6)
 
 
-@pytest.mark.parametrize("strategy", ["ring", "hitopk"])
-@pytest.mark.parametrize("compression", [f"{name}:0.1" for name in COMPRESSIONS])
-def test_a_tenth_of_the_elements_trains_too(strategy: str, compression: str) -> None:
+@pytest.mark.parametrize(
+    ("compression", "strategy"),
+    crossed(
+        [f"{name}:0.1" for name in COMPRESSIONS],
+        ["ring", "hitopk"],
+        quick=[*((f"{name}:0.1", "ring") for name in COMPRESSIONS), ("mstopk:0.1", "hitopk")],
+    ),
+)
+def test_a_tenth_of_the_elements_trains_too(compression: str, strategy: str) -> None:
     settings = {"strategy": strategy, "topology": "hosts:2x2"}
     losses = [
         [loop.progress.history for loop in trained(net, {**settings, "compression": given}, epochs=30)]
@@ -111,7 +118,7 @@ def test_random_selections_go_on_from_a_checkpoint(strategy: str) -> None:
     assert torch.equal(values(train_rows(epochs=8, **begins)), whole)
 
 
-@pytest.mark.parametrize("values_as", ["bf16", "fp16"])
+@pytest.mark.parametrize("values_as", [slow("bf16"), "fp16"])
 def test_what_rounding_takes_is_not_lost(values_as: str) -> None:
     settings = {"strategy": "ring", "compression": "topk:1", "compression_values": values_as}
     dense = values(trained(net, {"strategy": "ring"}, 40))

@@ -17,15 +17,17 @@ from torch import nn
 from sparkdl_comm.collectives.algorithms import ALGORITHMS
 from sparkdl_comm.conf.compression import COMPRESSIONS
 from sparkdl_comm.strategies.registry import STRATEGIES
+from tests.slow import slow_unless
 from tests.unit.ranks import Rows, train
-from tests.ways import Way, ways
+from tests.ways import Way, one_of_each_kind, ways
 
 PARTS = (11, 0, 13)
 WORLD = len(PARTS)
 EPOCHS = 4
 ALL = list(ways(WORLD))
 THREADED = [way for way in ALL if way.runs_in_threads]
-EVERY = pytest.mark.parametrize("way", THREADED, ids=lambda way: way.name)
+KINDS = one_of_each_kind(THREADED)
+EVERY = pytest.mark.parametrize("way", slow_unless(KINDS.__contains__, THREADED), ids=lambda way: way.name)
 MOMENTUM = functools.partial(torch.optim.SGD, lr=0.1, momentum=0.9)
 
 
@@ -79,7 +81,11 @@ def test_all_entries_of_the_registries_are_tried() -> None:
     assert {way.settings["strategy"] for way in THREADED} >= set(ALGORITHMS)
 
 
-@EVERY
+@pytest.mark.parametrize(
+    "way",
+    slow_unless(lambda way: way in KINDS or "compression" not in way.settings, THREADED),
+    ids=lambda way: way.name,
+)
 def test_training_ends_as_in_one_process(way: Way) -> None:
     ranks = parameters(fit(way))
     for others in ranks[1:]:
@@ -136,7 +142,9 @@ def test_training_goes_on_from_its_state(way: Way) -> None:
 
 
 @pytest.mark.parametrize(
-    "way", [way for way in THREADED if "compression" not in way.settings], ids=lambda way: way.name
+    "way",
+    slow_unless(KINDS.__contains__, [way for way in THREADED if "compression" not in way.settings]),
+    ids=lambda way: way.name,
 )
 def test_a_rank_that_fails_ends_all(way: Way) -> None:
     def fail(loop: Any) -> None:

@@ -20,6 +20,7 @@ from sparkdl_comm.strategies.registry import strategy_class
 from sparkdl_comm.train.callbacks import Callback
 from sparkdl_comm.train.spec import Observation
 from tests.optimizers import Mine
+from tests.slow import slow
 from tests.unit.compression_helpers import Sometimes, net, table, trained, values, with_skipped_steps
 from tests.unit.ranks import Rows, train
 from tests.unit.train.test_resume import Fit
@@ -30,22 +31,22 @@ BCUBE: dict[str, Any] = {"strategy": "bml", "topology": "bcube:2,2", "rails": ("
 UNEVEN: dict[str, Any] = {**BCUBE, "topology": "bcube:2,2,2gbit/1gbit", "block": 16}
 
 #: With buckets of one parameter, of some, and of all.
-BUCKETS = pytest.mark.parametrize("bucket", [4, 16, 10**6])
+BUCKETS = pytest.mark.parametrize("bucket", [4, slow(16), slow(10**6)])
 SCATTERING = pytest.mark.parametrize(
     "settings",
     [
         {"strategy": "ring"},
         {"strategy": "bml"},
-        BCUBE,
+        slow(BCUBE),
         UNEVEN,
-        {"strategy": "be"},
+        slow({"strategy": "be"}),
         {"strategy": "p2p-ps", "block": 16},
         {"strategy": "torus2d", "topology": "hosts:2x2"},
         {"strategy": "hierarchical", "topology": "hosts:2x2"},
     ],
     ids=lambda settings: "-".join(str(value) for value in settings.values()),
 )
-ALL = pytest.mark.parametrize("strategy", ["ring", "lp", "mst"])
+ALL = pytest.mark.parametrize("strategy", ["ring", slow("lp"), "mst"])
 
 
 def adam(params: Any) -> torch.optim.Optimizer:
@@ -66,7 +67,7 @@ def test_the_bits_of_an_all_reduce(settings: dict[str, Any], bucket: int) -> Non
     "optimizer",
     [adam, functools.partial(torch.optim.SGD, lr=0.1, momentum=0.9), functools.partial(torch.optim.RMSprop, lr=0.01)],
 )
-@pytest.mark.parametrize("accumulation", [1, 3])
+@pytest.mark.parametrize("accumulation", [slow(1), 3])
 def test_the_bits_of_an_all_reduce_with_other_optimizers_and_accumulation(optimizer: Any, accumulation: int) -> None:
     how = {"optimizer": optimizer, "accumulation_steps": accumulation, "batch": 24 // accumulation}
     whole = values(trained(net, {"strategy": "ring", "bucket": 4}, **how))

@@ -10,6 +10,7 @@ from torch.utils.checkpoint import checkpoint
 
 from sparkdl_comm.errors import ModelError
 from sparkdl_comm.optim import LAMB, LARS
+from tests.slow import slow, slow_unless
 from tests.unit.ranks import Gathered, Rows, Sharded, train
 from tests.ways import Way, one_of_each_kind, ways
 
@@ -19,13 +20,19 @@ EPOCHS = 7
 
 RING = Way("ring", {"strategy": "ring"})
 LP_ROOT = Way("lp root", {"strategy": "lp", "collective.loop": "root"})
+#: Ways that do what others do, by another algorithm or after a choice.
+SLOW = ("auto all-reduce", "auto all-reduce exact:1", "auto root", "hitopk all-reduce exact:1")
 ALL = pytest.mark.parametrize(
     "way",
     [
         Gathered,
         Sharded,
-        *one_of_each_kind(way for way in ways(len(PARTS)) if way.runs_in_threads and way.is_lossless),
-        *(way for way in ways(len(PARTS)) if way.name in ("lp decoupled", "mst decoupled")),
+        *slow_unless(
+            lambda way: way.name not in SLOW,
+            one_of_each_kind(way for way in ways(len(PARTS)) if way.runs_in_threads and way.is_lossless),
+        ),
+        *(way for way in ways(len(PARTS)) if way.name == "lp decoupled"),
+        *(slow(way) for way in ways(len(PARTS)) if way.name == "mst decoupled"),
     ],
     ids=lambda way: way.name if isinstance(way, Way) else way.__name__.lower(),
 )

@@ -15,6 +15,7 @@ from sparkdl_comm.errors import InputError
 from sparkdl_comm.ml.components import make_row_loss
 from sparkdl_comm.train.class_mean import ClassMean
 from sparkdl_comm.train.training_loop import TrainingLoop
+from tests.slow import slow
 from tests.unit.ranks import train
 
 CLASSES = RowFormat((Field("featuresCol", "x"),), (Field("labelCol", "y", "int64"),))
@@ -60,7 +61,7 @@ def assert_same(loops: list[TrainingLoop], module: nn.Module) -> None:
         assert (got - expected).norm() / expected.norm() <= 1e-5
 
 
-@pytest.mark.parametrize("accumulation", [1, 3])
+@pytest.mark.parametrize("accumulation", [slow(1), 3])
 @pytest.mark.parametrize("loss", [
     nn.CrossEntropyLoss(),
     nn.CrossEntropyLoss(WEIGHT),
@@ -68,7 +69,7 @@ def assert_same(loops: list[TrainingLoop], module: nn.Module) -> None:
     nn.functional.cross_entropy,
     functools.partial(nn.functional.cross_entropy, weight=WEIGHT, ignore_index=2),
 ])  # fmt: skip
-@pytest.mark.parametrize("shuffle", ["local", "global"])
+@pytest.mark.parametrize("shuffle", ["local", slow("global")])
 def test_the_mean_of_one_process(loss: Any, accumulation: int, shuffle: str) -> None:
     mean = ClassMean.of(loss, CLASSES)
     assert mean is not None
@@ -115,8 +116,8 @@ def weighed(loss: Any, weights: torch.Tensor) -> Callable[[torch.Tensor, torch.T
     return mean
 
 
-@pytest.mark.parametrize("accumulation", [1, 3])
-@pytest.mark.parametrize("ones", [True, False])
+@pytest.mark.parametrize("accumulation", [slow(1), 3])
+@pytest.mark.parametrize("ones", [slow(True), False])
 @REDUCIBLE
 def test_weights_of_rows_beside_those_of_classes(loss: Any, ones: bool, accumulation: int) -> None:
     """Weights of ones change nothing."""

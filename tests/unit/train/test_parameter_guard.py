@@ -10,6 +10,7 @@ from torch import nn
 from sparkdl_comm import Callback
 from sparkdl_comm.errors import CallbackError
 from sparkdl_comm.train.spec import Observation
+from tests.slow import crossed
 from tests.unit.ranks import Gathered, train
 from tests.unit.strategies.test_used_parameters import ALL, PARTS, assert_same, of, table
 
@@ -77,9 +78,14 @@ def fit(way: Any, *callbacks: Callback) -> Any:
 
 
 @ALL
-@pytest.mark.parametrize("hook", ["on_step_end", "on_epoch_end"])
-@pytest.mark.parametrize("clip", [by_data, in_place, by_new_data, by_numpy])
-def test_clipped_weights(way: Any, hook: str, clip: Any) -> None:
+@pytest.mark.parametrize(
+    ("clip", "hook"),
+    crossed(
+        [by_data, in_place, by_new_data, by_numpy], ["on_step_end", "on_epoch_end"],
+        quick=[(by_data, "on_epoch_end"), (in_place, "on_step_end"), (by_new_data, "on_step_end"), (by_numpy, "on_step_end")],
+    ),
+)  # fmt: skip
+def test_clipped_weights(way: Any, clip: Any, hook: str) -> None:
     """An epoch is one step."""
     callbacks = Bystander(), Clip(clip, hook)
     if of(way)["strategy"].can_take_changes:

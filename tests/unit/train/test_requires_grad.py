@@ -11,6 +11,7 @@ from torch.nn.utils import prune
 from sparkdl_comm import Callback
 from sparkdl_comm.errors import ModelError
 from sparkdl_comm.train.spec import Observation
+from tests.slow import crossed
 from tests.unit.ranks import Gathered, train
 from tests.unit.strategies.test_used_parameters import ALL, PARTS, alone, assert_same, of, table
 
@@ -106,21 +107,18 @@ class Fixes(Net):
         return super().forward(x)
 
 
-OPTIMIZERS = pytest.mark.parametrize(
-    "optimizer",
-    [
-        functools.partial(torch.optim.SGD, lr=0.1, momentum=0.9, weight_decay=0.1),
-        functools.partial(torch.optim.AdamW, lr=0.05, weight_decay=0.5),
-    ],
-    ids=["SGD", "AdamW"],
-)
+OPTIMIZERS = {
+    "SGD": functools.partial(torch.optim.SGD, lr=0.1, momentum=0.9, weight_decay=0.1),
+    "AdamW": functools.partial(torch.optim.AdamW, lr=0.05, weight_decay=0.5),
+}
 
 
 @ALL
-@OPTIMIZERS
-@pytest.mark.parametrize("by", ["callback", "model"])
-def test_a_trainable_layer_that_is_frozen_for_some_epochs(way: Any, optimizer: Any, by: str) -> None:
-    data, itself = table(), by == "model"
+@pytest.mark.parametrize(
+    ("by", "name"), crossed(["callback", "model"], OPTIMIZERS, quick=[("callback", "SGD"), ("model", "AdamW")])
+)
+def test_a_trainable_layer_that_is_frozen_for_some_epochs(way: Any, by: str, name: str) -> None:
+    data, itself, optimizer = table(), by == "model", OPTIMIZERS[name]
     observation = Observation() if itself else Observation(callbacks=(Schedule(),))
     loops = train(
         lambda: Net(itself), data.cut(*PARTS), **of(way), epochs=EPOCHS, optimizer=optimizer,

@@ -13,6 +13,7 @@ from torch import nn
 
 from sparkdl_comm.errors import ModelError
 from sparkdl_comm.train.spec import Observation, Stopping
+from tests.slow import slow
 from tests.unit.ranks import Gathered, Rows, train
 from tests.unit.strategies.test_used_parameters import ALL, PARTS, of, table
 from tests.unit.train.test_resume import Fit
@@ -37,8 +38,8 @@ class Momentum(nn.Module):
 
     @torch.no_grad()
     def move(self) -> None:
-        for slow, fast in zip(self.target.parameters(), self.encoder.parameters(), strict=True):
-            slow.data = slow.data * 0.7 + fast.data * 0.3
+        for target, source in zip(self.target.parameters(), self.encoder.parameters(), strict=True):
+            target.data = target.data * 0.7 + source.data * 0.3
         if not hasattr(self, "late"):
             self.register_buffer("late", torch.zeros(()))
         self.late += len(self.grown) if self.grown is not None else 1
@@ -88,7 +89,7 @@ def assert_same(loops: Any, expected: nn.Module, ranks: tuple[int, ...] = (0, 1,
 
 
 @ALL
-@pytest.mark.parametrize("loss", [nn.MSELoss(), Warming()], ids=["plain", "warming"])
+@pytest.mark.parametrize("loss", [slow(nn.MSELoss()), Warming()], ids=["plain", "warming"])
 def test_a_resumed_fit(tmp_path: Path, way: Any, loss: Any) -> None:
     data = table()
     settings: dict[str, Any] = {
