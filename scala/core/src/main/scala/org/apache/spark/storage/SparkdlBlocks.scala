@@ -104,7 +104,13 @@ private[spark] final class SparkdlBlocks(env: SparkEnv) extends Blocks {
   }
 }
 
-private object SparkdlBlocks {
+private[storage] object SparkdlBlocks {
+
+  /** Beginning of the names of this plugin's blocks. */
+  private val Prefix = "sparkdl_"
+
+  /** Return true if a block of this name is this plugin's, not one of Spark's broadcasts. */
+  def isOwn(name: String): Boolean = name.startsWith(Prefix)
 
   /**
    * Keep Spark's lines about this plugin's blocks out of the log: several lines per iteration make
@@ -121,7 +127,7 @@ private object SparkdlBlocks {
 
   private object OwnBlocks extends AbstractFilter {
     override def filter(event: LogEvent): Filter.Result = {
-      def isOfOwn = event.getMessage.getFormattedMessage.contains("_sparkdl_")
+      def isOfOwn = event.getMessage.getFormattedMessage.contains(s"_$Prefix")
       val isDenied =
         event.getLoggerName == Store && event.getLevel.isLessSpecificThan(Level.INFO) && isOfOwn
       if (isDenied) Filter.Result.DENY else Filter.Result.NEUTRAL

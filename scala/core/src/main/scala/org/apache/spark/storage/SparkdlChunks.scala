@@ -85,10 +85,15 @@ private[spark] final class SparkdlChunks(
 
   /**
    * Open a part of a block. A block on disk stays there, unlike with BlockManager.getLocalBytes,
-   * which reads a whole block into memory if there is room.
+   * which reads a whole block into memory if there is room. Only blocks of this plugin are served:
+   * Spark's broadcasts may contain secrets.
    */
   override def open(chunk: Chunk): Option[ManagedBuffer] = {
     val id = BroadcastBlockId(chunk.job, chunk.block)
+    if (SparkdlBlocks.isOwn(chunk.block)) openOwn(id, chunk) else None
+  }
+
+  private def openOwn(id: BlockId, chunk: Chunk): Option[ManagedBuffer] =
     manager.blockInfoManager.lockForReading(id).flatMap { info =>
       def release(): Unit = manager.releaseLock(id)
       if (chunk.offset + chunk.length > info.size) {
@@ -101,7 +106,6 @@ private[spark] final class SparkdlChunks(
       if (body.isEmpty) release()
       body.map(new BlockPart(chunk.length, _, () => release()))
     }
-  }
 
   private def bytes(id: BlockId, chunk: Chunk): Option[() => ByteBuf] = {
     def inMemory =

@@ -58,12 +58,13 @@ class SparkdlChunksSpec extends AnyFunSuite with BeforeAndAfterAll {
       from: ChunkNetwork,
       name: String,
       offset: Int,
-      length: Int
+      length: Int,
+      job: Long = Job
   ): CompletableFuture[Either[ChunkFailure, Seq[Byte]]] = {
     val memory = ByteBuffer.allocate(length)
     val end = new CompletableFuture[Either[ChunkFailure, Seq[Byte]]]
     val deadline = System.nanoTime + TimeUnit.SECONDS.toNanos(30)
-    val chunk = Chunk(Job, name, offset.toLong, length)
+    val chunk = Chunk(job, name, offset.toLong, length)
     network.fetch(from.address, chunk, piece => memory.put(piece), deadline) { failure =>
       end.complete(failure.toLeft(memory.array.toSeq))
     }
@@ -99,6 +100,15 @@ class SparkdlChunksSpec extends AnyFunSuite with BeforeAndAfterAll {
       }
     assert(retireNow("sparkdl_pieces"))
     assert(fetch("sparkdl_pieces", 0, 1).left.exists(_.isInstanceOf[ChunkFailure.NotServed]))
+  }
+
+  test("a broadcast of Spark's own is not served") {
+    val broadcast = SparkEnv.get.broadcastManager.newBroadcast("secret" * 1000, isLocal = true)
+    val id = BroadcastBlockId(broadcast.id, "piece0")
+    assert(SparkEnv.get.blockManager.getStatus(id).isDefined)
+    val fetched = begin(network, "piece0", 0, 10, broadcast.id).get(40, TimeUnit.SECONDS)
+    assert(fetched.left.exists(_.isInstanceOf[ChunkFailure.NotServed]))
+    broadcast.destroy()
   }
 
   test("chunks come from an encrypted block on disk") {
