@@ -65,15 +65,19 @@ def append_jar(given: str, jar: Path) -> str:
     return ",".join(jars if has_plugin else [*jars, str(jar)])
 
 
+def is_loaded(conf: Mapping[str, str]) -> bool:
+    """Return True if an application that started with these settings loads the plugin."""
+    return CLASS in (name.strip() for name in conf.get("spark.plugins", "").split(","))
+
+
 def check_conf(conf: Mapping[str, str], spark_version: str, scala_version: str | None) -> None:
     """Check settings for :func:`sparkdl_comm.job.session.check_plugin`.
 
     :raises PluginError: the plugin is not loaded, or its jar was built for another Spark or Scala.
     """
-    plugins = [name.strip() for name in conf.get("spark.plugins", "").split(",") if name.strip()]
-    if CLASS not in plugins:
+    if not is_loaded(conf):
         raise PluginError(
-            f"the Spark plugin is not loaded: spark.plugins is {','.join(plugins) or 'not set'}, "
+            f"the Spark plugin is not loaded: spark.plugins is {conf.get('spark.plugins') or 'not set'}, "
             f"without {CLASS}. Plugins are loaded when a session starts: stop this one, then "
             "SparkSession.builder.config(map=sparkdl_comm.spark_conf()).getOrCreate(), or spark-submit --jars "
             f"sparkdl-comm-….jar --conf spark.plugins={CLASS}. Or choose a strategy that needs no plugin, such "

@@ -150,16 +150,17 @@ class PsConf:
         "ps. If they cannot, for example in separate containers, they use TCP.",
     )
     batching: str = declare(
-        "whole",
+        "ibatch",
         forms.policy,
         "How layers are cut into batches of parameters for pulls, strategy ps. A batch is pulled while the one before "
         "is computed. whole: one batch. layerwise: one per layer. greedy1 and greedy2: iBatch's greedy plans. ibatch: "
         "the better one of these. If pushes are ibatch too, it is the best plan found for both together, unless "
-        "whole, layerwise or, with many layers, parts:24 turn out to be faster. paper, as iBatch's paper measured: "
-        "the better greedy plan for pulls, each batch requested when the one before has arrived, and all gradients "
-        "pushed at once. paper-layerwise, the paper's baseline: the same with one batch per layer. optimal: the "
-        "fastest plan for one direction alone. parts:COUNT: parts that take about equally long to transfer, the first "
-        "one cut once more. fixed:BYTES: as many layers as fit, at least one.",
+        "whole, layerwise or, with many layers, parts:24 turn out to be faster. It is whole if memory is short, or the "
+        "plan is predicted to save less than 3 % of a step. paper, as iBatch's paper measured: the better greedy plan "
+        "for pulls, each batch requested when the one before has arrived, and all gradients pushed at once. "
+        "paper-layerwise, the paper's baseline: the same with one batch per layer. optimal: the fastest plan for one "
+        "direction alone. parts:COUNT: parts that take about equally long to transfer, the first one cut once more. "
+        "fixed:BYTES: as many layers as fit, at least one.",
     )
     push_batching: str = declare(
         "",
@@ -173,10 +174,11 @@ class PsConf:
         "10",
         forms.iterations,
         "Iterations to measure before the first plan of greedy1, greedy2, ibatch, optimal or parts. Until then there "
-        "is one batch. If ibatch planned both directions, its plan and others are then tried for as many iterations "
-        "each, and the fastest stays. The others are layerwise, with many layers parts:24, and whole for small "
-        "models, whose blocks are fetched only for the profile. With fewer than 3 iterations nothing is tried. In "
-        "every tenth such period the ranks compare their measurements with the plan.",
+        "is one batch. If ibatch planned both directions, its plan and others are then tried for five iterations each, "
+        "and the fastest stays. The others are layerwise, with many layers parts:24, and whole for small models, "
+        "whose blocks are fetched only for the profile. What is predicted to be far slower is not tried. With fewer "
+        "than 3 iterations nothing is tried. In every tenth such period the ranks compare their measurements with the "
+        "plan.",
     )
     replan_drift: float = declare(
         "0.25",

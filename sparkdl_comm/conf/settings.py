@@ -33,9 +33,9 @@ class CommConf:
         "ps",
         strategy_name,
         "How gradients and parameters are exchanged: ps, auto, gloo, nccl, hitopk, fabric, or a collective (ring, bml, "
-        "lp, be, mst, torus2d, hierarchical, p2p-ps, tree, cheapest). The Param `strategy` overrides it. NAME+LOOP "
-        "stands for a collective with collective.loop=LOOP. NAME+decoupled+ibatch also sets "
-        "collective.batching=ibatch. ps+BATCHING sets ps.batching.",
+        "lp, be, mst, torus2d, hierarchical, p2p-ps, tree, cheapest). The Param `strategy` overrides it. Not set: ps "
+        "where the plugin is loaded, else ring. NAME+LOOP stands for a collective with collective.loop=LOOP. "
+        "NAME+decoupled+ibatch also sets collective.batching=ibatch. ps+BATCHING sets ps.batching.",
     )
     timeout: float = declare(
         "5min", forms.seconds, "How long a rank waits for its peers, in any single wait, before the run fails."

@@ -23,7 +23,7 @@ from sparkdl_comm.errors import (
     SparkdlCommError,
 )
 
-PROTOCOL = 12
+PROTOCOL = 13
 #: Requests without an answer, because each iteration sends many of them. The executor calls them PostedRequest.
 POSTED = frozenset({"cut", "publish", "prefetch", "push"})
 MAX_FRAME = 16 << 20

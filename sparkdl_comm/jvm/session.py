@@ -48,8 +48,7 @@ class PsSession:
         :param density: approximate fraction of nonzero gradients, if zeros are not sent; None if whole gradients are sent.
         :param can_pull_ahead: parameters of the next version may arrive during the current step.
         :return: the layout of a rank's memory (see SegmentMap.scala); ``ahead``: True if parameters are pulled while gradients
-            are still pushed; ``cuts_pushes``: True if gradients may travel in several buckets; and the first buckets, in the
-            format of :meth:`replan`.
+            are still pushed; and the first buckets, in the format of :meth:`replan`.
         """
         return self._bridge.request(
             "open",

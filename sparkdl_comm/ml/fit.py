@@ -37,7 +37,8 @@ def train(estimator: TrainingRecipe, dataset: DataFrame) -> TorchModel:
     """
     spark = session.session_of(dataset)
     settings = session.session_conf(spark)
-    conf = CommConf.from_mapping(settings, strategy=estimator.getStrategy(), compression=estimator.getCompression())
+    named = estimator.getStrategy() or session.usual_strategy(spark, settings)
+    conf = CommConf.from_mapping(settings, strategy=named, compression=estimator.getCompression())
     strategy = strategy_class(conf)
     model = components.check_model(estimator.model)
     loss = components.make_loss(estimator.loss)

@@ -22,7 +22,14 @@ HERE = Path(__file__).parent
 
 REQUEST = {"op": "pull", "version": 4611686018427387904, "layers": [800, 32], "path": "/proc/1/fd/3", "é": "ü"}
 REPLY = {"ok": False, "op": "push", "error": "PeerLost", "message": "rank 2 \u2192 gone", "peer": 2, "seconds": 0.25}
-PEER = {"build": "0.1.0 (jar 0123456789ab)", "host": "a.example", "port": 40000, "executor": "3"}
+PEER = {
+    "build": "0.1.0 (jar 0123456789ab)",
+    "host": "a.example",
+    "port": 40000,
+    "executor": "3",
+    "spare_host": 8589934592,
+    "spare_executor": 9223372036854775807,
+}
 BATCHES = {"pull": [[1, 2], [3, 3]], "push": [[3, 3], [1, 2]]}
 PROFILE = {"compute": [0.5, 0.25, 0], "startup": 0.001, "per_byte": 1e-9, "gap": None, "sum": 0.125, "update": 0.0}
 OPERATIONS = [

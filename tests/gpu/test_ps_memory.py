@@ -100,13 +100,11 @@ def test_each_layer_is_on_the_gpu_when_forward_uses_it() -> None:
     memory.bind()
     buckets = LayerBuckets([[1, 1], [2, 2]])
     session: Any = Arriving(memory, [found.stretch(layers) for layers in buckets.layers])
-    pulls = ParameterPulls(
-        session, found, memory, buckets, on_gpu=True, profiler=None, watch=Stopwatch(), trace=BatchTrace(None)
-    )
+    pulls = ParameterPulls(session, found, memory, buckets, on_gpu=True, watch=Stopwatch(), trace=BatchTrace(None))
     for version in (1, 2):
         session.pulled = 0
         pulls.begin_version(version, can_prefetch_next=False)
-        pulls.begin_step()
+        pulls.begin_step(profiler=None)
         with pulls.forward():
             output = found.module(torch.ones(2, 30, device="cuda"))
         # Of layers whose weights and biases are all `version`.

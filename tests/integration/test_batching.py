@@ -8,8 +8,10 @@ import pytest
 import torch
 from lab.settings import applied
 from pyspark.sql import DataFrame, SparkSession
+from torch.utils.checkpoint import checkpoint
 
 from sparkdl_comm import TorchEstimator, TorchModel
+from sparkdl_comm.errors import ModelError
 from tests.integration.nets import Backwards, Large, Tangled
 from tests.slow import crossed
 
@@ -116,3 +118,30 @@ def test_planned_from_a_profile(data, whole, policy):
 def test_plans_that_change_all_the_time(data, whole):
     """Every tenth step, however little changed: what is under way keeps the batches it began with."""
     assert same_bits(fit(data, "optimal", iterations="1", drift="0"), whole)
+
+
+class Rounds(torch.nn.Module):
+    """Layer that is used twice, each time under re-entrant checkpointing: backward makes its gradient in two rounds."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.first = torch.nn.Linear(28, 28)
+        self.twice = torch.nn.Linear(28, 28)
+        self.last = torch.nn.Linear(28, 10)
+
+    def forward(self, rows: torch.Tensor) -> torch.Tensor:
+        hidden = torch.tanh(self.first(rows))
+        for _ in range(2):
+            hidden = torch.tanh(checkpoint(self.twice, hidden, use_reentrant=True))
+        return self.last(hidden)
+
+
+def test_gradients_that_come_in_rounds_keep_one_batch(data):
+    model = fit(data, "ibatch", model=Rounds)
+    assert same_bits(model, fit(data, "whole", model=Rounds))
+    for direction in ("pull", "push"):
+        plan = model.summary["batching"][direction]
+        assert (plan["kept"], len(plan["batches"])) == ("whole", 1)
+        assert "several rounds" in plan["outcome"]
+    with pytest.raises(ModelError, match=r"several rounds.*pushBatching=whole"):
+        fit(data, "layerwise", model=Rounds)

@@ -15,8 +15,7 @@ from sparkdl_comm.space.parameter_space import LayerBuckets
 
 Clock = Callable[[], float]
 
-#: New buckets take effect after one iteration for pulls and after two for pushes. Windows of at most this length measure no
-#: whole iterations.
+#: New buckets take effect after one iteration for pulls and after two for pushes. These iterations are not timed.
 _SETTLING_ITERATIONS = 2
 
 
@@ -70,7 +69,10 @@ class LayerTimes:
 
 
 class Profiler:
-    """Profiler of one rank. ``window``: number of steps over which medians are taken."""
+    """Profiler of one rank. ``window``: number of steps over which medians are taken.
+
+    ``has_rounds``: set it if backward made a gradient in several rounds. Then the times of layers are not reported.
+    """
 
     def __init__(self, layers: int, window: int, clock: Clock = time.perf_counter) -> None:
         self.forward = LayerTimes(layers, window, clock)
@@ -80,20 +82,30 @@ class Profiler:
         self._update_seconds = 0.0
         self._begin_at: float | None = None
         self._iterations: deque[float] = deque(maxlen=max(0, window - _SETTLING_ITERATIONS))
+        self._settling = _SETTLING_ITERATIONS
+        self.has_rounds = False
 
     def begin_iteration(self, update_seconds: float) -> None:
         """End the last iteration and begin the next. ``update_seconds``: total seconds spent in the optimizer so far."""
         now = self._clock()
         if self._begin_at is not None:
-            self._iterations.append(now - self._begin_at)
+            if self._settling > 0:
+                self._settling -= 1
+            else:
+                self._iterations.append(now - self._begin_at)
             self._updates.append(update_seconds - self._update_seconds)
         self._begin_at, self._update_seconds = now, update_seconds
+
+    def restart(self) -> None:
+        """Forget the iterations that were timed, and time none until new buckets take effect."""
+        self._iterations.clear()
+        self._settling = _SETTLING_ITERATIONS
 
     def get_times(self) -> dict[str, Any]:
         """Return the fields of ComputingTimes in Measurements.scala, JSON-able. None: not measured."""
         return {
-            "forward": self.forward.medians(),
-            "backward": self.backward.medians(),
+            "forward": None if self.has_rounds else self.forward.medians(),
+            "backward": None if self.has_rounds else self.backward.medians(),
             "update": statistics.median(self._updates) if self._updates else 0.0,
             "seconds": statistics.median(self._iterations) if self._iterations else None,
         }
@@ -110,7 +122,7 @@ class AdaptiveBuckets:
         self, session: PsSession, gang: Gang, first: dict[str, Any], profile_iterations: int, timeout: float
     ) -> None:
         """``first``: the answer of :meth:`PsSession.open`, with the first buckets."""
-        self._session, self._gang, self._timeout = session, gang, timeout
+        self._session, self._gang, self._timeout, self._window = session, gang, timeout, profile_iterations
         self._apply(first)
         layers = len(self.pulls.of)
         self.profiler = None if self._next_replan_step is None else Profiler(layers, profile_iterations)
@@ -118,6 +130,10 @@ class AdaptiveBuckets:
     def is_due(self, step: int) -> bool:
         """Return True if all ranks must call :meth:`replan` after this step, counted from 1."""
         return step == self._next_replan_step
+
+    def is_measured(self, step: int) -> bool:
+        """Return True if the layers' times in this step, counted from 1, are part of the next measurements."""
+        return self._next_replan_step is not None and step > self._next_replan_step - self._window
 
     def replan(self) -> bool:
         """Send this rank's measurements to rank 0, and get its decision. Return True if the buckets were planned again.
@@ -128,6 +144,7 @@ class AdaptiveBuckets:
         measured = self._session.report_measurements(self.profiler.get_times())
         decision = decide_json(self._gang, measured, self._session.replan, self._timeout)
         self._apply(decision)
+        self.profiler.restart()
         planned: bool = decision["planned"]
         return planned
 

@@ -111,13 +111,13 @@ class ParameterPulls:
         buckets: LayerBuckets,
         *,
         on_gpu: bool,
-        profiler: Profiler | None,
         watch: Stopwatch,
         trace: BatchTrace,
     ) -> None:
         self.buckets = buckets
         self._session, self._model, self._memory, self._on_gpu = session, model, memory, on_gpu
-        self._profiler, self._watch, self._trace = profiler, watch, trace
+        self._watch, self._trace = watch, trace
+        self._profiler: Profiler | None = None
         self._wait_on_use = (
             WaitOnUse(model, self._wait_for_layer, self._is_idle) if can_wait_on_use(model.module) else None
         )
@@ -142,10 +142,13 @@ class ParameterPulls:
             self._session.prefetch(version)
             self._prefetched = version
 
-    def begin_step(self) -> None:
-        """Wait until forward may begin: at once if hooks can see which parameters it uses, else with all parameters."""
+    def begin_step(self, profiler: Profiler | None) -> None:
+        """Wait until forward may begin: at once if hooks can see which parameters it uses, else with all parameters.
+
+        ``profiler``: measures the layers' times in this step; None: nothing does.
+        """
         self._used = set()
-        self._is_measuring = self._profiler is not None
+        self._profiler, self._is_measuring = profiler, profiler is not None
         if self._wait_on_use is None or len(self.buckets) == 1:
             self.wait()
 

@@ -76,7 +76,7 @@ class ParameterServer(Strategy):
             can_pull_ahead=not self._on_gpu and not make_optimizer.needs_all_gradients,
             timeout=self.conf.timeout,
         )
-        self._can_pull_ahead, self._cuts_pushes = layout["ahead"], layout["cuts_pushes"]
+        self._can_pull_ahead = layout["ahead"]
         self._memory = memory = ParameterMemory(layout, model)
         self._buckets = AdaptiveBuckets(self._jvm, gang, layout, self.conf.ps.profile_iterations, self.conf.timeout)
         self._push_buckets = self._next_push_buckets = self._buckets.pushes
@@ -99,7 +99,6 @@ class ParameterServer(Strategy):
             memory,
             self._buckets.pulls,
             on_gpu=self._on_gpu,
-            profiler=self._profiler,
             watch=self.watch,
             trace=self._bucket_trace,
         )
@@ -118,7 +117,9 @@ class ParameterServer(Strategy):
         self._publish_countdown: Countdown | None = None
         if self._profiler is not None:
             self._profiler.begin_iteration(self.watch.seconds["update"])
-        self._pulls.begin_step()
+        #: Profiler of this step's layers; None if it measures none of them.
+        self._layer_profiler = self._profiler if self._buckets.is_measured(self._version + 1) else None
+        self._pulls.begin_step(self._layer_profiler)
 
     def before_forward(self) -> None:
         self._pulls.wait()
@@ -129,19 +130,19 @@ class ParameterServer(Strategy):
     @contextlib.contextmanager
     def backward(self, last: bool) -> Iterator[None]:
         self._bucket_trace.begin(self._push_buckets)
-        if not last or self._on_gpu or (len(self._push_buckets) == 1 and self._profiler is None):
+        if not last or self._on_gpu or (len(self._push_buckets) == 1 and self._layer_profiler is None):
             yield
             self._bucket_trace.add_pass_span("backward batch", len(self._push_buckets))
             return
         self._seen_gradients: set[int] = set()
         self._push_countdown = Countdown(self._push_buckets, self._model.layer_of_each)
-        if self._profiler is not None:
-            self._profiler.backward.begin()
+        if self._layer_profiler is not None:
+            self._layer_profiler.backward.begin()
         with self._model.listen(self._on_gradient):
             yield
         self._bucket_trace.add_pass_span("backward batch", len(self._push_buckets))
-        if self._profiler is not None:
-            self._profiler.backward.end()
+        if self._layer_profiler is not None:
+            self._layer_profiler.backward.end()
 
     def after_backward(self) -> None:
         if self._on_gpu:
@@ -242,17 +243,21 @@ class ParameterServer(Strategy):
     def _on_gradient(self, number: int) -> None:
         """Push the bucket that the gradient of parameter ``number`` completes. Called during backward."""
         layer = self._model.layer_of_each[number]
-        if self._profiler is not None:
-            self._profiler.backward.record_layer(layer)
+        if self._layer_profiler is not None:
+            self._layer_profiler.backward.record_layer(layer)
         if number not in self._seen_gradients:
             self._seen_gradients.add(number)
             complete = self._push_countdown.arrived(layer)
             if complete is not None:
                 self._bucket_trace.add_pass_span("backward batch", complete + 1)
-                self._push(complete)
+                if len(self._push_buckets) > 1:
+                    self._push(complete)
             if self._can_make_next_early:
                 self._update_summed_buckets()
-        elif self._cuts_pushes:
+        elif len(self._push_buckets) == 1:
+            assert self._layer_profiler is not None, "else nobody listens"
+            self._layer_profiler.has_rounds = True
+        else:
             raise ModelError(
                 f"backward makes the gradient of a parameter of layer {self._model.layers[layer].name!r} in several rounds,"
                 " as re-entrant checkpointing of a layer that is used twice does. Only the first would be sent. Pass"
@@ -260,8 +265,8 @@ class ParameterServer(Strategy):
             )
 
     def _push(self, bucket: int) -> None:
-        if self._push_encoder.compress(self._push_buckets.layers[bucket]) and self._profiler is not None:
-            self._profiler.backward.skip()
+        if self._push_encoder.compress(self._push_buckets.layers[bucket]) and self._layer_profiler is not None:
+            self._layer_profiler.backward.skip()
         self._jvm.push(self._version, bucket)
         self._pushed[bucket] = True
 
@@ -273,8 +278,8 @@ class ParameterServer(Strategy):
         with self.watch.phase("update"):
             while self._sums.collected < summed:
                 self._update_next(apply=True)
-        if self._profiler is not None:
-            self._profiler.backward.skip()
+        if self._layer_profiler is not None:
+            self._layer_profiler.backward.skip()
 
     def _update_next(self, apply: bool) -> None:
         """Wait for the sum of the next bucket of gradients, and update its layers.

@@ -99,23 +99,32 @@ def test_updates_are_of_a_step():
     clock = Clock()
     profiler = Profiler(1, 9, clock)
     assert profiler.get_times() == {"forward": None, "backward": None, "update": 0.0, "seconds": None}
-    for updated in (1.0, 1.5, 2.5):
+    for updated in (1.0, 1.5, 2.5, 3.25):
         profiler.begin_iteration(updated)
         profiler.backward.begin()
         clock.now += 2
         profiler.backward.record_layer(0)
         profiler.backward.end()
     assert profiler.get_times() == {"forward": None, "backward": [2], "update": 0.75, "seconds": 2}
+    profiler.has_rounds = True
+    assert profiler.get_times() == {"forward": None, "backward": None, "update": 0.75, "seconds": 2}
 
 
 def test_iterations_are_timed_without_those_that_change_batches():
     clock = Clock()
     profiler = Profiler(2, 5, clock)
     assert profiler.get_times()["seconds"] is None
-    for taken in [0, 9, 9, 1, 2, 3]:
-        clock.now += taken
-        profiler.begin_iteration(0.0)
-    assert profiler.get_times()["seconds"] == 2
+
+    def time(*seconds: float) -> float:
+        for taken in seconds:
+            clock.now += taken
+            profiler.begin_iteration(0.0)
+        return profiler.get_times()["seconds"]
+
+    assert time(0, 9, 9, 1, 2, 3) == 2
+    profiler.restart()  # the batches change
+    assert time(9, 9) is None
+    assert time(4, 4, 5) == 4
     hasty = Profiler(2, 2, clock)
     for _ in range(9):
         hasty.begin_iteration(0.0)

@@ -49,7 +49,7 @@ private[bigdl] object IBatchSettings {
       parse("ps.replanDrift", "a positive number")(text("ps.replanDrift", "0.25").toDouble)(_ > 0)
     val batching =
       try BatchingSettings(
-          text("ps.batching", "whole"),
+          text("ps.batching", "ibatch"),
           text("ps.pushBatching", ""),
           iterations,
           drift

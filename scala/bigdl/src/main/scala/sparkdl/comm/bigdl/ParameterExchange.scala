@@ -131,12 +131,13 @@ private[bigdl] final class ParameterExchange(
     watch.time(Phase.Push)(layers.counts.indices.reverse.filterNot(taken(_)).foreach(takeGradients))
     uses.endStep()
     var next = pushes
-    if (buckets.isReportStep(step)) {
-      if (profiler.exists(measured => buckets.replan(transfers.report(measured.times)))) {
+    if (buckets.isReportStep(step)) profiler.foreach { measured =>
+      if (buckets.replan(transfers.report(measured.times))) {
         pulls = buckets.pulls
         next = buckets.pushes
         transfers.cut(pulls.batches, next.batches)
       }
+      measured.restart()
     }
     prefetch(version + 1)
     while (collectedCount < pushes.size) updateNext(watch)

@@ -13,6 +13,7 @@ private[bigdl] final class Profiler(layers: Int, steps: Int, clock: Clock) {
   private val updates = new RecentSteps[Double](steps)
   private val iterations = new RecentSteps[Double](math.max(0, steps - SettlingIterations))
   private var begun = Option.empty[(Long, Double)]
+  private var settling = SettlingIterations
 
   /**
    * Begin an iteration, which ends the one before.
@@ -22,10 +23,16 @@ private[bigdl] final class Profiler(layers: Int, steps: Int, clock: Clock) {
   def beginIteration(updating: Double): Unit = {
     val now = clock.nanoTime
     begun.foreach { case (before, earlier) =>
-      iterations.add((now - before) / 1e9)
+      if (settling > 0) settling -= 1 else iterations.add((now - before) / 1e9)
       updates.add(updating - earlier)
     }
     begun = Some((now, updating))
+  }
+
+  /** Forget the iterations that were timed, and time none until new buckets take effect. */
+  def restart(): Unit = {
+    iterations.clear()
+    settling = SettlingIterations
   }
 
   def times: ComputingTimes = {

@@ -15,11 +15,11 @@ class IBatchSettingsSpec extends AnyFunSuite {
 
   test("defaults equal those of the conf's table") {
     val IBatchSettings(batching, session, restarts) = settings()
-    assert((batching.pull, batching.push) === ((Policy.Whole, Policy.Whole)))
+    assert((batching.pull, batching.push) === ((Policy.IBatch, Policy.IBatch)))
     assert((batching.profileIterations, batching.replanDrift) === ((10, 0.25)))
     assert((session.timeoutSeconds, session.pullsAhead, session.sharesMemory) === ((
       300.0,
-      false,
+      true,
       false
     )))
     assert(session.encodings.parameters.name === "fp32")

@@ -66,7 +66,16 @@ class MeasuringSpec extends AnyFunSuite {
     profiler.beginIteration(updating = 14)
     clock.pass(16)
     profiler.beginIteration(updating = 16)
-    assert(profiler.times === ComputingTimes(None, None, 2, Some(8)))
+    assert(profiler.times === ComputingTimes(None, None, 2, Some(16)), "the first two settle")
+    profiler.restart() // the buckets change
+    for (taken <- Seq(1, 1)) {
+      clock.pass(taken)
+      profiler.beginIteration(updating = 16)
+    }
+    assert(profiler.times.iteration === None)
+    clock.pass(8)
+    profiler.beginIteration(updating = 16)
+    assert(profiler.times.iteration === Some(8))
   }
 
   test("a nested phase counts once, and computing phases are recorded") {

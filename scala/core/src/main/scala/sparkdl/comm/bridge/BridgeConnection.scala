@@ -87,7 +87,7 @@ private[bridge] final class BridgeConnection(
 }
 
 private[bridge] object BridgeConnection {
-  val Protocol = 12L
+  val Protocol = 13L
 
   private val operationThread: ThreadFactory = task => {
     val thread = new Thread(task, "sparkdl-bridge-operations")

@@ -6,8 +6,8 @@ import com.fasterxml.jackson.databind.node.ObjectNode
 import org.apache.hadoop.conf.Configuration
 import org.apache.hadoop.fs.FileStatus
 
-import sparkdl.comm.{Build, CommException}
-import sparkdl.comm.ibatch.{AdaptiveBuckets, DirectionProfile, Policy, RankReport}
+import sparkdl.comm.{Build, CommException, SpareMemory}
+import sparkdl.comm.ibatch.{AdaptiveBuckets, DirectionProfile, RankReport}
 import sparkdl.comm.ps.{
   BlockEncoding,
   Encodings,
@@ -15,6 +15,7 @@ import sparkdl.comm.ps.{
   PsSession,
   SegmentMap,
   SessionSettings,
+  ShardLayout,
   Transfer
 }
 import sparkdl.comm.transport.ChunkPeer
@@ -93,6 +94,8 @@ private[bridge] final class BridgeOperations(node: PsNode, hadoopConf: => Config
     session = Some(node.join(request.job, request.rank))
     val ChunkPeer(host, port, executor) = node.address
     reply.put("build", Build.id).put("host", host).put("port", port).put("executor", executor)
+    val spare = node.spareMemory
+    reply.put("spare_host", spare.host).put("spare_executor", spare.executor)
   }
 
   private def open(request: Open, reply: ObjectNode): Unit = {
@@ -100,24 +103,34 @@ private[bridge] final class BridgeOperations(node: PsNode, hadoopConf: => Config
     val encodings =
       Encodings(request.wire, if (request.density.isDefined) BlockEncoding.Sparse else request.wire)
     val batching = request.batching
-    val pullsAhead = request.canPullAhead && batching.canOverlap
+    val obstacle = if (batching.isPlanned) lackOfMemory(request, encodings) else None
+    val pullsAhead = request.canPullAhead && batching.canOverlap && obstacle.isEmpty
     val settings =
       SessionSettings(
         encodings,
         pullsAhead,
         request.sharesMemory,
         batching.isSequential,
-        batching.measuredSteps,
+        if (obstacle.isEmpty) batching.measuredSteps else None,
         request.timeoutSeconds
       )
     val map = requireSession.open(request.peers, request.layers, settings)
     describe(map, reply)
     val traffic = map.traffic(node.blocks.inlineThreshold, request.density.getOrElse(1.0))
-    val adaptive = new AdaptiveBuckets(batching, traffic, node.clock)
+    val adaptive = new AdaptiveBuckets(batching, traffic, node.clock, obstacle)
     buckets = Some(adaptive)
-    reply.put("ahead", pullsAhead).put("cuts_pushes", batching.push != Policy.Whole)
+    reply.put("ahead", pullsAhead)
     describe(adaptive, reply)
   }
+
+  /** Return why there is no memory for two versions of the parameters, equally on all ranks. */
+  private def lackOfMemory(request: Open, encodings: Encodings): Option[String] =
+    if (!request.canPullAhead) None
+    else {
+      val layout = new ShardLayout(request.layers, request.peers.size)
+      val bytes = new SegmentMap(layout, 0, encodings, pullsAhead = true).bytes
+      SpareMemory.shortage(bytes, request.peers.zip(request.spare))
+    }
 
   private def replan(reports: IndexedSeq[RankReport], reply: ObjectNode): Unit = {
     reply.put("planned", requireBuckets.replan(reports).isDefined)

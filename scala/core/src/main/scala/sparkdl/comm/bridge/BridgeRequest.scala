@@ -6,7 +6,7 @@ import scala.reflect.{classTag, ClassTag}
 
 import com.fasterxml.jackson.databind.JsonNode
 
-import sparkdl.comm.CommException
+import sparkdl.comm.{CommException, SpareMemory}
 import sparkdl.comm.ibatch.{Batch, BatchingSettings, ComputingTimes, DirectionProfile, RankReport}
 import sparkdl.comm.ps.{BlockEncoding, DenseEncoding, SessionSettings}
 import sparkdl.comm.transport.ChunkPeer
@@ -30,6 +30,7 @@ private[bridge] object BridgeRequest {
   /**
    * Request to open the session.
    *
+   * @param spare free memory of each rank's host and executor.
    * @param builds of the executors' jars, by rank.
    * @param density approximate share of gradients that are not zero, if most are zero
    * @param canPullAhead true if the worker can compute with the parameters of one version while
@@ -37,6 +38,7 @@ private[bridge] object BridgeRequest {
    */
   final case class Open(
       peers: IndexedSeq[ChunkPeer],
+      spare: IndexedSeq[SpareMemory],
       builds: IndexedSeq[String],
       layers: IndexedSeq[Long],
       wire: DenseEncoding,
@@ -143,6 +145,7 @@ private[bridge] object BridgeRequest {
           peer.text("executor")
         )
       ),
+      peers.map(peer => SpareMemory(peer.number("spare_host"), peer.number("spare_executor"))),
       peers.map(_.text("build")),
       fields.numbers("layers", least = 1, MostElements),
       BlockEncoding(fields.text("wire")),

@@ -14,17 +14,19 @@ import sparkdl.comm.Clock
  * ranks. Their instances know only the first batches, which are the same on all ranks.
  *
  * A policy that needs a profile begins with one batch for all layers, and plans after
- * `profileIterations` steps. If pulls overlap pushes, `ibatch` plans both directions together. Then
- * an [[Autotuner]] tries that plan for as many steps, and after it `layerwise` and, for many
- * layers, [[AdaptiveBuckets.FewParts]] equal parts. It keeps the fastest, or one that is as fast
- * with fewer batches.
+ * `profileIterations` steps. If pulls overlap pushes, `ibatch` plans both directions together. If
+ * the plan is predicted to save time, an [[Autotuner]] tries it for a few steps, and after it
+ * `layerwise` and, for many layers, [[AdaptiveBuckets.FewParts]] equal parts, unless their
+ * prediction is far worse. It keeps the fastest, or one that is as fast with fewer batches.
  *
  * @param clock bounds the planner's search; see [[Planner.planBoth]]
+ * @param obstacle why nothing can be planned; None if it can
  */
 private[comm] final class AdaptiveBuckets(
     settings: BatchingSettings,
     traffic: Traffic,
-    clock: Clock
+    clock: Clock,
+    obstacle: Option[String] = None
 ) {
   import AdaptiveBuckets._
 
@@ -32,8 +34,12 @@ private[comm] final class AdaptiveBuckets(
   private val push = new DirectionBatches(Direction.Push, settings.push, traffic.push, traffic)
   private val directions = Seq(pull, push)
   private var trial = Option.empty[Autotuner]
-  private var reportCount = 1
+  private var reportStep = settings.profileIterations + 1
+  private var hasReported = false
   private var predictedSeconds = 0.0 // seconds per iteration, by the last plan of both directions
+
+  // Predicted seconds per iteration of the batches in use and of a plan that saves too little.
+  private var tooSimilar = Option.empty[(Double, Double)]
 
   /**
    * Batches of parameters (`pulls`) and gradients (`pushes`) from the next step on, in the order of
@@ -43,14 +49,14 @@ private[comm] final class AdaptiveBuckets(
   def pushes: IndexedSeq[Batch] = push.batches
 
   /** True if a policy needs measurements and there is another rank to measure with. */
-  val needsProfiles: Boolean = settings.needsProfile && traffic.world > 1
+  val needsProfiles: Boolean = settings.needsProfile && traffic.world > 1 && obstacle.isEmpty
 
   /**
    * Step, counted from 1, after which all ranks report their measurements. The first step is not
    * measured.
    */
   def nextReportStep: Option[Int] =
-    if (needsProfiles) Some(reportCount * settings.profileIterations + 1) else None
+    if (needsProfiles) Some(reportStep) else None
 
   /**
    * Plan again, after the step [[nextReportStep]].
@@ -65,8 +71,10 @@ private[comm] final class AdaptiveBuckets(
       case (Some(autotuner), Some(taken)) => tune(autotuner, taken)
       case _ => planFrom(reports, seconds)
     }
-    reportCount += 1
-    while (runningTrial.isEmpty && reportCount % ReplanInterval != 1) reportCount += 1
+    hasReported = true
+    reportStep +=
+      (if (runningTrial.isEmpty) ReplanInterval * settings.profileIterations
+       else math.min(TrialSteps, settings.profileIterations))
     if (made) Some((pulls, pushes)) else None
   }
 
@@ -105,7 +113,10 @@ private[comm] final class AdaptiveBuckets(
   private def outcome(batches: DirectionBatches): String =
     if (!batches.policy.needsProfile) "used"
     else if (!batches.isMeasured) s"not planned: $whyUnmeasured"
-    else
+    else if (tooSimilar.isDefined) {
+      val (before, planned) = tooSimilar.get
+      f"not tried: predicted $planned%.3g s per iteration, and $before%.3g s without a plan"
+    } else
       trial.fold("used") { autotuner =>
         val chosen = autotuner.current
         if (!autotuner.isOver) s"used: on trial when the run ended, ${chosen.name} in use"
@@ -115,12 +126,13 @@ private[comm] final class AdaptiveBuckets(
 
   private def whyUnmeasured: String = {
     val set = s"spark.sparkdl.comm.ps.profileIterations=${settings.profileIterations}"
-    if (!needsProfiles) "there is one rank, which transfers nothing"
-    else if (reportCount == 1)
+    if (obstacle.isDefined) obstacle.get
+    else if (!needsProfiles) "there is one rank, which transfers nothing"
+    else if (!hasReported)
       s"the run ended before ${nextReportStep.get} iterations were done ($set)"
     else
-      s"no rank measured its layers in the iterations before a plan ($set): a rank that computes" +
-        " on a GPU cannot"
+      s"no rank measured its layers in the iterations before a plan ($set): a rank cannot if it" +
+        " computes on a GPU, or if backward makes a gradient in several rounds"
   }
 
   private def measured(seconds: Double, predictedSeconds: Double): Autotuner.Measured =
@@ -151,8 +163,14 @@ private[comm] final class AdaptiveBuckets(
       val chosen = if (isFirst) Policy.Whole else trial.fold[Policy](Policy.IBatch)(_.current)
       if (!chosen.needsProfile) planTogether(chosen) // for its prediction
       val known = seconds.map(measured(_, predictedSeconds))
+      val without = predictedSeconds
       planTogether(Policy.IBatch)
-      if (isFirst || (pulls, pushes) != before) known.foreach(beginTrial(chosen, _, isFirst))
+      tooSimilar =
+        if (isFirst && predictedSeconds > (1 - LeastGain) * without)
+          Some((without, predictedSeconds))
+        else None
+      if (tooSimilar.isDefined) planTogether(chosen)
+      else if (isFirst || (pulls, pushes) != before) known.foreach(beginTrial(chosen, _, isFirst))
       else if (chosen != Policy.IBatch) planTogether(chosen)
     } else if (changed) directions.foreach(_.planAlone())
     changed
@@ -188,18 +206,31 @@ private[comm] final class AdaptiveBuckets(
     val layerwise =
       if (directions.forall(_.batches.size == traffic.layers)) Nil else Seq(Policy.Layerwise)
     val parts = if (traffic.layers > 2 * FewParts) Seq(Policy.Parts(FewParts)) else Nil
-    trial = Some(new Autotuner(
-      Policy.IBatch,
-      (layerwise ++ parts ++ again).filterNot(known.contains),
-      known
-    ))
+    val rivals = (layerwise ++ parts).filter(predict(_) <= MostSlowdown * predictedSeconds)
+    trial =
+      Some(new Autotuner(Policy.IBatch, (rivals ++ again).filterNot(known.contains), known))
   }
+
+  private def predict(policy: Policy): Double =
+    Planner.planBothAs(pull.profile, push.profile, policy)._3
 }
 
 private[comm] object AdaptiveBuckets {
 
   /** Multiple of `profileIterations` after which a planned profile is measured again. */
   private val ReplanInterval = 10
+
+  /**
+   * Steps for which a trial uses each policy. New batches take effect after one step for pulls and
+   * after two for pushes, so three steps are timed.
+   */
+  private val TrialSteps = 5
+
+  /** Fraction of an iteration that a first plan must be predicted to save, so that it is tried. */
+  private val LeastGain = 0.03
+
+  /** Multiple of the plan's predicted time up to which the prediction of a rival may be. */
+  private val MostSlowdown = 1.3
 
   /**
    * Number of parts of the trial's [[Policy.Parts]]. They cost few messages, and the first and the

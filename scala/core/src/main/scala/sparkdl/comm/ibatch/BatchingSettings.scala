@@ -24,6 +24,9 @@ private[comm] final case class BatchingSettings(
   /** True if a batch of parameters is requested only after the one before has arrived. */
   def isSequential: Boolean = pull.isSequential
 
+  /** True if one plan is made for both directions. */
+  def isPlanned: Boolean = policies.forall(_ == Policy.IBatch)
+
   def needsProfile: Boolean = policies.exists(_.needsProfile)
 
   /** Steps of a measurement; None if no policy needs one. */

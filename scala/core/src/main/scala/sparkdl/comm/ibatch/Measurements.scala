@@ -87,6 +87,7 @@ private[comm] final class RecentSteps[T](steps: Int) {
   private var kept = Vector.empty[T]
 
   def add(value: T): Unit = kept = (kept :+ value).takeRight(steps)
+  def clear(): Unit = kept = Vector.empty
   def values: IndexedSeq[T] = kept
 }
 

@@ -21,7 +21,7 @@ import com.codahale.metrics.{Gauge, MetricRegistry}
 
 import org.apache.spark.internal.Logging
 
-import sparkdl.comm.{Clock, CommConf, CommException, SystemClock}
+import sparkdl.comm.{Clock, CommConf, CommException, SpareMemory, SystemClock}
 import sparkdl.comm.flow.{Fetcher, ScheduledSends}
 import sparkdl.comm.transport.{
   Blocks,
@@ -46,6 +46,10 @@ private[comm] final class PsNode(
   private val sessions = new ConcurrentHashMap[(Long, Int), PsSession]
 
   val blocks: Blocks = transport.blocks
+
+  /** Return what this executor and its host may still take. */
+  def spareMemory: SpareMemory = SpareMemory.now(conf.containerBytes)
+
   private[ps] val served = new ServedBlocks
   val metrics = new PsMetrics(registry)
   registerGauge("ps.sessions")(sessions.size)

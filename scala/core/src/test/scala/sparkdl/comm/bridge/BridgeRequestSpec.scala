@@ -8,7 +8,7 @@ import com.fasterxml.jackson.databind.{JsonNode, ObjectMapper}
 import com.fasterxml.jackson.databind.node.ObjectNode
 import org.scalatest.funsuite.AnyFunSuite
 
-import sparkdl.comm.{CommException, Golden}
+import sparkdl.comm.{CommException, Golden, SpareMemory}
 import sparkdl.comm.bridge.BridgeRequest._
 import sparkdl.comm.ibatch.{
   Batch,
@@ -34,9 +34,10 @@ class BridgeRequestSpec extends AnyFunSuite {
   private val peer = ChunkPeer("a.example", 40000, "3")
   private val profile = DirectionProfile(IndexedSeq(0.5, 0.25, 0), 0.001, 1e-9, None, 0.125, 0)
   private val expected: Map[String, BridgeRequest] = Map(
-    "hello" -> Hello(12, 2305843009213693953L, 1),
+    "hello" -> Hello(13, 2305843009213693953L, 1),
     "open" -> Open(
       IndexedSeq(peer),
+      IndexedSeq(SpareMemory(8L << 30, Long.MaxValue)),
       IndexedSeq("0.1.0 (jar 0123456789ab)"),
       IndexedSeq(800, 32, 7),
       Bf16,
