@@ -19,7 +19,7 @@ from demo.digits import parser, split, tell
 from pyspark import SparkConf, SparkContext
 
 from sparkdl_comm.bigdl import installation
-from sparkdl_comm.bigdl.engine import start_engine
+from sparkdl_comm.bigdl.installation import start_engine
 from sparkdl_comm.networks import digits_28x28
 
 _EXECUTOR_MIB = 2048

@@ -1,7 +1,8 @@
-"""The console script ``sparkdl-comm``: one sub-command per module of COMMANDS.
+"""The console script ``sparkdl-comm``: the sub-commands of the modules in COMMANDS.
 
-Each of these modules has ``add_parser(commands)``. It adds a sub-command to an argparse object, and sets the default
-``call``: a function of the parsed options that returns the exit status. The modules import what they need when called.
+Each of these modules has ``add_parser(commands)``. It adds sub-commands to an argparse object, and sets the default
+``call`` of each: a function of the parsed options that returns the exit status. The modules import what they need when
+called.
 """
 
 from __future__ import annotations
@@ -15,12 +16,7 @@ from sparkdl_comm import __version__
 from sparkdl_comm.errors import SparkdlCommError
 
 #: Modules of sub-commands, in the order that --help lists them.
-COMMANDS = (
-    "sparkdl_comm.report.explain_command",
-    "sparkdl_comm.report.plan_command",
-    "sparkdl_comm.report.predict_command",
-    "sparkdl_comm.data.local_disk",
-)
+COMMANDS = ("sparkdl_comm.report.commands", "sparkdl_comm.data.local_disk")
 
 
 def make_parser() -> argparse.ArgumentParser:

@@ -19,8 +19,12 @@ bf16 use torch's own hooks (``torch.distributed.algorithms.ddp_comm_hooks``).
 
 # No `from __future__ import annotations` here: DDP compares a hook's annotations with classes, not with their names.
 
+import atexit
+import datetime
 import itertools
-from collections.abc import Callable, Hashable
+import os
+import socket
+from collections.abc import Callable, Hashable, Mapping
 from dataclasses import replace
 from typing import Any
 
@@ -30,7 +34,6 @@ import torch.distributed as dist
 from sparkdl_comm.collectives.communicator import Communicator
 from sparkdl_comm.collectives.group import CollectiveGroup
 from sparkdl_comm.collectives.rank_group import RankGroup
-from sparkdl_comm.collectives.torch_gang import communicator
 from sparkdl_comm.collectives.work import Work
 from sparkdl_comm.compress.feedback import FlatRange
 from sparkdl_comm.compress.hitopk import HiTopK
@@ -38,7 +41,9 @@ from sparkdl_comm.compress.stages import StageRunner
 from sparkdl_comm.compress.sums import CompressedSum, NaiveAllGather, Sparsifier
 from sparkdl_comm.conf import DEFAULT_COMPRESSION, PREFIX, CommConf, Compression
 from sparkdl_comm.conf.strategy import CHEAPEST
-from sparkdl_comm.errors import ConfError, InputError
+from sparkdl_comm.errors import ConfError, DeadlineError, GangError, InputError
+from sparkdl_comm.gang.gang import Gang
+from sparkdl_comm.gang.handshake import SECRET_BYTES
 
 #: Distance between the starts of buckets in a virtual vector of all buckets. A bucket has fewer elements.
 _STRIDE = 1 << 40
@@ -119,6 +124,76 @@ __all__ = [
     "tree",
 ]
 
+_communicators: dict[dist.ProcessGroup, Communicator] = {}
+
+
+def torch_communicator(settings: Mapping[str, str] | None, device: torch.device) -> Communicator:
+    """Return this rank's Communicator for the default group. The first call creates it, so all ranks must make it.
+
+    TorchDistributor and torchrun give a function ranks and torch's store, but no Spark. So rank 0 creates a secret and
+    puts it into the store. The ranks exchange their addresses through the store and authenticate their connections with
+    the secret. torch's store does not authenticate its clients, so a stranger who can read it can join. torch's own
+    connections are no safer.
+
+    :param settings: keys ``spark.sparkdl.comm.…``, since there is no Spark here to read them from.
+    :param device: device of the tensors.
+    :raises GangError: there is no default group.
+    :raises ConfError: an unknown key, an invalid value, or a NIC that this host does not have.
+    """
+    group = dist.group.WORLD if dist.is_initialized() else None
+    if group is None:
+        raise GangError(
+            "there is no Communicator here: run the function with CommDistributor, or call"
+            " torch.distributed.init_process_group"
+        )
+    if group not in _communicators:
+        conf = CommConf.from_mapping(settings or {})
+        gang = _join(conf)
+        created = _communicators[group] = Communicator(gang, device, conf)
+        # The process runs nothing but the function, and ends with it.
+        atexit.register(gang.close)
+        atexit.register(created.close)
+    return _communicators[group]
+
+
+def _join(conf: CommConf) -> Gang:
+    rank, world = dist.get_rank(), dist.get_world_size()
+    store = dist.PrefixStore(f"sparkdl-comm-{len(_communicators)}", dist.distributed_c10d._get_default_store())
+    store.set_timeout(datetime.timedelta(seconds=conf.timeout))
+    if rank == 0:
+        store.set("secret", os.urandom(SECRET_BYTES).hex())
+    secret = store.get("secret")
+
+    def exchange(mine: str) -> list[str]:
+        store.set(f"member-{rank}", mine)
+        try:
+            return [store.get(f"member-{other}").decode() for other in range(world)]
+        except dist.DistStoreError as exc:
+            raise DeadlineError(f"not all of {world} ranks asked for a Communicator within {conf.timeout:g} s") from exc
+
+    return Gang.join(
+        rank=rank,
+        world=world,
+        host=_own_address(),
+        exchange=exchange,
+        secret=bytes.fromhex(secret.decode()),
+        attempt="torch.distributed",
+        timeout=conf.timeout,
+        nic=conf.nic or None,
+        rails=conf.rails,
+        ports=range(conf.ports[0], conf.ports[1] + 1) if conf.ports[0] else None,
+    )
+
+
+def _own_address() -> str:
+    """Return the address from which this host reaches the host of rank 0."""
+    master = os.environ.get("MASTER_ADDR", "127.0.0.1")
+    family, kind, proto, _, address = socket.getaddrinfo(master, 1, type=socket.SOCK_DGRAM)[0]
+    with socket.socket(family, kind, proto) as probe:
+        probe.connect(address)  # a UDP socket sends nothing here
+        return str(probe.getsockname()[0])
+
+
 Hook = Callable[[Any, dist.GradBucket], torch.futures.Future[torch.Tensor]]
 
 
@@ -129,7 +204,7 @@ def all_reduce_hook(algorithm: str) -> Hook:
 
     def hook(state: Any, bucket: dist.GradBucket) -> torch.futures.Future[torch.Tensor]:
         gradients = bucket.buffer()
-        comm = Communicator.current() if Communicator.is_there() else communicator(state, gradients.device)
+        comm = Communicator.current() if Communicator.is_there() else torch_communicator(state, gradients.device)
         return _future_of(comm.collectives(algorithm).start("all_reduce", gradients, "mean"), gradients)
 
     hook.__name__ = hook.__qualname__ = algorithm
@@ -149,7 +224,7 @@ def sparse_hook(name: str, operator: str | None = None) -> Hook:
         gradients = bucket.buffer()
         if gradients.dtype is not torch.float32:
             raise InputError(f"hook {name}: takes gradients of torch.float32, not {gradients.dtype}")
-        comm = Communicator.current() if Communicator.is_there() else communicator(state, gradients.device)
+        comm = Communicator.current() if Communicator.is_there() else torch_communicator(state, gradients.device)
         parameters_key = tuple(map(id, bucket.parameters()))
         work = comm.once(name, make).start(bucket.index(), gradients, parameters_key, bucket.is_last())
         return _future_of(work, gradients, comm.world)

@@ -101,7 +101,7 @@ class AutoStrategy(Strategy):
 
     def join(self, gang: Gang, model: FlatModel, make_optimizer: OptimizerMaker) -> None:
         self._gang, self._model = gang, model
-        timeout, device = self.conf.timeout, next(model.module.parameters()).device
+        timeout, device = self.conf.timeout, model.device
         if device.type == "cuda":
             self._nccl = default_group("nccl", gang, timeout)
         ranks = RankGroup(gang, range(gang.world), "auto")

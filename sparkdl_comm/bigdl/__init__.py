@@ -1,7 +1,6 @@
 """BigDL (DLlib) models, trained with this package's parameter server.
 
-- :mod:`.installation`: location of BigDL and of this package's adapter, and checks that they can run here
-- :mod:`.engine`: BigDL's engine in a Spark session
+- :mod:`.installation`: location of BigDL and of this package's adapter, checks that they can run here, BigDL's engine
 - :mod:`.optimizer`: ``IBatchOptimizer``, a replacement of BigDL's ``DistriOptimizer``
 - :mod:`.estimator`: ``BigDLEstimator``, which fits a model to a DataFrame
 - :mod:`.model`: ``BigDLModel``, the fitted model
@@ -22,9 +21,8 @@ from typing import TYPE_CHECKING, Any
 from sparkdl_comm import plugin
 
 if TYPE_CHECKING:
-    from sparkdl_comm.bigdl.engine import start_engine
     from sparkdl_comm.bigdl.estimator import BigDLEstimator
-    from sparkdl_comm.bigdl.installation import spark_conf
+    from sparkdl_comm.bigdl.installation import spark_conf, start_engine
     from sparkdl_comm.bigdl.model import BigDLModel
     from sparkdl_comm.bigdl.optimizer import IBatchOptimizer
 
@@ -35,7 +33,7 @@ _MODULES = {
     "BigDLModel": "model",
     "IBatchOptimizer": "optimizer",
     "spark_conf": "installation",
-    "start_engine": "engine",
+    "start_engine": "installation",
 }
 
 

@@ -20,7 +20,7 @@ from sparkdl_comm.bigdl.optimizer import IBatchOptimizer, check_floats, translat
 class BigDLEstimator(Estimator[Any], HasFeaturesCol, HasLabelCol, HasPredictionCol, HasMaxIter):
     """Estimator that trains a BigDL model on a DataFrame with :class:`~sparkdl_comm.bigdl.optimizer.IBatchOptimizer`.
 
-    Call :func:`~sparkdl_comm.bigdl.engine.start_engine` first. ``fit`` trains the given model in place, and returns a
+    Call :func:`~sparkdl_comm.bigdl.installation.start_engine` first. ``fit`` trains the given model in place, and returns a
     :class:`~sparkdl_comm.bigdl.model.BigDLModel` that holds it.
 
     :param model: a BigDL ``Layer``.

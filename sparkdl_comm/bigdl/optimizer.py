@@ -44,7 +44,7 @@ def check_floats(model: Any) -> None:
 class IBatchOptimizer(Optimizer):  # type: ignore[misc]
     """Optimizer that replaces BigDL's ``DistriOptimizer`` and has the same result: see ``IBatchOptimizer`` in ``scala/bigdl``.
 
-    Call :func:`~sparkdl_comm.bigdl.engine.start_engine` first. Spark settings such as ``spark.sparkdl.comm.ps.batching``
+    Call :func:`~sparkdl_comm.bigdl.installation.start_engine` first. Spark settings such as ``spark.sparkdl.comm.ps.batching``
     control how layers travel.
 
     :param model: a BigDL ``Layer``.

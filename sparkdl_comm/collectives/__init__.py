@@ -4,6 +4,5 @@
 runs it in memory. ``cost.py`` predicts its time, and finds the cheapest algorithm. ``engine/`` runs plans. ``group.py``
 is a rank's interface: it combines the topology and the measured costs (``discover.py``) and an engine. A group may have
 some of the ranks only: ``rank_group.py`` lists them. ``communicator.py`` is the interface for users' training
-functions. ``torch_gang.py`` makes a gang for functions that CommDistributor did not start. ``work.py`` is an operation
-in flight.
+functions. ``work.py`` is an operation in flight.
 """

@@ -33,8 +33,7 @@ from sparkdl_comm.train.spec import TrainSpec
 from sparkdl_comm.train.training_loop import TrainingLoop
 
 if TYPE_CHECKING:
-    from sparkdl_comm.train.checkpoint_restore import Restorer
-    from sparkdl_comm.train.checkpoint_saver import Saver
+    from sparkdl_comm.train.checkpoint import Restorer, Saver
 
 #: Seconds that rank 0 waits for the other ranks at the end.
 _LEAVE_SECONDS = 30.0
@@ -189,7 +188,7 @@ class Rank:
         spec = self._spec
         if spec.checkpoints is None:
             return None
-        from sparkdl_comm.train.checkpoint_restore import Restorer, describe
+        from sparkdl_comm.train.checkpoint import Restorer, describe
 
         rows = [member.payload["data"]["sha256"] for member in gang.members]
         run = describe(spec.checkpoints.run, spec, model, rows)
@@ -205,7 +204,7 @@ class Rank:
         spec = self._spec
         if spec.checkpoints is None or restorer is None:
             return None
-        from sparkdl_comm.train.checkpoint_saver import Saver
+        from sparkdl_comm.train.checkpoint import Saver
 
         if restorer.step:
             restorer.load_state(loop)

@@ -113,7 +113,7 @@ class Bridge:
             ) from exc
         except OSError as exc:
             raise BridgeError(f"the connection to the executor broke in {op}: {exc}") from exc
-        if answer.get("ok") is not True:
+        if answer.pop("ok", None) is not True:
             raise _make_error(op, answer)
         return answer
 

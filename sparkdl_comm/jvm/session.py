@@ -27,9 +27,7 @@ class PsSession:
 
     def hello(self, job: int, rank: int) -> dict[str, Any]:
         """Identify this rank to its executor. Return what the other executors need to know about it; JSON-able."""
-        answer = self._bridge.request("hello", protocol=PROTOCOL, job=job, rank=rank)
-        del answer["ok"]
-        return answer
+        return self._bridge.request("hello", protocol=PROTOCOL, job=job, rank=rank)
 
     def open(
         self,
@@ -74,9 +72,7 @@ class PsSession:
 
         ``computing``: compute times, the fields of ComputingTimes in Measurements.scala.
         """
-        answer = self._bridge.request("measured", **computing)
-        del answer["ok"]
-        return answer
+        return self._bridge.request("measured", **computing)
 
     def replan(self, reports: Sequence[dict[str, Any]]) -> dict[str, Any]:
         """Return the buckets that the executor of rank 0 chooses. Rank 0 only.
@@ -85,15 +81,11 @@ class PsSession:
         :return: ``pull``, ``push``: first and last layer of each bucket, counted from 1; ``planned``: True if they were
             planned again; ``next_look``: the step, counted from 1, after which to ask next, or None if nothing is to measure.
         """
-        answer = self._bridge.request("replan", reports=list(reports))
-        del answer["ok"]
-        return answer
+        return self._bridge.request("replan", reports=list(reports))
 
     def get_plan(self) -> dict[str, Any]:
         """Return the last plan of ``pull`` and ``push``. Rank 0 only; also valid after :meth:`end`."""
-        answer = self._bridge.request("batching")
-        del answer["ok"]
-        return answer
+        return self._bridge.request("batching")
 
     def change_buckets(self, pulls: LayerBuckets, pushes: LayerBuckets) -> None:
         """Post the next step's buckets."""

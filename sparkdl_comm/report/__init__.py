@@ -2,6 +2,5 @@
 
 - ``progress.py``: progress bar during a run. ``loggers.py``: TensorBoard and MLflow.
 - ``timeline.py``: trace of all ranks.
-- ``plan_command.py``: ``sparkdl-comm plan``. ``explain_command.py``: ``sparkdl-comm explain``.
-  ``predict_command.py``: ``sparkdl-comm predict``. ``drawing.py``: their figures.
+- ``commands.py``: the commands ``explain``, ``plan`` and ``predict`` of ``sparkdl-comm``. ``drawing.py``: their figures.
 """

@@ -4,7 +4,7 @@
 begins when its gradients are complete. When all buckets are reduced, the rank updates its parameters. The strategies of
 ``strategies/collective.py`` and torch's DistributedDataParallel work this way.
 
-:func:`decoupled_seconds`: reduce-scatter and all-gather are separate, as in ``strategies/decoupled_all_reduce.py``. Buckets of
+:func:`decoupled_seconds`: reduce-scatter and all-gather are separate, as in ``strategies/overlapped.py``. Buckets of
 gradients are reduce-scattered while backward runs. When all are reduced, a rank updates its own part of the parameters, and
 begins to gather them, bucket by bucket in the order of forward. The next forward pass waits for each bucket before using it.
 The parameters of the last layers are gathered while backward runs, over separate connections, as soon as all of their

@@ -2,8 +2,7 @@
 
 - ``parameter_space.py`` places parameters in a flat vector, by names and shapes. ``flat.py`` binds a module to two such
   vectors, of values and of gradients, and signals that a gradient is ready.
-- ``buckets.py`` sends each bucket of the gradient when backward has completed it. ``wait_on_use.py`` makes forward wait
-  for parameters that have not arrived yet.
+- ``wait_on_use.py`` makes forward wait for parameters that have not arrived yet.
 - ``module_state.py``, ``untrained_state.py`` and ``sync_batch_norm.py`` handle buffers, frozen parameters and extra
   state.
 """

@@ -71,13 +71,19 @@ class FlatModel(ParameterSpace):
             given = values[piece.start - start : piece.start - start + piece.count]
             parameter.data.view(-1)[piece.start - first : piece.start - first + piece.count] = given
 
-    def bind(self, values: torch.Tensor, gradients: torch.Tensor) -> None:
+    @property
+    def device(self) -> torch.device:
+        """Device of the module."""
+        return next(self.module.parameters()).device
+
+    def bind(self, values: torch.Tensor | None = None, gradients: torch.Tensor | None = None) -> None:
         """Move the parameters into ``values``, and make backward write their gradients into ``gradients``.
 
-        Both are float32 with ``count`` elements, on the module's device.
+        Both are float32 with ``count`` elements, on the module's device. None: new memory.
         """
-        self.values, self.gradients = values, gradients
-        views = zip(self.parameters, self.views(values), self.views(gradients), strict=True)
+        self.values = torch.empty(self.count, device=self.device) if values is None else values
+        self.gradients = torch.zeros(self.count, device=self.device) if gradients is None else gradients
+        views = zip(self.parameters, self.views(self.values), self.views(self.gradients), strict=True)
         for number, (parameter, view, gradient) in enumerate(views):
             with torch.no_grad():
                 view.copy_(parameter)

@@ -6,8 +6,8 @@ Synchronous strategies, by what each rank updates:
 
 - all parameters: ``all_reduce.py`` with torch.distributed, ``collective.py`` with the collectives of this package,
   ``hitopk.py`` with hierarchical top-k;
-- all parameters, on rank 0 only: ``overlapped.py``;
-- its own part of the parameters: ``decoupled_all_reduce.py`` with collectives, ``ps/`` with the parameter server.
+- all parameters, on rank 0 only, or its own part of the parameters: ``overlapped.py``;
+- its own part of the parameters, with the parameter server: ``ps/``.
 
 Asynchronous strategy: ``fabric.py``. Strategies that switch between others while a fit runs are in
 :mod:`sparkdl_comm.autotune`.

@@ -68,7 +68,7 @@ class Nccl(AllReduce):
     backend = "nccl"
 
     def join(self, gang: Gang, model: FlatModel, make_optimizer: OptimizerMaker) -> None:
-        if next(model.module.parameters()).device.type != "cuda":
+        if model.device.type != "cuda":
             raise ConfError(
                 "strategy nccl needs GPUs, but the model is not on one. Set device='cuda', or"
                 " spark.sparkdl.comm.strategy=gloo."

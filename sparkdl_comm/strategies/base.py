@@ -255,8 +255,7 @@ class ReplicatedStrategy(Strategy):
     can_take_changes = True
 
     def join(self, gang: Gang, model: FlatModel, make_optimizer: OptimizerMaker) -> None:
-        device = next(model.module.parameters()).device
-        model.bind(torch.empty(model.count, device=device), torch.zeros(model.count, device=device))
+        model.bind()
         self._model = model
         self._world = gang.world
         self.optimizer = make_optimizer([(parameter, parameter) for parameter in model.parameters])

@@ -77,7 +77,7 @@ class FabricWorker(AsynchronousStrategy):
 
     def join(self, gang: Gang, model: FlatModel, make_optimizer: OptimizerMaker) -> None:
         _check_module(model.module)
-        model.bind(torch.empty(model.count), torch.zeros(model.count))
+        model.bind()
         self._model = model
         self._values = model.values.numpy()
         self._change = np.empty_like(self._values)

@@ -55,7 +55,7 @@ STRATEGIES: dict[str, StrategyEntry] = {
 #: Path of the class for each value of ``collective.loop``.
 _LOOPS = {
     "all-reduce": _COLLECTIVE.path,
-    "decoupled": "strategies.decoupled_all_reduce:DecoupledAllReduce",
+    "decoupled": "strategies.overlapped:DecoupledAllReduce",
     "root": "strategies.overlapped:RootUpdate",
     "root-overlap": "strategies.overlapped:RootUpdate",
 }

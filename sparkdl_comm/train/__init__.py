@@ -9,7 +9,7 @@
   mismatches of model, loss and rows, and finds the output's shape.
 - ``observer.py`` runs the end of an epoch: evaluation on validation rows, early stopping, and the users'
   ``callbacks.py``. ``rng.py`` handles the random generators, and calls the user's ``augment``.
-- ``checkpoint_saver.py`` decides when to write a checkpoint and what. ``checkpoint_restore.py`` resumes from one.
+- ``checkpoint.py`` decides when to write a checkpoint and what, and resumes from one.
   ``checkpoint_directory.py`` defines the layout. The files are in a :mod:`sparkdl_comm.storage`, at a local path or a
   Hadoop URI.
 """

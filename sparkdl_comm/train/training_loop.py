@@ -80,7 +80,7 @@ class TrainingLoop:
         self.model, self.strategy, self.progress = model, strategy, progress
         self.after_step: Callable[[TrainingLoop], None] | None = None
         self._spec, self._gang, self._rank, self._rows, self._sampler = spec, gang, gang.rank, rows, sampler
-        self._device = next(model.module.parameters()).device
+        self._device = model.device
         self._validation, self._has_collectives = validation, has_collectives
         optimization, timeout = spec.optimization, spec.conf.timeout
         parts = [rows] if validation is None else [rows, validation]

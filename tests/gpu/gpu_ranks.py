@@ -31,8 +31,7 @@ from sparkdl_comm.strategies.registry import strategy_class
 from sparkdl_comm.train import rng
 from sparkdl_comm.train.asynchronous_loop import AsynchronousLoop
 from sparkdl_comm.train.callbacks import Progress
-from sparkdl_comm.train.checkpoint_restore import Restorer, describe
-from sparkdl_comm.train.checkpoint_saver import Saver
+from sparkdl_comm.train.checkpoint import Restorer, Saver, describe
 from sparkdl_comm.train.spec import Checkpoints, Observation, TrainSpec
 from sparkdl_comm.train.training_loop import TrainingLoop
 from tests.unit.gang_helpers import file_exchange, join

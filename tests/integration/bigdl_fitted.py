@@ -20,7 +20,7 @@ from pyspark.sql import DataFrame
 from pyspark.sql import functions as F
 
 from sparkdl_comm.bigdl import installation
-from sparkdl_comm.bigdl.engine import start_engine
+from sparkdl_comm.bigdl.installation import start_engine
 from sparkdl_comm.errors import ModelError, PersistenceError
 from sparkdl_comm.networks import digits_28x28
 

@@ -18,7 +18,7 @@ import psutil
 from benchmarks.applications import local_cluster
 
 from sparkdl_comm.bigdl import installation
-from sparkdl_comm.bigdl.engine import start_engine
+from sparkdl_comm.bigdl.installation import start_engine
 from sparkdl_comm.networks import digits_28x28
 
 EXECUTORS = 2

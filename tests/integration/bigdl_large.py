@@ -16,7 +16,7 @@ import numpy as np
 from benchmarks.applications import local_cluster
 
 from sparkdl_comm.bigdl import installation
-from sparkdl_comm.bigdl.engine import start_engine
+from sparkdl_comm.bigdl.installation import start_engine
 
 EXECUTORS = 2
 EXECUTOR_MIB = 1024

@@ -53,7 +53,7 @@ from pyspark import SparkContext
 from pyspark.sql import SparkSession
 
 from sparkdl_comm.bigdl import installation
-from sparkdl_comm.bigdl.engine import start_engine
+from sparkdl_comm.bigdl.installation import start_engine
 from sparkdl_comm.errors import LabUnavailableError, PluginError
 from sparkdl_comm.networks import digits_28x28
 from sparkdl_comm.sim.profile import PROFILES

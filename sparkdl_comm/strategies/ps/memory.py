@@ -103,10 +103,9 @@ class ParameterMemory:
     def bind(self) -> None:
         """Move the model's parameters and gradients into this memory. If it is on a GPU, move them into flat GPU memory."""
         model = self._model
-        device = next(model.module.parameters()).device
-        if device.type == "cuda":
+        if model.device.type == "cuda":
             self._segment.pin()
-            model.bind(torch.empty(model.count, device=device), torch.zeros(model.count, device=device))
+            model.bind()
             self.values.copy_(model.values)
         else:
             model.bind(self.values, self.gradients)

@@ -66,7 +66,7 @@ class ParameterServer(Strategy):
         return self._session.hello((int(attempt_id, 16) + 4 * self.number >> 2) % (1 << 61) | 1 << 61, rank)
 
     def join(self, gang: Gang, model: FlatModel, make_optimizer: OptimizerMaker) -> None:
-        self._gang, self._model, self._on_gpu = gang, model, next(model.module.parameters()).device.type == "cuda"
+        self._gang, self._model, self._on_gpu = gang, model, model.device.type == "cuda"
         compression = self.conf.compression.method
         layout = self._jvm.open(
             [member.payload["strategy"] for member in gang.members],

@@ -154,7 +154,7 @@ def test_links_are_measured_when_nothing_is_under_way(monkeypatch: pytest.Monkey
     measured = AutoStrategy._measured_cost
 
     def noted(self: AutoStrategy) -> Any:
-        before, coming = self._has_predicted, self._switcher.current._arrivals._in_flight
+        before, coming = self._has_predicted, self._switcher.current._in_flight
         assert coming, "the test must show what it claims"
         cost = measured(self)
         under_way.append(len(coming) if before else 0)

@@ -12,7 +12,7 @@ import pytest
 from py4j.protocol import Py4JJavaError
 
 from sparkdl_comm import bigdl
-from sparkdl_comm.bigdl import engine, installation
+from sparkdl_comm.bigdl import installation
 from sparkdl_comm.errors import PluginError
 
 _LINE = ".".join(pyspark.__version__.split(".")[:2])
@@ -74,9 +74,9 @@ def context(java: str = "17.0.9", scala: str = "2.12.18", missing: str = "") -> 
 def test_the_engine_does_not_start_where_bigdl_cannot_run(
     session: Any, said: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(engine, "check_python", lambda: None)
+    monkeypatch.setattr(installation, "check_python", lambda: None)
     with pytest.raises(PluginError, match=said):
-        engine.start_engine(session, 2, 1)
+        installation.start_engine(session, 2, 1)
     session._jvm.com.intel.analytics.bigdl.dllib.utils.Engine.init.assert_not_called()
 
 
@@ -110,7 +110,7 @@ def test_what_needs_bigdl_says_so_when_it_is_imported(name: str, monkeypatch: py
 
 def test_names_that_need_no_bigdl() -> None:
     assert bigdl.spark_conf is installation.spark_conf
-    assert bigdl.start_engine is engine.start_engine
+    assert bigdl.start_engine is installation.start_engine
     with pytest.raises(AttributeError, match="BigDLTrainer"):
         _ = bigdl.BigDLTrainer
 

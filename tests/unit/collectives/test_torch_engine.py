@@ -14,7 +14,7 @@ import torch.distributed as dist
 from sparkdl_comm.collectives.algorithms import ALGORITHMS, make_plan
 from sparkdl_comm.collectives.engine.torch_p2p import TorchEngine, TorchPlan, process_group_of
 from sparkdl_comm.collectives.plan import Collective
-from sparkdl_comm.collectives.torch_gang import communicator
+from sparkdl_comm.ddp_hooks import torch_communicator
 from sparkdl_comm.errors import InputError
 from sparkdl_comm.topology import Topology
 from tests.forkserver import context
@@ -80,7 +80,7 @@ def in_pairs(rank: int) -> list[float]:
 
 def split_by_torch(rank: int) -> list[Any]:
     """Every collective of a Communicator of ranks 3, 2 and 0, in this order, by torch.distributed."""
-    whole = communicator({"spark.sparkdl.comm.strategy": "gloo", "spark.sparkdl.comm.timeout": "60s"}, CPU)
+    whole = torch_communicator({"spark.sparkdl.comm.strategy": "gloo", "spark.sparkdl.comm.timeout": "60s"}, CPU)
     part = whole.split(None if rank == 1 else 0, key=-rank)
     if part is None:
         return []

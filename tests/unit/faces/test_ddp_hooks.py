@@ -7,8 +7,8 @@ from torch.nn.parallel import DistributedDataParallel
 
 from sparkdl_comm import ddp_hooks
 from sparkdl_comm.collectives.algorithms import ALGORITHMS
-from sparkdl_comm.collectives.torch_gang import communicator
 from sparkdl_comm.conf.compression import COMPRESSIONS
+from sparkdl_comm.ddp_hooks import torch_communicator
 from sparkdl_comm.errors import ConfError, GangError
 from tests.unit.compression_helpers import watched
 
@@ -81,4 +81,4 @@ def test_each_has_the_name_of_its_algorithm():
 
 def test_without_any_ranks():
     with pytest.raises(GangError, match="there is no Communicator here"):
-        communicator(None, torch.device("cpu"))
+        torch_communicator(None, torch.device("cpu"))

@@ -15,7 +15,7 @@ from sparkdl_comm.collectives.work import Work
 from sparkdl_comm.conf import CommConf
 from sparkdl_comm.errors import ConfError, ModelError
 from sparkdl_comm.optim import LAMB
-from sparkdl_comm.strategies.decoupled_all_reduce import DecoupledAllReduce
+from sparkdl_comm.strategies.overlapped import DecoupledAllReduce
 from sparkdl_comm.strategies.registry import strategy_class
 from sparkdl_comm.train.callbacks import Callback
 from sparkdl_comm.train.spec import Observation
@@ -198,22 +198,16 @@ def test_forward_waits_for_what_it_uses() -> None:
     class Late(DecoupledAllReduce):
         algorithm = "ring"
 
-        def join(self, *given: Any) -> None:
-            super().join(*given)
-            add = self._arrivals.add
+        def _add_in_flight(self, start: int, work: Work[Any]) -> None:
+            memory = work.wait()
+            came = memory.clone()
+            memory.fill_(torch.nan)
 
-            def late(start: int, work: Work[Any]) -> None:
-                memory = work.wait()
-                came = memory.clone()
-                memory.fill_(torch.nan)
+            def put_back(_: Any) -> None:
+                memory.copy_(came)
+                done.append(f"wait {start}")
 
-                def put_back(_: Any) -> None:
-                    memory.copy_(came)
-                    done.append(f"wait {start}")
-
-                add(start, work.map(put_back))
-
-            self._arrivals.add = late  # type: ignore[method-assign]
+            super()._add_in_flight(start, work.map(put_back))
 
     class Told(nn.Linear):
         def forward(self, x: torch.Tensor) -> torch.Tensor:

@@ -10,7 +10,7 @@ import torch
 from torch import nn
 
 from sparkdl_comm import Callback
-from sparkdl_comm.train.checkpoint_saver import snapshot
+from sparkdl_comm.train.checkpoint import snapshot
 from sparkdl_comm.train.spec import Observation
 from tests.unit.gang_helpers import SECONDS
 from tests.unit.ranks import Gathered, Rows, Sharded, train

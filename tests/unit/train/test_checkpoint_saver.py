@@ -12,7 +12,7 @@ import pytest
 from sparkdl_comm.errors import DeadlineError
 from sparkdl_comm.gang.gang import Gang
 from sparkdl_comm.storage.files import LocalStorage
-from sparkdl_comm.train.checkpoint_saver import Cadence, Saver
+from sparkdl_comm.train.checkpoint import Cadence, Saver
 from sparkdl_comm.train.spec import Checkpoints
 from tests.unit.gang_helpers import SECONDS, gang_of
 
@@ -32,7 +32,7 @@ def slow_disk(monkeypatch: pytest.MonkeyPatch) -> threading.Event:
         return create(self, name, write)
 
     monkeypatch.setattr(LocalStorage, "create", wait)
-    monkeypatch.setattr("sparkdl_comm.train.checkpoint_saver.snapshot", lambda loop, gang, timeout: {"rank-0": {}})
+    monkeypatch.setattr("sparkdl_comm.train.checkpoint.snapshot", lambda loop, gang, timeout: {"rank-0": {}})
     return go
 
 

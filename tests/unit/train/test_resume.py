@@ -17,9 +17,8 @@ from sparkdl_comm.optim import LAMB, LARS
 from sparkdl_comm.space.flat import FlatModel
 from sparkdl_comm.storage.files import LocalStorage
 from sparkdl_comm.train.callbacks import Callback
+from sparkdl_comm.train.checkpoint import Restorer, Saver, check_same, describe
 from sparkdl_comm.train.checkpoint_directory import CheckpointDirectory
-from sparkdl_comm.train.checkpoint_restore import Restorer, check_same, describe
-from sparkdl_comm.train.checkpoint_saver import Saver
 from sparkdl_comm.train.spec import Checkpoints, Observation, Stopping, TrainSpec
 from sparkdl_comm.train.training_loop import TrainingLoop
 from tests.slow import crossed, slow
@@ -280,7 +279,7 @@ def test_a_directory_that_is_not_shared_is_told_before_the_first_step(
 ) -> None:
     monkeypatch.setattr(TrainingLoop, "run", lambda self, tell: pytest.fail("a step was done"))
     monkeypatch.setattr(
-        "sparkdl_comm.train.checkpoint_restore.CheckpointDirectory",
+        "sparkdl_comm.train.checkpoint.CheckpointDirectory",
         lambda storage, directory, attempt: CheckpointDirectory(
             storage, f"{directory}/{threading.current_thread().name}", attempt
         ),

@@ -7,8 +7,8 @@ import pytest
 import torch
 from torch import nn
 
-from sparkdl_comm.space.buckets import GradientBuckets
 from sparkdl_comm.space.flat import FlatModel
+from sparkdl_comm.strategies.collective import GradientBuckets
 
 
 class Net(nn.Module):
