@@ -116,8 +116,8 @@ def find_candidates(
     found = [Candidate(name, "all-reduce", replace(conf, strategy=name)) for name in [CHEAPEST, *names]]
     found += [Candidate.decoupled(name, conf) for name in names]
     found += [Candidate(HITOPK, HITOPK, replace(conf, strategy=HITOPK))] * is_compressed
-    batchings = (*SIMPLE_BATCHINGS, IBATCH)
-    for batching in batchings if conf.ps.batching in ("whole", IBATCH) else (conf.ps.batching,):
+    batchings = (*SIMPLE_BATCHINGS, IBATCH) if conf.ps.batching == IBATCH else (conf.ps.batching,)
+    for batching in batchings:
         settings = replace(conf.ps, batching=batching)
         is_profiled = batching not in SIMPLE_BATCHINGS and not batching.startswith("fixed")
         if is_profiled:

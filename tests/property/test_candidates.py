@@ -122,7 +122,8 @@ def test_what_the_conf_allows(changes: dict[str, Any], able_ones: set[str], why:
 @pytest.mark.parametrize(
     ("batching", "settling"),
     [
-        ("whole", {"ps+whole": 2, "ps+layerwise": 2, "ps+ibatch": 4}),
+        ("whole", {"ps+whole": 2}),
+        ("layerwise", {"ps+layerwise": 2}),
         ("ibatch", {"ps+whole": 2, "ps+layerwise": 2, "ps+ibatch": 4}),
         ("paper", {"ps+paper": 4}),
         ("fixed:1000", {"ps+fixed:1000": 2}),
