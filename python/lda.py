@@ -19,8 +19,7 @@ from typing import Any
 
 import benchmarks
 import cloudpickle
-from benchmarks.fabric.curve import Curve
-from benchmarks.fabric.systems import serve_fabric, work_on_fabric
+from benchmarks.fabric.systems import Curve, serve_fabric, work_on_fabric
 from benchmarks.fabric.topics import Corpus, Topics
 from pyspark.sql import SparkSession
 

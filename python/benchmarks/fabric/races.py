@@ -35,8 +35,8 @@ import torch
 import torch.distributed as dist
 from benchmarks.fabric import systems
 from benchmarks.fabric.conditions import NETWORKS, Computing, SteadyServer
-from benchmarks.fabric.curve import Curve, Moment, Start, first
 from benchmarks.fabric.digits import Digits, Task
+from benchmarks.fabric.systems import Curve, Moment, Start, first
 from benchmarks.fabric.topics import Corpus, Topics
 from benchmarks.ranks import gloo_group, join_gang, rank_job, run_ranks
 from lab import Lab, Place

@@ -15,10 +15,9 @@ import torch
 import torch.distributed as dist
 from benchmarks.fabric import systems
 from benchmarks.fabric.conditions import Computing, RaceConditions, SteadyServer
-from benchmarks.fabric.curve import Curve, Moment, Start, first
 from benchmarks.fabric.digits import Digits
 from benchmarks.fabric.races import Race, System
-from benchmarks.fabric.systems import serve_fabric, work_on_fabric
+from benchmarks.fabric.systems import Curve, Moment, Start, first, serve_fabric, work_on_fabric
 from benchmarks.fabric.topics import Topics
 from lab import LinkRate
 from lab.rates import DISTRIBUTIONS, RateSchedule

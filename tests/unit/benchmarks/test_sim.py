@@ -6,8 +6,7 @@ from dataclasses import replace
 import pytest
 from benchmarks.fabric.conditions import FULL_RATE, Conditions
 from benchmarks.fabric.simulation.fabric_run import Control, FabricRun, Paced
-from benchmarks.fabric.simulation.run import AsyncRun, Job, RingRun, capacities, path
-from benchmarks.fabric.simulation.task import Task
+from benchmarks.fabric.simulation.run import AsyncRun, Job, RingRun, Task, capacities, path
 
 from sparkdl_comm.fabric.core.messages import Piece
 from sparkdl_comm.sim.engine import Engine, Links
@@ -98,9 +97,8 @@ def test_conditions_are_those_of_the_setting_and_the_same_for_a_seed():
 
 def _job(compute: str = "C0", network: str = "N0", workers: int = 6, seed: int = 3) -> Job:
     task = Task.points(seed, rows=500, columns=10, classes=3, spread=0.5)
-    return Job(
-        task, Conditions(compute, network, workers, 1, seed), workers, MEGABYTES, 0.9, 0.5, evaluated=6, limit=100
-    )
+    conditions = Conditions(compute, network, workers, 1, seed)
+    return Job(task, conditions, MEGABYTES, 0.9, 0.5, evaluated=6, limit=100)
 
 
 def test_a_ring_takes_what_it_must():

@@ -6,8 +6,7 @@ from contextlib import nullcontext
 
 import numpy as np
 import pytest
-from benchmarks.fabric.curve import Curve
-from benchmarks.fabric.systems import serve_fabric, work_on_fabric
+from benchmarks.fabric.systems import Curve, serve_fabric, work_on_fabric
 from benchmarks.fabric.topics import Corpus, Priors, Sampler, Topics, perplexity
 from hypothesis import given
 from hypothesis import strategies as st

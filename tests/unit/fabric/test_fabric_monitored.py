@@ -10,8 +10,7 @@ from dataclasses import dataclass, field, replace
 import pytest
 from benchmarks.fabric.conditions import FULL_RATE, Conditions
 from benchmarks.fabric.simulation.fabric_run import FabricRun
-from benchmarks.fabric.simulation.run import Job
-from benchmarks.fabric.simulation.task import Task
+from benchmarks.fabric.simulation.run import Job, Task
 
 from sparkdl_comm.fabric.bandwidth import PROBE_FACTOR, BandwidthEstimator
 from sparkdl_comm.fabric.core.messages import (
@@ -143,7 +142,7 @@ def probing(schedule: Schedule) -> Schedule:
 @pytest.mark.slow
 def test_links_are_known_well_enough(network: str, slower: float) -> None:
     conditions = ScaledConditions("C1", network, WORKERS, 1, 3)
-    job = Job(Task.points(3), conditions, WORKERS, round(1e8 * SCALE), 1.0, 0.5, limit=30.0)
+    job = Job(Task.points(3), conditions, round(1e8 * SCALE), 1.0, 0.5, limit=30.0)
     told, monitored = FabricRun(job, 3, "async:30"), MonitoredRun(job, 3, "async:30")
     assert told.run().updates <= slower * monitored.run().updates
     deciles = statistics.quantiles(monitored.ratios, n=10)

@@ -12,8 +12,7 @@ from dataclasses import dataclass, field, replace
 from functools import partial
 
 import numpy as np
-from benchmarks.fabric.simulation.run import Job, Run, path
-from benchmarks.fabric.simulation.task import Floats
+from benchmarks.fabric.simulation.run import Floats, Job, Run, path
 
 from sparkdl_comm.fabric.core.messages import (
     BandwidthReported,
@@ -135,17 +134,17 @@ class FabricRun(Run):
 
     def __init__(self, job: Job, seed: int, sync: str, control: Control = Control()) -> None:
         super().__init__(job, seed)
-        hosts, bound = job.conditions.hosts, control.divergence
+        hosts, bound = job.workers, control.divergence
         spared = 0 if bound is None else hosts // 3
         self._control = control
         self._roles = Roles(
-            workers=tuple(job.host(worker) for worker in range(job.workers)),
+            workers=tuple(range(hosts)),
             servers=(hosts,),
             aggregators=tuple(range(hosts - spared)),
             replicas=() if bound is None else (hosts + 1,),
             replica_aggregators=tuple(range(hosts - spared, hosts)),
         )
-        params = FabricParams(sync, math.inf if bound is None else bound, job.momentum, job.scale)
+        params = FabricParams(sync, math.inf if bound is None else bound, step_scale=job.scale)
         self._scheduler = Scheduler(self._roles, params)
         self._updates: list[tuple[int, Floats, int]] = []
         self._transfers: dict[int, Transfer] = {}

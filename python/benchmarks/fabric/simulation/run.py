@@ -1,4 +1,7 @@
-"""Simulated runs: one model at a server, workers that compute updates, and a target accuracy. Here the fabric's rivals."""
+"""Simulated runs: one model at a server, workers that compute updates, and a target accuracy. Here the fabric's rivals.
+
+The task is a classification of random points by a numpy network with one hidden layer.
+"""
 
 from __future__ import annotations
 
@@ -8,10 +11,84 @@ from dataclasses import dataclass, field
 
 import numpy as np
 from benchmarks.fabric.conditions import Conditions
-from benchmarks.fabric.simulation.task import Floats, Task
+from numpy.typing import NDArray
 
 from sparkdl_comm.fabric.params import step_size
 from sparkdl_comm.sim.engine import Action, Engine, Links
+
+Floats = NDArray[np.float64]
+
+
+@dataclass(frozen=True)
+class Task:
+    """Training and test rows of a classification task.
+
+    :param features: training rows ``[rows, columns]``.
+    :param labels: class numbers of the training rows.
+    :param hidden: units of the hidden layer.
+    :param batch: rows per update.
+    """
+
+    features: Floats
+    labels: NDArray[np.int64]
+    test_features: Floats
+    test_labels: NDArray[np.int64]
+    hidden: int = 32
+    batch: int = 32
+
+    @classmethod
+    def points(cls, seed: int, rows: int = 6000, columns: int = 40, classes: int = 10, spread: float = 1.8) -> Task:
+        """Return a task of point clouds, two per class. They overlap more the larger ``spread`` is."""
+        draw = np.random.default_rng((seed, 3))
+        centres = draw.normal(size=(2 * classes, columns))
+        cloud = draw.integers(2 * classes, size=rows + rows // 4)
+        features = centres[cloud] + spread * draw.normal(size=(len(cloud), columns))
+        labels = cloud % classes
+        return cls(features[:rows], labels[:rows], features[rows:], labels[rows:])
+
+    @property
+    def classes(self) -> int:
+        return int(self.labels.max()) + 1
+
+    def start(self, seed: int) -> Floats:
+        """Return initial parameters, flat."""
+        draw = np.random.default_rng((seed, 4))
+        columns = self.features.shape[1]
+        first = draw.normal(scale=columns**-0.5, size=(columns, self.hidden))
+        second = draw.normal(scale=self.hidden**-0.5, size=(self.hidden, self.classes))
+        return np.concatenate([first.ravel(), np.zeros(self.hidden), second.ravel(), np.zeros(self.classes)])
+
+    def update(self, parameters: Floats, draw: np.random.Generator) -> Floats:
+        """Return minus the gradient of the mean cross-entropy of a batch drawn by ``draw``, flat."""
+        rows = draw.integers(len(self.labels), size=self.batch)
+        inputs, labels = self.features[rows], self.labels[rows]
+        first, bias, second, other = self._parts(parameters)
+        between = np.maximum(inputs @ first + bias, 0.0)
+        error = _softmax(between @ second + other)
+        error[np.arange(self.batch), labels] -= 1.0
+        error /= self.batch
+        back = (error @ second.T) * (between > 0)
+        gradients = (inputs.T @ back, back.sum(axis=0), between.T @ error, error.sum(axis=0))
+        gradient: Floats = np.concatenate([part.ravel() for part in gradients])
+        return -gradient
+
+    def accuracy(self, parameters: Floats) -> float:
+        """Return the share of test rows whose class is predicted correctly."""
+        first, bias, second, other = self._parts(parameters)
+        scores = np.maximum(self.test_features @ first + bias, 0.0) @ second + other
+        return float((scores.argmax(axis=1) == self.test_labels).mean())
+
+    def _parts(self, parameters: Floats) -> tuple[Floats, Floats, Floats, Floats]:
+        columns, hidden, classes = self.features.shape[1], self.hidden, self.classes
+        cuts = np.cumsum([columns * hidden, hidden, hidden * classes])
+        first, bias, second, other = np.split(parameters, cuts)
+        return first.reshape(columns, hidden), bias, second.reshape(hidden, classes), other
+
+
+def _softmax(scores: Floats) -> Floats:
+    raised: Floats = np.exp(scores - scores.max(axis=1, keepdims=True))
+    total: Floats = raised.sum(axis=1, keepdims=True)
+    return raised / total
 
 
 def capacities(rates: Iterable[tuple[float, float]]) -> list[float]:
@@ -26,30 +103,26 @@ def path(source: int, target: int) -> tuple[int, ...]:
 
 @dataclass(frozen=True)
 class Job:
-    """Training to simulate. Consecutive workers share a host.
+    """Training to simulate. Each worker has its own host.
 
-    :param workers: number of workers, distributed over the hosts like ranks over slots.
     :param bytes: bytes of an update and of the model on the network.
     :param goal: accuracy to reach.
     :param scale: C of the delay-adaptive step size.
-    :param momentum: momentum of the server.
     :param evaluated: updates between evaluations of the accuracy.
     :param limit: virtual seconds after which a run ends without success.
     """
 
     task: Task
     conditions: Conditions
-    workers: int
     bytes: int
     goal: float
     scale: float
-    momentum: float = 0.0
     evaluated: int = 30
     limit: float = 3600.0
 
-    def host(self, worker: int) -> int:
-        """Return the worker's host. Neighbors in the ring share a host if there are more workers than hosts."""
-        return worker * self.conditions.hosts // self.workers
+    @property
+    def workers(self) -> int:
+        return self.conditions.hosts
 
 
 @dataclass
@@ -83,7 +156,6 @@ class Run:
         self.links = Links(self.engine, capacities(job.conditions.rates(0)))
         self.parameters = job.task.start(seed)
         self.version = 0
-        self._step = np.zeros_like(self.parameters)
         self._draws = [np.random.default_rng((seed, 5, worker)) for worker in range(job.workers)]
         self._iterations = [0] * job.workers
         self._evaluations = 0
@@ -115,13 +187,13 @@ class Run:
 
         :param updates: each update, its step size, and the version that it was computed from.
         """
-        self._step *= self.job.momentum
+        step = np.zeros_like(self.parameters)
         for update, scale, base in updates:
-            self._step += scale * update
+            step += scale * update
             self.outcome.norms += scale * float(np.linalg.norm(update))
             self.version += 1
             self.outcome.delays.append(self.version - base)
-        self.parameters = self.parameters + self._step
+        self.parameters = self.parameters + step
         self.outcome.updates = self.version
         if self.version // self.job.evaluated > self._evaluations:
             self._evaluations = self.version // self.job.evaluated
@@ -162,7 +234,7 @@ class RingRun(Run):
         workers = range(self.job.workers)
         seconds = max(map(self.computing_seconds, workers))
         updates = [self.computed(worker, self.parameters) for worker in workers]
-        all_links = tuple(range(2 * self.job.conditions.hosts))
+        all_links = tuple(range(2 * self.job.workers))
         self.engine.after(seconds, lambda: self.links.start(all_links, self._size, lambda: self._reduced(updates)))
 
     def _reduced(self, updates: list[Floats]) -> None:
@@ -184,7 +256,7 @@ class AsyncRun(Run):
     def _compute(self, worker: int, model: Floats, base: int) -> None:
         def push() -> None:
             update = self.computed(worker, model)
-            self.send(self.job.host(worker), self._server, lambda: self._arrived(worker, update, base))
+            self.send(worker, self._server, lambda: self._arrived(worker, update, base))
 
         self.engine.after(self.computing_seconds(worker), push)
 
@@ -192,8 +264,8 @@ class AsyncRun(Run):
         version = self.version + 1
         self.apply([(update, self.scaled(version, version - base), base)])
         model = self.parameters
-        self.send(self._server, self.job.host(worker), lambda: self._compute(worker, model, version))
+        self.send(self._server, worker, lambda: self._compute(worker, model, version))
 
     @property
     def _server(self) -> int:
-        return self.job.conditions.hosts + self.job.conditions.steady - 1
+        return self.job.workers + self.job.conditions.steady - 1

@@ -2,7 +2,7 @@
 
 Raajay Viswanathan and Aditya Akella, "Network-accelerated Distributed Machine Learning Using MLfabric", section 7: the
 rates of NICs change every 5 s. The fabric decides every 100 ms, and its monitor reports new rates 0.2 s later. Updates
-and models have 100 MB. The server's host always has 10 Gbit/s. Workers train a small model (``task.py``) by SGD with
+and models have 100 MB. The server's host always has 10 Gbit/s. Workers train a small model (``run.py``) by SGD with
 the delay-adaptive step size.
 
 ``ring`` goes over each NIC once. ``ring-2`` goes over it twice: 100 MB then take 320 ms at 10 Gbit/s, as in the paper's
@@ -29,8 +29,7 @@ from typing import NamedTuple
 from benchmarks.fabric.conditions import Conditions, RaceConditions
 from benchmarks.fabric.races import System
 from benchmarks.fabric.simulation.fabric_run import Control, FabricRun
-from benchmarks.fabric.simulation.run import AsyncRun, Job, Outcome, RingRun, Run
-from benchmarks.fabric.simulation.task import Task
+from benchmarks.fabric.simulation.run import AsyncRun, Job, Outcome, RingRun, Run, Task
 from lab.bench import Row
 from lab.results import read
 
@@ -137,7 +136,7 @@ def _run(one: Simulated, setting: str, seed: int, options: Namespace) -> Outcome
     compute, _, network = setting.partition("-")
     kind = RaceConditions if options.as_raced else Conditions
     conditions = kind(compute, network, options.workers, one.steady, seed, computing=options.computing)
-    job = Job(Task.points(seed), conditions, options.workers, options.bytes, options.accuracy, SCALE, limit=LIMIT)
+    job = Job(Task.points(seed), conditions, options.bytes, options.accuracy, SCALE, limit=LIMIT)
     if options.updates:
         job = replace(job, goal=0.0, evaluated=options.updates)
     return one.begin(job, seed).run()
