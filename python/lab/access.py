@@ -53,16 +53,16 @@ class Access:
 
     holder: int | None = None
 
-    def inside(self, argv: Sequence[str], cwd: str | None = None) -> list[str]:
-        """The command that runs ``argv`` there, with working directory ``cwd`` (default: ours)."""
+    def inside(self, argv: Sequence[str]) -> list[str]:
+        """The command that runs ``argv`` there, in our working directory."""
         if self.holder is None:
             return list(argv)
         enter = [tool("nsenter"), f"--target={self.holder}", "--user", "--preserve-credentials", "--mount", "--net"]
-        return [*enter, f"--wd={cwd or os.getcwd()}", "--", *argv]
+        return [*enter, f"--wd={os.getcwd()}", "--", *argv]
 
-    def in_namespace(self, namespace: str, argv: Sequence[str], cwd: str | None = None) -> list[str]:
+    def in_namespace(self, namespace: str, argv: Sequence[str]) -> list[str]:
         """The command that runs ``argv`` in a named network namespace of the lab."""
-        return self.inside([tool("ip"), "netns", "exec", namespace, *argv], cwd)
+        return self.inside([tool("ip"), "netns", "exec", namespace, *argv])
 
     def run(self, name: str, *arguments: str, stdin: str = "") -> str:
         """The output of a tool run there; LabError with what it said if it fails."""

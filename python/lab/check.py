@@ -48,8 +48,8 @@ class LinkCheck:
     def ratio(self) -> float:
         return self.measured / self.nominal
 
-    def within(self, tolerance: float = TOLERANCE) -> bool:
-        return abs(self.ratio - 1) <= tolerance
+    def within(self) -> bool:
+        return abs(self.ratio - 1) <= TOLERANCE
 
 
 #: One stream: sending host, receiving host, rail.

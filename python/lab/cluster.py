@@ -49,7 +49,7 @@ class Cluster(abc.ABC):
         """The IPv4 address of a host's NIC. ``host`` "head": the head's; ``rail`` "control": on the unshaped network."""
 
     @abc.abstractmethod
-    def command(self, host: HostId, argv: Sequence[str], cwd: str | None = None) -> list[str]:
+    def command(self, host: HostId, argv: Sequence[str]) -> list[str]:
         """The command that runs ``argv`` on a host, to give to something that starts processes itself."""
 
     @abc.abstractmethod
@@ -59,11 +59,9 @@ class Cluster(abc.ABC):
     def popen(self, host: HostId, argv: Sequence[str], **options: Any) -> subprocess.Popen[Any]:
         """Starts a program on a host, in a process group of its own; killed with its children when the cluster ends.
 
-        :param options: of subprocess.Popen, but start_new_session.
+        :param options: of subprocess.Popen, but cwd and start_new_session.
         """
-        cwd = options.pop("cwd", None)
-        command = self.command(host, argv, None if cwd is None else str(cwd))
-        process = subprocess.Popen(command, cwd=cwd, start_new_session=True, **options)
+        process = subprocess.Popen(self.command(host, argv), start_new_session=True, **options)
         self._started = [p for p in self._started if p.poll() is None] + [process]
         return process
 
@@ -80,7 +78,6 @@ class Cluster(abc.ABC):
         *,
         timeout: float,
         env: Mapping[str, str] | None = None,
-        cwd: str | Path | None = None,
         check: bool = True,
     ) -> list[Result]:
         """Runs a program as every rank at once, and waits for all. What they know: see :class:`Place`.
@@ -97,14 +94,13 @@ class Cluster(abc.ABC):
             (self.topology.host_of(place.rank).index, argv, {**environment, **place.environment()})
             for place in self.places()
         ]
-        return self.run_each(programs, timeout=timeout, cwd=cwd, check=check)
+        return self.run_each(programs, timeout=timeout, check=check)
 
     def run_each(
         self,
         programs: Sequence[tuple[HostId, Sequence[str], Mapping[str, str]]],
         *,
         timeout: float,
-        cwd: str | Path | None = None,
         check: bool = True,
     ) -> list[Result]:
         """As :meth:`run`, but with a host, a command and a whole environment for each; ranks are counted from 0."""
@@ -117,9 +113,7 @@ class Cluster(abc.ABC):
                 for rank, (host, argv, environment) in enumerate(programs):
                     out, err = (files.enter_context(open(f"{folder}/{rank}.{end}", "wb")) for end in ("out", "err"))
                     processes.append(
-                        self.popen(
-                            host, argv, env=environment, cwd=cwd, stdin=subprocess.DEVNULL, stdout=out, stderr=err
-                        )
+                        self.popen(host, argv, env=environment, stdin=subprocess.DEVNULL, stdout=out, stderr=err)
                     )
                 ended = _wait(processes, begun + timeout, check)
             finally:

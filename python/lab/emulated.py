@@ -33,8 +33,8 @@ class Stragglers:
     chance: float
     factor: float
 
-    def draw(self, generator: torch.Generator | None) -> float:
-        """What to multiply the waits of one step with. None: torch's own generator."""
+    def draw(self, generator: torch.Generator | None = None) -> float:
+        """Return what to multiply the waits of one step with. None: torch's own generator."""
         return self.factor if torch.rand((), generator=generator).item() < self.chance else 1.0
 
 
@@ -100,8 +100,8 @@ class EmulatedNetwork(nn.Module):
     :param profile: the name of one that the package ships, or a :class:`~sparkdl_comm.sim.profile.Profile`.
     :param outputs: classes, for a loss over classes: labels must be less than this.
     :param scale: multiplies the profile's times, which hold for one batch, whatever rows are given.
-    :param stragglers: "C1", "C2", "C3" (see STRAGGLERS) or Stragglers of your own; drawn for each step and rank.
-    :param generator: for stragglers; None: torch's own, which ``fit`` seeds differently on each rank.
+    :param stragglers: "C1", "C2", "C3" (see STRAGGLERS) or Stragglers of your own; drawn for each step and
+        rank, from torch's own generator, which ``fit`` seeds differently on each rank.
     :raises InputError: an unknown name, ``outputs`` or ``scale`` out of range.
     """
 
@@ -112,7 +112,6 @@ class EmulatedNetwork(nn.Module):
         scale: float = 1.0,
         stragglers: str | Stragglers | None = None,
         *,
-        generator: torch.Generator | None = None,
         clock: Callable[[], float] = time.monotonic,
         sleep: Callable[[float], object] = time.sleep,
     ) -> None:
@@ -124,7 +123,7 @@ class EmulatedNetwork(nn.Module):
                 raise InputError(f"stragglers={stragglers!r} is not known; there are {', '.join(STRAGGLERS)}")
             stragglers = STRAGGLERS[stragglers]
         profile = Profile.load(profile) if isinstance(profile, str) else profile
-        self._stragglers, self._generator = stragglers, generator
+        self._stragglers = stragglers
         self.pace = Pace(clock, sleep)
         # Numbered: names of a ModuleDict must differ from its methods', and may have no dots.
         self.layers = nn.ModuleDict(
@@ -138,7 +137,7 @@ class EmulatedNetwork(nn.Module):
 
     def forward(self, rows: torch.Tensor) -> torch.Tensor:
         if self.training and self._stragglers is not None:
-            self.pace.slowdown = self._stragglers.draw(self._generator)
+            self.pace.slowdown = self._stragglers.draw()
         x = rows.mean(1, keepdim=True)
         for layer in self.layers.values():
             x = layer(x)

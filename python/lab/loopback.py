@@ -36,7 +36,7 @@ class Loopback(Cluster):
         number = 254 if host == HEAD else int(host) + 1
         return f"127.0.1.{number}" if rail == CONTROL else f"127.{int(rail) + 1}.0.{number}"
 
-    def command(self, host: HostId, argv: Sequence[str], cwd: str | None = None) -> list[str]:
+    def command(self, host: HostId, argv: Sequence[str]) -> list[str]:
         return list(argv)
 
     def _port(self) -> int:

@@ -140,8 +140,8 @@ class Lab(Cluster):
     def address(self, host: HostId, rail: RailId = 0) -> str:
         return self.layout.address(host, rail)
 
-    def command(self, host: HostId, argv: Sequence[str], cwd: str | None = None) -> list[str]:
-        return self.access.in_namespace(self.layout.node(host).namespace, argv, cwd)
+    def command(self, host: HostId, argv: Sequence[str]) -> list[str]:
+        return self.access.in_namespace(self.layout.node(host).namespace, argv)
 
     def _port(self) -> int:
         # Nobody else is in these namespaces; a new one each time, for the last one's connections may linger.

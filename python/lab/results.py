@@ -15,7 +15,7 @@ import statistics
 import subprocess
 import sys
 from collections.abc import Mapping, Sequence
-from dataclasses import asdict, dataclass, field, fields
+from dataclasses import asdict, dataclass, field
 from datetime import datetime, timezone
 from importlib import metadata
 from pathlib import Path
@@ -37,24 +37,27 @@ _GIT_SECONDS = 30
 
 Compute = Literal["real", "emulated"]
 
-#: The fields that every row of every suite has, in their order.
-FIELDS = (
-    "suite",
-    "case",
-    "algorithm",
-    "topology",
-    "rate_mbit",
-    "world",
-    "bytes",
-    "seconds",
-    "spread",
-    "samples",
-    "theory_seconds",
-    "ratio",
-    "verified",
-    "compute",
-    "versions",
-)
+_NUMBER = (int, float)
+_NONE = type(None)
+#: The fields that every row of every suite has, in their order, and their types.
+_ROW_TYPES: dict[str, tuple[type, ...]] = {
+    "suite": (str,),
+    "case": (str,),
+    "algorithm": (str,),
+    "topology": (str,),
+    "rate_mbit": (*_NUMBER, _NONE),
+    "world": (int,),
+    "bytes": (int,),
+    "seconds": _NUMBER,
+    "spread": _NUMBER,
+    "samples": (list,),
+    "theory_seconds": (*_NUMBER, _NONE),
+    "ratio": (*_NUMBER, _NONE),
+    "verified": (bool,),
+    "compute": (str,),
+    "versions": (dict,),
+}
+FIELDS = tuple(_ROW_TYPES)
 #: Those that a row reckons from its samples.
 _DERIVED = ("seconds", "spread", "ratio")
 
@@ -178,10 +181,9 @@ def read(path: Path) -> Results:
         raise InputError(
             f"{path}: must be a JSON object with format {FORMAT}, as `--json FILE` of a benchmark writes it"
         )
-    known = [one.name for one in fields(Origin)]
-    if unknown := document.keys() - {"format", "rows", *known}:
+    if unknown := document.keys() - {"format", "rows", *_ORIGIN_TYPES}:
         raise InputError(f"{path}: unknown fields {', '.join(sorted(unknown))}")
-    origin = {name: _field(document, name, _ORIGIN_TYPES[name], str(path)) for name in known}
+    origin = {name: _field(document, name, types, str(path)) for name, types in _ORIGIN_TYPES.items()}
     rows = _field(document, "rows", (list,), str(path))
     return Results(Origin(**origin), [_row(found, f"{path}: row {number}") for number, found in enumerate(rows)])
 
@@ -197,8 +199,6 @@ def versions(distributions: Sequence[str] = _PACKAGES) -> dict[str, str]:
     return found
 
 
-_NUMBER = (int, float)
-_NONE = type(None)
 _ORIGIN_TYPES: dict[str, tuple[type, ...]] = {
     "commit": (str, _NONE),
     "dirty": (bool, _NONE),
@@ -208,23 +208,6 @@ _ORIGIN_TYPES: dict[str, tuple[type, ...]] = {
     "cores": (int,),
     "kernel": (str,),
     "load": _NUMBER,
-    "versions": (dict,),
-}
-_ROW_TYPES: dict[str, tuple[type, ...]] = {
-    "suite": (str,),
-    "case": (str,),
-    "algorithm": (str,),
-    "topology": (str,),
-    "rate_mbit": (*_NUMBER, _NONE),
-    "world": (int,),
-    "bytes": (int,),
-    "seconds": _NUMBER,
-    "spread": _NUMBER,
-    "samples": (list,),
-    "theory_seconds": (*_NUMBER, _NONE),
-    "ratio": (*_NUMBER, _NONE),
-    "verified": (bool,),
-    "compute": (str,),
     "versions": (dict,),
 }
 
@@ -241,7 +224,7 @@ def _field(found: Mapping[str, Any], name: str, types: tuple[type, ...], where: 
 def _row(found: object, where: str) -> Row:
     if not isinstance(found, dict):
         raise InputError(f"{where} must be an object, not {found!r}")
-    values = {name: _field(found, name, _ROW_TYPES[name], where) for name in FIELDS}
+    values = {name: _field(found, name, types, where) for name, types in _ROW_TYPES.items()}
     told = {name: values.pop(name) for name in _DERIVED}
     if any(not isinstance(sample, _NUMBER) or isinstance(sample, bool) for sample in values["samples"]):
         raise InputError(f"{where}: 'samples' must be numbers, not {values['samples']!r}")

@@ -126,7 +126,6 @@ class SparkCluster:
         *,
         timeout: float,
         env: Mapping[str, str] | None = None,
-        cwd: str | Path | None = None,
         stdout: int | IO[Any] | None = None,
         stderr: int | IO[Any] | None = None,
     ) -> subprocess.CompletedProcess[str]:
@@ -144,7 +143,7 @@ class SparkCluster:
         command = [str(self.spark_home / "bin" / "spark-submit"), "--master", self.master, *settings, *arguments]
         environment = {**self._environment, **(env or {}), **self._address(HEAD)}
         driver = self._cluster.popen(
-            HEAD, command, env=environment, cwd=cwd, text=True, stdin=subprocess.DEVNULL, stdout=stdout, stderr=stderr
+            HEAD, command, env=environment, text=True, stdin=subprocess.DEVNULL, stdout=stdout, stderr=stderr
         )
         try:
             out, err = driver.communicate(timeout=timeout)
