@@ -100,22 +100,21 @@ class Training:
     weights: list[np.ndarray]
     summary: dict[str, Any]
 
-    def since(self, short: Training, field: str) -> dict[str, float]:
-        """Return the summary's means per iteration in ``field``, over the iterations that ``short`` did not do."""
+    def overlap_since(self, short: Training) -> dict[str, float]:
+        """Return the summary's mean overlap per iteration, over the iterations that ``short`` did not do."""
 
         def total(of: Training, name: str) -> float:
-            return float(of.summary[field][name]) * of.iterations
+            return float(of.summary["overlap"][name]) * of.iterations
 
         more = self.iterations - short.iterations
-        return {name: (total(self, name) - total(short, name)) / more for name in self.summary.get(field, {})}
+        return {name: (total(self, name) - total(short, name)) / more for name in self.summary.get("overlap", {})}
 
 
 @dataclass(frozen=True)
 class Sample:
-    """Seconds of an iteration, of its phases and of its overlapping parts."""
+    """Seconds of an iteration, and of its overlapping parts."""
 
     seconds: float
-    phases: dict[str, float]
     overlap: dict[str, float]
     batching: dict[str, Any]
 
@@ -123,8 +122,7 @@ class Sample:
 def measured(spark: SparkSession, job: Job) -> list[dict[str, Any]]:
     """Return a row for each system.
 
-    - ``samples``: seconds of an iteration. ``phases``, ``overlap``: medians of the fields of
-      ``IBatchOptimizer.summary``.
+    - ``samples``: seconds of an iteration. ``overlap``: medians of this field of ``IBatchOptimizer.summary``.
     - ``verified``: the final weights are those of the first system. ``apart``: their relative difference.
     - ``runs``: of each sample's long run, its batches of layers (see batching.py). ``parameters``: their number.
     """
@@ -147,15 +145,10 @@ def measured(spark: SparkSession, job: Job) -> list[dict[str, Any]]:
         row = {"network": job.network, "system": system, "executors": job.executors, "apart": float(apart / gone)}
         row |= {"verified": bool(gone > 0 and apart <= TOLERANCE * gone)}
         row |= {"parameters": sum(array.size for array in start), "samples": [each.seconds for each in found]}
-        row |= {"phases": _medians([each.phases for each in found])}
-        row |= {"overlap": _medians([each.overlap for each in found])}
+        row |= {"overlap": {name: statistics.median(each.overlap[name] for each in found) for name in found[0].overlap}}
         row |= {"runs": [batching.record(each.batching) for each in found if each.batching]}
         rows.append(row)
     return rows
-
-
-def _medians(found: Sequence[dict[str, float]]) -> dict[str, float]:
-    return {name: statistics.median(each[name] for each in found) for name in found[0]}
 
 
 def _network(job: Job) -> Any:
@@ -183,7 +176,7 @@ class _Runs:
         long, short = self.train(start, SHORT + more), self.train(start, SHORT)
         seconds = (long.seconds - short.seconds) / more
         plans = long.summary.get("batching", {})
-        return Sample(seconds, long.since(short, "phases"), long.since(short, "overlap"), plans)
+        return Sample(seconds, long.overlap_since(short), plans)
 
     def train(self, start: list[np.ndarray], iterations: int) -> Training:
         """Train from the weights ``start``."""
@@ -249,9 +242,7 @@ def _row(found: dict[str, Any], case: Case, topology: str) -> Row:
         extra={
             "apart": found["apart"],
             "runs": found["runs"],
-            "phases": found["phases"],
             "overlap": found["overlap"],
-            "pull_seconds": about.get("pull_seconds"),
             "delay": case.delay,
         },
     )
