@@ -1,6 +1,6 @@
 """Lab: emulated networks on one machine, emulated compute times, and what the benchmarks share.
 
-:class:`Lab` makes a network and runs programs on it, which can import this package too. Names are imported when first used.
+:class:`Lab` makes a network and runs programs on it. They can import this package. Names are imported at their first use.
 """
 
 from __future__ import annotations

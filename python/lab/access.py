@@ -1,7 +1,7 @@
-"""How a lab's commands reach the kernel: directly as root, else in a user namespace of their own.
+"""Way of a lab's commands to the kernel: as root, or in a user namespace.
 
-A user namespace lives as long as a process in it: the holder, which only sleeps. Commands enter it with ``nsenter``, so
-the program that uses the lab stays where it is.
+A user namespace lives as long as a process in it. That process is the holder, which only sleeps. Commands enter the
+namespace with ``nsenter``, so the program that uses the lab stays outside.
 """
 
 from __future__ import annotations
@@ -35,12 +35,15 @@ echo ready && exec sleep infinity
 
 
 def _search_path() -> str:
-    """PATH, and where the tools are that a user's PATH may lack."""
+    """Return PATH and the folders of system tools, which a user's PATH may lack."""
     return os.pathsep.join([os.environ.get("PATH", os.defpath), "/usr/sbin", "/sbin"])
 
 
 def tool(name: str) -> str:
-    """The path of a system tool; :class:`LabUnavailableError` naming its package if it is missing."""
+    """Return the path of a system tool.
+
+    :raises LabUnavailableError: it is missing. The text names its package.
+    """
     found = shutil.which(name, path=_search_path())
     if found is None:
         raise LabUnavailableError(f"no `{name}` on this machine: install the package {_PACKAGES[name]}")
@@ -49,23 +52,26 @@ def tool(name: str) -> str:
 
 @dataclass(frozen=True)
 class Access:
-    """Runs commands where the lab is: in the namespaces of process ``holder``, or (None) in ours, as root."""
+    """Namespaces of the lab, in which commands run: those of the process ``holder``, or (None) ours, as root."""
 
     holder: int | None = None
 
     def inside(self, argv: Sequence[str]) -> list[str]:
-        """The command that runs ``argv`` there, in our working directory."""
+        """Return the command that runs ``argv`` there, in our working directory."""
         if self.holder is None:
             return list(argv)
         enter = [tool("nsenter"), f"--target={self.holder}", "--user", "--preserve-credentials", "--mount", "--net"]
         return [*enter, f"--wd={os.getcwd()}", "--", *argv]
 
     def in_namespace(self, namespace: str, argv: Sequence[str]) -> list[str]:
-        """The command that runs ``argv`` in a named network namespace of the lab."""
+        """Return the command that runs ``argv`` in a named network namespace of the lab."""
         return self.inside([tool("ip"), "netns", "exec", namespace, *argv])
 
     def run(self, name: str, *arguments: str, stdin: str = "") -> str:
-        """The output of a tool run there; LabError with what it said if it fails."""
+        """Run a tool there. Return its output.
+
+        :raises LabError: it failed. The text has its error output.
+        """
         argv = self.inside([tool(name), *arguments])
         try:
             # In a session of its own: Ctrl-C is for us, and must not stop a command half-way.
@@ -85,15 +91,14 @@ class Access:
         return done.stdout
 
     def batch(self, name: str, lines: Sequence[str], namespace: str | None = None) -> None:
-        """Runs ``lines`` with one ``ip`` or ``tc``, in a network namespace of the lab or outside of them; stops at a
-        failure."""
+        """Run ``lines`` with one ``ip`` or ``tc``, in a network namespace of the lab or outside of them, up to a failure."""
         if lines:
             where = [] if namespace is None else ["-netns", namespace]
             self.run(name, *where, "-batch", "-", stdin="\n".join(lines) + "\n")
 
 
 def open_access(mode: Mode | None = None) -> Access:
-    """As root if we may, else a holder in a user namespace of its own. ``mode`` asks for one of them.
+    """Return access as root if we may, else by a new holder. ``mode`` asks for one of them.
 
     :raises LabUnavailableError: a missing tool (names the package), or no permission for either.
     """
@@ -131,7 +136,7 @@ def open_access(mode: Mode | None = None) -> Access:
 
 
 def close_access(access: Access) -> None:
-    """Ends the holder; its namespaces go with it, if no other process is left in them."""
+    """End the holder. Its namespaces go with it, if no other process is left in them."""
     if access.holder is None:
         return
     started = _holders.pop(access.holder, None)

@@ -1,7 +1,7 @@
-"""Arguments of the benchmarks: the options that all of them have, and what ``type=`` of others can be.
+"""Options that all benchmarks have, and types of other options.
 
-A type takes the text of an argument and returns its value; lists have commas between. What is refused ends the program, with
-the option and what is wrong.
+A type parses the text of an option. Commas separate the items of a list. A refused text ends the program, with the option
+and the reason.
 """
 
 from __future__ import annotations
@@ -16,13 +16,13 @@ from sparkdl_comm.errors import ConfError
 from sparkdl_comm.topology import Topology
 from sparkdl_comm.units import parse_rate, parse_size
 
-#: Where ``--json`` without a file goes.
+#: Standard output, the value of ``--json`` without a file.
 STDOUT = "-"
 _PLAIN = re.compile(r"\s*\d+(\.\d+)?\s*")
 
 
 def parser(description: str | None) -> argparse.ArgumentParser:
-    """A parser with the options that all suites have: ``--quick``, ``--json``, ``--repeats``, ``--warmup``."""
+    """Return a parser with the options that all suites have: ``--quick``, ``--json``, ``--repeats``, ``--warmup``."""
     made = argparse.ArgumentParser(description=description, formatter_class=argparse.RawDescriptionHelpFormatter)
     made.add_argument("--repeats", type=positive, default=3, help="timed runs of each case; the median counts")
     made.add_argument("--warmup", type=int, default=1, help="runs of each case before these")
@@ -40,7 +40,7 @@ def parser(description: str | None) -> argparse.ArgumentParser:
 
 
 def positive(text: str) -> int:
-    """An argument that must be a whole number, at least 1."""
+    """Parse a whole number, at least 1."""
     number = int(text)
     if number < 1:
         raise argparse.ArgumentTypeError(f"{text} is not at least 1")
@@ -48,7 +48,7 @@ def positive(text: str) -> int:
 
 
 def whole_numbers(least: int = 1) -> Callable[[str], list[int]]:
-    """The type of arguments that are lists of whole numbers, at least ``least``: ``2,3``."""
+    """Return the type of lists of whole numbers, at least ``least``: ``2,3``."""
 
     def parse(text: str) -> list[int]:
         try:
@@ -65,7 +65,7 @@ def whole_numbers(least: int = 1) -> Callable[[str], list[int]]:
 
 
 def numbers(text: str) -> list[float]:
-    """An argument of numbers above 0, separated by commas: ``1,1.5``."""
+    """Parse numbers above 0: ``1,1.5``."""
     try:
         found = [float(number) for number in text.split(",")]
     except ValueError:
@@ -76,7 +76,7 @@ def numbers(text: str) -> list[float]:
 
 
 def names_of(known: Iterable[str]) -> Callable[[str], list[str]]:
-    """The type of arguments that are lists of some of these names: ``ring,bml``."""
+    """Return the type of lists of these names: ``ring,bml``."""
     there = list(known)
 
     def parse(text: str) -> list[str]:
@@ -89,8 +89,7 @@ def names_of(known: Iterable[str]) -> Callable[[str], list[str]]:
 
 
 def sizes(text: str) -> list[int]:
-    """An argument of sizes separated by commas, in bytes, each made a whole number of float32 values: ``64KiB,16MiB``. One
-    without a unit is in MiB: ``0.25,16``."""
+    """Parse sizes, ``64KiB,16MiB``, to bytes of whole float32 values. A size without a unit is in MiB: ``0.25,16``."""
     try:
         return [parse_size(f"{size}MiB" if _PLAIN.fullmatch(size) else size) // 4 * 4 for size in text.split(",")]
     except ConfError as error:
@@ -98,7 +97,7 @@ def sizes(text: str) -> list[int]:
 
 
 def size(text: str) -> int:
-    """An argument that must be one size, as in :func:`sizes`."""
+    """Parse one size, as :func:`sizes` does."""
     found = sizes(text)
     if len(found) != 1:
         raise argparse.ArgumentTypeError(f"must be one size, not {text!r}")
@@ -106,7 +105,7 @@ def size(text: str) -> int:
 
 
 def fraction(text: str) -> float:
-    """An argument that must be above 0 and at most 1."""
+    """Parse a number above 0, at most 1."""
     number = float(text)
     if not 0 < number <= 1:
         raise argparse.ArgumentTypeError(f"must be above 0 and at most 1, not {text}")
@@ -114,7 +113,7 @@ def fraction(text: str) -> float:
 
 
 def link_rate(text: str) -> float:
-    """An argument that must be the rate of a link, Mbit/s."""
+    """Parse the rate of a link, Mbit/s."""
     number = float(text)
     try:
         parse_rate(number * 1e6)
@@ -124,7 +123,7 @@ def link_rate(text: str) -> float:
 
 
 def link_rates(text: str) -> list[float]:
-    """An argument that must be rates of links, Mbit/s: ``100,1000``."""
+    """Parse rates of links, Mbit/s: ``100,1000``."""
     try:
         return [link_rate(each) for each in text.split(",")]
     except ValueError:
@@ -132,7 +131,7 @@ def link_rates(text: str) -> list[float]:
 
 
 def topology_of(text: str) -> Topology:
-    """An argument that must be a topology, such as ``star:3``."""
+    """Parse a topology, such as ``star:3``."""
     try:
         return Topology.parse(text)
     except ConfError as error:
@@ -140,7 +139,7 @@ def topology_of(text: str) -> Topology:
 
 
 def _json_file(text: str) -> str:
-    """Where the file cannot be written, it is said before anything is measured."""
+    """Parse the path of a file for JSON. Refuse one that cannot be written, before anything is measured."""
     if text != STDOUT and (not text or Path(text).is_dir() or not Path(text).absolute().parent.is_dir()):
         raise argparse.ArgumentTypeError(f"{text!r}: must be a file in a folder that exists")
     return text

@@ -1,8 +1,8 @@
-"""The core that all benchmarks share: repeat, verify, compare with theory, report.
+"""Core of all benchmarks: repeats, theory and reports.
 
-A suite calls :func:`measure` with what it compares, makes a :class:`Row` of each result and adds it to a
-:class:`Report`, which shows it and at the end gives the exit status: a row whose result was not verified makes it 1.
-Rows, and what is kept of a run, are in :mod:`lab.results`; its options in :mod:`lab.arguments`.
+A suite calls :func:`measure` with the cases that it compares, and makes a :class:`Row` of each result. A :class:`Report`
+shows the rows and returns the exit status. Rows and files of results are in :mod:`lab.results`, options in
+:mod:`lab.arguments`.
 """
 
 from __future__ import annotations
@@ -31,9 +31,9 @@ R = TypeVar("R")
 
 
 def measure(cases: Mapping[str, Callable[[], R]], *, warmup: int, repeats: int) -> dict[str, list[R]]:
-    """Runs every case ``warmup`` times, then ``repeats`` times, all cases in turn, so that a disturbance hits them alike.
+    """Run every case ``warmup`` times, then ``repeats`` times. Return the results of these repeats by case.
 
-    Returns what the timed runs returned, by case.
+    Cases run in turn, so a disturbance hits them alike.
     """
     for _ in range(warmup):
         for run in cases.values():
@@ -46,27 +46,29 @@ def measure(cases: Mapping[str, Callable[[], R]], *, warmup: int, repeats: int) 
 
 
 def allreduce_seconds(world: int, nbytes: int, rate_mbit: float) -> float:
-    """The least time of an all-reduce of ``nbytes`` over one link per rank: 2 (N-1)/N x bytes / rate."""
+    """Return the least seconds of an all-reduce over one link per rank: 2 (N-1)/N x bytes / rate."""
     return 2 * (world - 1) / world * nbytes * 8 / (rate_mbit * 1e6)
 
 
 def broadcast_seconds(nbytes: int, rate_mbit: float) -> float:
-    """The least time of a broadcast over one link per rank: every rank must receive all bytes once."""
+    """Return the least seconds of a broadcast over one link per rank: every rank must receive all bytes once."""
     return nbytes * 8 / (rate_mbit * 1e6)
 
 
 def per_gigabyte(world: int, nbytes: int, seconds: float, cpu_seconds: float) -> dict[str, float]:
-    """What an all-reduce without links is measured by: bus bandwidth (GB/s, 10^9 bytes that a rank must send and receive), and
-    CPU seconds of all ranks for a GB of what they all must send."""
+    """Return the measures of an all-reduce without links: bus bandwidth and CPU seconds per GB, 10^9 bytes.
+
+    Bus bandwidth counts the bytes that a rank must send. CPU seconds are of all ranks, per GB that they all must send.
+    """
     moved = 2 * (world - 1) / world * nbytes / 1e9
     return {"bus_gb_per_s": moved / seconds, "cpu_s_per_gb": cpu_seconds / (world * moved)}
 
 
 class Report:
-    """Shows rows on the terminal as they come; then writes them as JSON and gives the exit status.
+    """Table of rows on the terminal, and JSON of the same rows.
 
-    :param json_to: a file, for the rows and where they come from (``lab.results``); STDOUT, for the rows alone on
-        standard output, and the table on standard error; or None. Else the table is on standard output.
+    :param json_to: file for the rows and their origin (``lab.results``). STDOUT: the rows alone go to standard output,
+        and the table goes to standard error. None: no JSON.
     """
 
     _COLUMNS = (
@@ -115,12 +117,15 @@ class Report:
         )
 
     def note(self, text: str) -> None:
-        """A line beside the table, such as why something was skipped."""
+        """Print a line beside the table, such as the reason why something was skipped."""
         print(text, file=self._err, flush=True)
 
     def finish_after(self, rows: Iterable[Row]) -> int:
-        """Adds rows as they are measured, then finishes. Returns the exit status: 0 if networks cannot be emulated here, which
-        a note says, and 1 after another error of this package, which ends the rows."""
+        """Add rows as they are measured, then finish. Return the exit status.
+
+        It is 0, with a note, if networks cannot be emulated here. Another error of this package ends the rows, and the
+        status is 1.
+        """
         try:
             for row in rows:
                 self.add(row)
@@ -134,8 +139,10 @@ class Report:
         return self.finish()
 
     def finish(self) -> int:
-        """Writes the JSON, if asked for; a file only if there are rows. Returns the exit status: 1 if a row is not verified or
-        there is none, else 0."""
+        """Write the JSON, to a file only if there are rows. Return the exit status.
+
+        It is 1 if there are no rows, or one is not verified.
+        """
         if self._json_to == STDOUT:
             print(json.dumps([row.as_dict() for row in self.rows], indent=1), file=self._out, flush=True)
         if not self.rows:

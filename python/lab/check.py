@@ -1,14 +1,14 @@
-"""Measures whether a lab's links are as fast as they should be while all of them are busy both ways at once.
+"""Measurement of a lab's links, while all of them are busy both ways at once.
 
 On every rail the hosts of a segment form a ring, and each sends to the next one over TCP, as fast as it can. So every NIC
-sends one stream and receives one. Where switches are joined by trunks there is a second round, in which hosts send to those
-half the cluster away: all streams cross the top, as many as fill the trunks. A trunk must have room for a whole number of
-streams. Else it would have to drop packets, and what is measured then is how TCP recovers: 0.7 to 0.98 of the rate.
+sends one stream and receives one. Trunks between switches need a second round. There hosts send to hosts half the cluster
+away, so all streams cross the top, as many as fill the trunks. A trunk must have room for a whole number of streams.
+Otherwise it would drop packets, and the result would be TCP's recovery: 0.7 to 0.98 of the rate.
 
-What is compared with the nominal rate is the payload that the receiving program got, plus the Ethernet, IP and TCP
-headers that every full packet of the MTU has, over a window after slow start. Acknowledgements are not added: they share
-the link with the opposite stream, and cost it 1 to 2 %. A link's two ends cannot be told apart by this: a NIC's ``up`` is
-charged with what its stream to the next host reached, ``down`` with what arrived.
+The measured rate has the payload of the receiving program and the Ethernet, IP and TCP headers of full packets of the
+MTU, in a window after slow start. Acknowledgements are not added. They share the link with the opposite stream, and cost
+it 1 to 2 %. A stream cannot show which end of a link is slow. Its rate counts for the sender's ``up`` and for the
+receiver's ``down``.
 """
 
 from __future__ import annotations
@@ -28,9 +28,9 @@ from sparkdl_comm.errors import ConfError, DeadlineError, InputError
 
 TOLERANCE = 0.08
 _PORT = 28000
-#: Seconds before the window begins that a stream must have been running for, to be past slow start.
+#: Seconds that a stream must run before the window begins, to be past slow start.
 _WARM_UP = 1.0
-#: Seconds that the programs of all hosts get to start, per host, at first; and how often that is doubled.
+#: Seconds per host for the start of all programs, at first, and the number of attempts. Each attempt doubles the seconds.
 _START_UP, _ATTEMPTS = 0.1, 6
 #: Bytes of each full packet that are not payload: IP, TCP and TCP's time stamps; and the Ethernet header around them.
 _INNER_HEADERS, _ETHERNET = 52, 14
@@ -38,7 +38,7 @@ _INNER_HEADERS, _ETHERNET = 52, 14
 
 @dataclass(frozen=True)
 class LinkCheck:
-    """One direction of a link: bit/s on the wire, as measured and as it should be."""
+    """Measured and nominal rate of a direction of a link, bit/s on the wire."""
 
     link: str
     measured: float
@@ -52,12 +52,12 @@ class LinkCheck:
         return abs(self.ratio - 1) <= TOLERANCE
 
 
-#: One stream: sending host, receiving host, rail.
+#: Stream of bytes: sending host, receiving host, rail.
 Stream = tuple[int, int, int]
 
 
 def rings(lab: Lab) -> list[Stream]:
-    """Streams that keep every NIC busy, each with a link to itself."""
+    """Return streams that keep every NIC busy, each with a link to itself."""
     found = []
     for host in lab.topology.hosts:
         for rail in range(lab.topology.rails):
@@ -68,7 +68,7 @@ def rings(lab: Lab) -> list[Stream]:
 
 
 def across(lab: Lab) -> list[Stream]:
-    """Streams that all cross the top of a Fat-Tree: from each edge switch as many as its trunk has room for."""
+    """Return streams that cross the top of a Fat-Tree: from each edge switch as many as its trunk has room for."""
     hosts, found = lab.topology.hosts, []
     room = {trunk.lower: round(trunk.factor) for trunk in lab.topology.trunks}
     for host in hosts:
@@ -80,11 +80,11 @@ def across(lab: Lab) -> list[Stream]:
 
 
 def check(lab: Lab, seconds: float = 2.0) -> list[LinkCheck]:
-    """Measures every link, both ways, for so many seconds; the rates to compare with are the kernel's.
+    """Measure every link but the head's, both ways, for so many seconds. Nominal rates are the kernel's.
 
-    Nothing else should be sent meanwhile; the head's link is not measured.
+    Nothing else should be sent meanwhile.
 
-    :raises InputError: no two hosts share a segment, so there is nothing to measure; or it has a trunk that cannot be.
+    :raises InputError: no two hosts share a segment, or a trunk cannot be measured.
     """
     if not seconds > 0:
         raise ConfError(f"seconds={seconds}: must be more than 0")
@@ -109,9 +109,9 @@ def check(lab: Lab, seconds: float = 2.0) -> list[LinkCheck]:
 
 
 def measure(lab: Lab, streams: list[Stream], seconds: float) -> dict[Stream, float]:
-    """bit/s on the wire that each stream reaches, all in the same window. At most one stream per receiving NIC.
+    """Return the bit/s on the wire of each stream, all in the same window. A NIC receives at most one stream.
 
-    :raises DeadlineError: this machine is too busy to have all of them running at once.
+    :raises DeadlineError: this machine is too busy to run all streams at once.
     """
     hosts = range(len(lab.topology.hosts))
     package = str(Path(__file__).parents[2])
@@ -146,7 +146,7 @@ def measure(lab: Lab, streams: list[Stream], seconds: float) -> dict[Stream, flo
 
 
 def _trunks(lab: Lab, seconds: float) -> list[LinkCheck]:
-    """Each trunk, up and down: the sum of the streams that cross it."""
+    """Measure each trunk, up and down: the sum of the streams that cross it."""
     topology, streams = lab.topology, across(lab)
     speeds, found = measure(lab, streams, seconds), []
     parents = {trunk.lower: trunk.upper for trunk in topology.trunks}

@@ -1,4 +1,4 @@
-"""Hosts that programs can be run on, whatever they are made of: started, watched, and killed as groups."""
+"""Clusters of hosts. Their programs are started, watched, and killed as process groups."""
 
 from __future__ import annotations
 
@@ -28,7 +28,7 @@ _TAIL = 2000
 
 @dataclass(frozen=True)
 class Result:
-    """How a rank's program ended. ``returncode`` as subprocess has it; ``seconds`` from its start to its end."""
+    """End of a rank's program. ``returncode`` is subprocess's; ``seconds`` are those from its start to its end."""
 
     rank: int
     returncode: int
@@ -38,7 +38,7 @@ class Result:
 
 
 class Cluster(abc.ABC):
-    """Hosts of a topology, and the head, from which things are launched."""
+    """Hosts of a topology, and the head, from which programs are launched."""
 
     topology: Topology
 
@@ -46,18 +46,18 @@ class Cluster(abc.ABC):
 
     @abc.abstractmethod
     def address(self, host: HostId, rail: RailId = 0) -> str:
-        """The IPv4 address of a host's NIC. ``host`` "head": the head's; ``rail`` "control": on the unshaped network."""
+        """Return the IPv4 address of the NIC of a host, or of the head. Rail "control" is the unshaped network."""
 
     @abc.abstractmethod
     def command(self, host: HostId, argv: Sequence[str]) -> list[str]:
-        """The command that runs ``argv`` on a host, to give to something that starts processes itself."""
+        """Return the command that runs ``argv`` on a host."""
 
     @abc.abstractmethod
     def _port(self) -> int:
-        """A port that is free on all hosts."""
+        """Return a port that is free on all hosts."""
 
     def popen(self, host: HostId, argv: Sequence[str], **options: Any) -> subprocess.Popen[Any]:
-        """Starts a program on a host, in a process group of its own; killed with its children when the cluster ends.
+        """Start a program on a host, in a new process group. The end of the cluster kills it with its children.
 
         :param options: of subprocess.Popen, but cwd and start_new_session.
         """
@@ -66,7 +66,7 @@ class Cluster(abc.ABC):
         return process
 
     def places(self) -> list[Place]:
-        """Where each rank runs; all with the same fresh port."""
+        """Return the place of each rank. All have the same fresh port."""
         hosts = [self.topology.host_of(rank).index for rank in range(self.topology.world)]
         peers = tuple(tuple(self.address(host, rail) for rail in range(self.topology.rails)) for host in hosts)
         port = self._port()
@@ -80,14 +80,14 @@ class Cluster(abc.ABC):
         env: Mapping[str, str] | None = None,
         check: bool = True,
     ) -> list[Result]:
-        """Runs a program as every rank at once, and waits for all. What they know: see :class:`Place`.
+        """Run a program as every rank at once, and wait for all. Its environment has its :class:`Place`.
 
         :param timeout: seconds for all of them.
         :param env: added to this process's environment.
-        :param check: raise if a rank fails; otherwise its result says so.
-        :return: by rank. No process of the ranks' groups is left, also after an error.
-        :raises DeadlineError: some did not end in time: says which, and what they wrote last.
-        :raises RankFailedError: a rank's exit status was not 0; the others have been given GRACE_SECONDS.
+        :param check: raise if a rank fails. Otherwise its result says so.
+        :return: results by rank. No process of the ranks' groups is left, also after an error.
+        :raises DeadlineError: some did not end in time. The text names them, and has their last output.
+        :raises RankFailedError: a rank's exit status was not 0. The others had GRACE_SECONDS to end.
         """
         environment = {**os.environ, **(env or {})}
         programs = [
@@ -103,7 +103,7 @@ class Cluster(abc.ABC):
         timeout: float,
         check: bool = True,
     ) -> list[Result]:
-        """As :meth:`run`, but with a host, a command and a whole environment for each; ranks are counted from 0."""
+        """Run programs as :meth:`run` does. Each has a host, a command and a whole environment. Ranks count from 0."""
         if not timeout > 0:
             raise ConfError(f"timeout={timeout}: must be more than 0 seconds")
         with tempfile.TemporaryDirectory(prefix="sparkdl-lab-") as folder, contextlib.ExitStack() as files:
@@ -147,7 +147,7 @@ class Cluster(abc.ABC):
             ]
 
     def spark(self, **settings: Any) -> contextlib.AbstractContextManager[SparkCluster]:
-        """A Spark standalone cluster on the hosts; for ``settings`` see :class:`~lab.spark.SparkCluster`."""
+        """Return a Spark standalone cluster on the hosts. ``settings``: see :class:`~lab.spark.SparkCluster`."""
         from lab.spark import SparkCluster
 
         return SparkCluster(self, **settings)
@@ -159,7 +159,7 @@ class Cluster(abc.ABC):
 
 
 def _wait(processes: list[subprocess.Popen[Any]], deadline: float, stop_at_failure: bool) -> dict[int, float]:
-    """Rank -> when it ended (monotonic), of those that did before the deadline, or soon after the first failure."""
+    """Return the monotonic time at which each rank ended. Ranks that outlast the deadline, or a failure, are left out."""
     ended: dict[int, float] = {}
     for now in _ticks():
         for rank, process in enumerate(processes):

@@ -1,7 +1,7 @@
 """``python/sparkdl-lab``: emulated networks from the command line.
 
-``lab up NAME`` leaves a lab in the background: a process that only keeps it (and redraws its rates, if asked to) until
-``lab down NAME``. ``run``, ``submit`` and ``check --topology`` make one for themselves.
+``lab up NAME`` leaves a lab in the background. A process keeps it, and can redraw its rates, until ``lab down NAME``.
+``run``, ``submit`` and ``check --topology`` make their own labs.
 """
 
 from __future__ import annotations
@@ -124,7 +124,7 @@ def _host(text: str) -> HostId:
 
 @contextlib.contextmanager
 def _network(options: argparse.Namespace, name: str | None = None, kept: bool = False) -> Iterator[Cluster]:
-    """The lab that the options describe, with its schedule."""
+    """Open the lab of the options, with its schedule."""
     with contextlib.ExitStack() as stack:
         if getattr(options, "loopback", False):
             if options.schedule:

@@ -1,7 +1,7 @@
-"""Emulated computing: layers that own real parameters and give real gradients, but only wait instead of computing.
+"""Emulated computing: layers with real parameters and gradients, which wait instead of computing.
 
-A machine with few cores cannot compute for many ranks at once: what one would measure is the queue for its cores. Here a
-layer's forward and backward pass wait as long as its profile says, and every byte is still sent::
+A machine with few cores cannot compute for many ranks at once: times would show the queue for its cores. Here a layer's
+forward and backward pass wait as long as its profile says, and every byte is still sent::
 
     TorchEstimator(model=functools.partial(EmulatedNetwork, "resnet50", scale=0.5, stragglers="C1"), …)
 
@@ -28,13 +28,13 @@ _LARGEST_PARAMETER = 0.01
 
 @dataclass(frozen=True)
 class Stragglers:
-    """With this ``chance`` (0 to 1) a rank computes a step ``factor`` times as long."""
+    """Stragglers: with this ``chance`` (0 to 1) a rank computes a step ``factor`` times as long."""
 
     chance: float
     factor: float
 
     def draw(self, generator: torch.Generator | None = None) -> float:
-        """Return what to multiply the waits of one step with. None: torch's own generator."""
+        """Return the factor of the waits of a step. None: torch's own generator."""
         return self.factor if torch.rand((), generator=generator).item() < self.chance else 1.0
 
 
@@ -43,10 +43,10 @@ STRAGGLERS = {"C1": Stragglers(0.10, 2.0), "C2": Stragglers(0.10, 4.0), "C3": St
 
 
 class Pace:
-    """Lets work last as long as it should. A wait that ends late shortens the next one, so that errors do not add up.
+    """Pace of work. A wait that ends late shortens the next one, so errors do not add up.
 
-    ``slowdown`` multiplies every wait. ``late``: seconds by which the last wait ended late; it grows if the machine cannot
-    keep up with the profile.
+    ``slowdown`` multiplies every wait. ``late``: seconds by which the last wait ended late. They grow if the machine
+    cannot keep up with the profile.
     """
 
     def __init__(self, clock: Callable[[], float], sleep: Callable[[float], object]) -> None:
@@ -56,7 +56,7 @@ class Pace:
 
     @contextlib.contextmanager
     def lasting(self, seconds: float) -> Iterator[None]:
-        """The body, and then a wait until ``seconds`` have passed since its beginning."""
+        """Run the body, then wait until ``seconds`` have passed since its beginning."""
         deadline = self._clock() + seconds * self.slowdown - self.late
         yield
         remaining = deadline - self._clock()
@@ -66,7 +66,7 @@ class Pace:
 
 
 class EmulatedLayer(nn.Module):
-    """One layer of a profile; ``index`` counts from 0. Passes its input on."""
+    """Layer of a profile, which returns its input. ``index`` counts from 0."""
 
     def __init__(self, index: int, layer: Layer, scale: float, pace: Pace) -> None:
         super().__init__()
@@ -83,25 +83,25 @@ class EmulatedLayer(nn.Module):
         return output
 
     def gradient(self, parameter: torch.Tensor, signal: float) -> torch.Tensor:
-        """What backward gives for a parameter, if the gradient of the layer's output sums up to ``signal``.
+        """Return a parameter's gradient, if the gradient of the layer's output sums up to ``signal``.
 
-        Evenly spaced values, from minus to plus ``signal / (index + 1)``: they differ between layers, positions, steps and
-        ranks, so that a byte that goes astray shows; and they are linear in ``signal``, so that sums over ranks can be told.
+        It has evenly spaced values, from minus to plus ``signal / (index + 1)``. They differ between layers, positions,
+        steps and ranks, so a wrong byte shows. They are linear in ``signal``, so sums over ranks are known.
         """
         return _ramp(torch.empty_like(parameter), signal / (self.index + 1))
 
 
 class EmulatedNetwork(nn.Module):
-    """The layers of a profile, one after another. Input float32 [rows, width], output float32 [rows, ``outputs``].
+    """Layers of a profile, one after another. Input float32 [rows, width], output float32 [rows, ``outputs``].
 
-    The output depends on the input only, so the loss does not fall; the gradients (see :meth:`EmulatedLayer.gradient`)
-    are made up, but deterministic. In eval mode nothing waits.
+    The output depends on the input only, so the loss does not fall. Gradients are deterministic (see
+    :meth:`EmulatedLayer.gradient`). In eval mode nothing waits.
 
-    :param profile: the name of one that the package ships, or a :class:`~sparkdl_comm.sim.profile.Profile`.
-    :param outputs: classes, for a loss over classes: labels must be less than this.
-    :param scale: multiplies the profile's times, which hold for one batch, whatever rows are given.
-    :param stragglers: "C1", "C2", "C3" (see STRAGGLERS) or Stragglers of your own; drawn for each step and
-        rank, from torch's own generator, which ``fit`` seeds differently on each rank.
+    :param profile: name of a shipped profile, or a :class:`~sparkdl_comm.sim.profile.Profile`.
+    :param outputs: number of classes, if the loss has classes.
+    :param scale: multiplies the profile's times, which hold for a batch of any number of rows.
+    :param stragglers: "C1", "C2", "C3" (see STRAGGLERS) or other Stragglers. They are drawn for each step
+        and rank, from torch's own generator, which ``fit`` seeds differently on each rank.
     :raises InputError: an unknown name, ``outputs`` or ``scale`` out of range.
     """
 
@@ -145,7 +145,7 @@ class EmulatedNetwork(nn.Module):
 
 
 class _Wait(torch.autograd.Function):
-    """The identity, which takes its time in both directions and gives the layer's parameters their gradients."""
+    """Identity that waits in both directions, and gives the layer's parameters their gradients."""
 
     @staticmethod
     def forward(ctx: Any, x: torch.Tensor, layer: EmulatedLayer, *parameters: torch.Tensor) -> torch.Tensor:
@@ -166,6 +166,6 @@ class _Wait(torch.autograd.Function):
 
 
 def _ramp(empty: torch.Tensor, largest: float) -> torch.Tensor:
-    """Fills a tensor with evenly spaced values from -``largest`` to ``largest``."""
+    """Fill a tensor with evenly spaced values from -``largest`` to ``largest``."""
     torch.linspace(-largest, largest, empty.numel(), out=empty.view(-1))
     return empty

@@ -1,4 +1,4 @@
-"""What to show of a failed program's output: the end of a JVM's stack trace does not tell its cause."""
+"""Excerpt of a failed program's output. The end of a JVM's stack trace does not show its cause."""
 
 from __future__ import annotations
 
@@ -12,7 +12,10 @@ _TAIL, _LINE = 3000, 500
 
 
 def excerpt(output: str) -> str:
-    """The first line that names an exception, the last ``Caused by:``, and the end; what the end holds is not repeated."""
+    """Return the first line that names an exception, the last ``Caused by:``, and the end of an output.
+
+    Lines of the end are not repeated.
+    """
     tail = output[-_TAIL:]
     before = output[: len(output) - len(tail)].splitlines()
     first = next((line for line in before if _NAMED.search(line)), None)

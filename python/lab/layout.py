@@ -1,12 +1,12 @@
 """Names, addresses and set-up commands of a lab. Pure.
 
-One network namespace per host, one for the head (where a driver or a launcher runs), and one that has all switches, as
-bridges: there no firewall of the machine sees what they forward. A link is a veth pair with a token bucket (``tbf``) on
-both ends; what a host sends is shaped on its end, what it receives on the switch's.
+Each host has a network namespace. So does the head, where a driver or a launcher runs. All switches are bridges in one
+more namespace, where no firewall of the machine sees their traffic. A link is a veth pair with a token bucket (``tbf``)
+on both ends. The host's end shapes what it sends, the switch's end what it receives.
 
-Host h has the address 10.<rail+1>.<segment>.<h+1> on each rail and 198.18.<lab>.<h+1> on the control network, which is not
-shaped and also reaches the namespace that the lab was started from. The head is on host 0's segment of rail 0. Where a
-host is not on a segment (BCube), it has a route by way of its neighbours, all of which forward.
+Host h has the address 10.<rail+1>.<segment>.<h+1> on each rail and 198.18.<lab>.<h+1> on the control network. That network
+is not shaped, and also reaches the launching namespace. The head is on host 0's segment of rail 0. In a BCube, hosts
+forward: routes to other segments lead over neighbors.
 """
 
 from __future__ import annotations
@@ -31,7 +31,7 @@ MIN_RATE, MAX_RATE = 10**6, 10 * 10**9
 MIN_MTU, MAX_MTU = 576, 9000
 #: Bytes. A GSO packet has 64 KiB: with less tbf cuts it up, which costs more time than sending.
 _BURST = 80 * 1024
-#: How much a link queues, in time.
+#: Longest queue of a link, in time.
 _QUEUE = "50ms"
 
 # reno: the kernel's BBR needs 1.2 to 1.3 times as long on several rails. No IPv6: its own packets would be counted.
@@ -47,7 +47,10 @@ _SETTINGS = {
 
 
 def check_rate(rate: str | int, what: str = "rate") -> int:
-    """bit/s of a link's rate; ConfError if it is none that links can be shaped to."""
+    """Return a link's rate in bit/s.
+
+    :raises ConfError: links cannot be shaped to it.
+    """
     value = parse_rate(rate)
     if not MIN_RATE <= value <= MAX_RATE:
         raise ConfError(f"{what} {rate}: must be from {format_rate(MIN_RATE)} to {format_rate(MAX_RATE)}")
@@ -55,30 +58,30 @@ def check_rate(rate: str | int, what: str = "rate") -> int:
 
 
 def shaper(interface: str, rate: int, verb: str = "add") -> str:
-    """The line for ``tc -batch`` that shapes what leaves an interface."""
+    """Return the line for ``tc -batch`` that shapes the traffic out of an interface."""
     return f"qdisc {verb} dev {interface} root tbf rate {rate}bit burst {_BURST} latency {_QUEUE}"
 
 
 @dataclass(frozen=True)
 class Node:
-    """A host or the head: its namespace, and its interfaces by rail."""
+    """Host or head: its namespace, and its interfaces by rail."""
 
     id: HostId
     namespace: str
     number: int
 
     def interface(self, rail: RailId) -> str:
-        """The name of its NIC, inside its namespace."""
+        """Return the name of its NIC in its namespace."""
         return "control" if rail == CONTROL else f"rail{rail}"
 
     def port(self, rail: RailId) -> str:
-        """The name of the switch's end of the link."""
+        """Return the name of the switch's end of the link."""
         return f"{self.number}c" if rail == CONTROL else f"{self.number}r{rail}"
 
 
 @dataclass(frozen=True)
 class Layout:
-    """What a topology is made of on this machine. ``control``: the number of its control network."""
+    """Namespaces, interfaces and addresses of a topology. ``control``: number of its control network."""
 
     name: str
     topology: Topology
@@ -126,7 +129,10 @@ class Layout:
         }
 
     def node(self, host: HostId) -> Node:
-        """The host of this index, or the head. ConfError if there is none."""
+        """Return the host of this index, or the head.
+
+        :raises ConfError: there is no such host.
+        """
         if host == HEAD:
             return Node(HEAD, f"sparkdl.{self.name}.head", _HEAD_BYTE)
         if not isinstance(host, int) or not 0 <= host < len(self.topology.hosts):
@@ -137,12 +143,12 @@ class Layout:
         return range(1 if host == HEAD else self.topology.rails)
 
     def check_rail(self, host: HostId, rail: int) -> None:
-        """ConfError if the host has no such NIC."""
+        """Raise ConfError if the host has no such NIC."""
         if rail not in self.rails_of(self.node(host).id):
             raise ConfError(f"rail {rail}: host {host} of {self.topology} has {len(self.rails_of(host))}, from 0 on")
 
     def address(self, host: HostId, rail: RailId = 0) -> str:
-        """The IPv4 address of a NIC."""
+        """Return the IPv4 address of a NIC."""
         node = self.node(host)
         if rail == CONTROL:
             return f"198.18.{self.control}.{node.number}"
@@ -158,7 +164,7 @@ class Layout:
     # --- set-up: lines for `ip -batch` and `tc -batch`, in this order ---------------------------------------------
 
     def outer_lines(self) -> list[str]:
-        """For ``ip``, in the launching namespace: all namespaces, their settings, and the links."""
+        """Return lines for ``ip`` in the launching namespace: all namespaces, their settings, and the links."""
         lines = [f"netns add {namespace}" for namespace in self.namespaces]
         writes = "; ".join(f"echo {value} > /proc/sys/{key}" for key, value in _SETTINGS.items())
         lines += [f'netns exec {namespace} sh -c "{writes}"' for namespace in self.namespaces]
@@ -176,7 +182,7 @@ class Layout:
         return lines
 
     def switch_lines(self) -> list[str]:
-        """For ``ip``, in the namespace of the switches."""
+        """Return lines for ``ip`` in the namespace of the switches."""
         bridges = {f"s{switch.index}": self._ports(switch.index) for switch in self.topology.switches}
         bridges["control"] = ["uplink", *(node.port(CONTROL) for node in self.nodes)]
         lines = []
@@ -199,7 +205,7 @@ class Layout:
         return ports
 
     def node_lines(self, node: Node) -> list[str]:
-        """For ``ip``, in the node's namespace: addresses and routes."""
+        """Return lines for ``ip`` in the node's namespace: addresses and routes."""
         lines = ["link set lo up"]
         for rail in (*self.rails_of(node.id), CONTROL):
             lines.append(f"addr add {self.address(node.id, rail)}/24 dev {node.interface(rail)}")
@@ -214,11 +220,11 @@ class Layout:
         return lines
 
     def node_shapers(self, node: Node) -> list[str]:
-        """For ``tc``, in the node's namespace."""
+        """Return lines for ``tc`` in the node's namespace."""
         return [shaper(node.interface(rail), self.topology.rates[rail]) for rail in self.rails_of(node.id)]
 
     def switch_shapers(self) -> list[str]:
-        """For ``tc``, in the namespace of the switches."""
+        """Return lines for ``tc`` in the namespace of the switches."""
         lines = [
             shaper(node.port(rail), self.topology.rates[rail]) for node in self.nodes for rail in self.rails_of(node.id)
         ]

@@ -1,4 +1,4 @@
-"""A cluster without links of its own: all hosts are addresses of the loopback interface. For correctness, not for time."""
+"""Cluster without links: all hosts are addresses of the loopback interface. It shows correctness, not times."""
 
 from __future__ import annotations
 
@@ -13,9 +13,10 @@ from sparkdl_comm.topology import Topology
 
 
 class Loopback(Cluster):
-    """Host h's NIC on rail r is 127.<r+1>.0.<h+1>, its control address 127.0.1.<h+1>. Needs no permission.
+    """Hosts on the loopback interface, which need no permission.
 
-    Several at once share addresses, and may not listen on the same ports.
+    Host h has the address 127.<r+1>.0.<h+1> on rail r, and the control address 127.0.1.<h+1>. Several clusters share
+    these addresses, so they may not listen on the same ports.
     """
 
     def __init__(self, topology: Topology) -> None:

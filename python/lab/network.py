@@ -1,4 +1,4 @@
-"""The lab: a cluster of network namespaces, with links of given rates between them, on one Linux machine."""
+"""Cluster of network namespaces on one Linux machine, with links of given rates."""
 
 from __future__ import annotations
 
@@ -28,7 +28,7 @@ _FIRST_PORT, _PORTS = 29500, 1000
 class Traffic:
     """Bytes that a NIC has sent and received since the lab was set up.
 
-    The kernel counts packets as it handles them: of the up to 45 segments of one large packet only one header.
+    The kernel counts one header for a large packet of up to 45 segments.
     """
 
     sent: int
@@ -42,17 +42,17 @@ class Lab(Cluster):
             results = lab.run([sys.executable, "ring.py"], timeout=60)
             print(lab.counters()[0, 1].sent)
 
-    Leaving the block removes everything, after an exception too, which SIGINT, SIGTERM and SIGHUP become. What a killed
-    program left is removed by :func:`~lab.removal.remove` (``python/sparkdl-lab down``).
+    Leaving the block removes everything, also after an exception. SIGINT, SIGTERM and SIGHUP become exceptions.
+    :func:`~lab.removal.remove` (``python/sparkdl-lab down``) removes the rest of a killed program's lab.
 
-    In a user namespace (where we are not root) the launching namespace is not on the control network.
+    In a user namespace, where we are not root, the launching namespace is not on the control network.
 
-    :param topology: or its text. With rates, or with ``rate``.
-    :param rate: of every NIC, each way: ``200mbit``, or bit/s.
-    :param name: tells labs apart; default: one that no other process has.
+    :param topology: topology or its text, with rates unless ``rate`` is given.
+    :param rate: rate of every NIC, each way: ``200mbit``, or bit/s.
+    :param name: unique name. Default: a name that no other process has.
     :param mtu: bytes.
-    :param mode: "root" or "userns"; default: whichever is allowed.
-    :param kept: this process only keeps the lab, and may be ended by ``python/sparkdl-lab down``.
+    :param mode: "root" or "userns". Default: the allowed one.
+    :param kept: this process only keeps the lab, and ``python/sparkdl-lab down`` may end it.
     :raises ConfError: an unknown topology, a rate or MTU out of range, too many hosts.
     :raises LabError: (on entering) a lab of this name exists, no permission, a missing tool.
     """
@@ -80,12 +80,15 @@ class Lab(Cluster):
 
     @staticmethod
     def loopback(topology: Topology | str) -> Loopback:
-        """A cluster of the same shape on the loopback interface, for correctness tests: no links, no rates."""
+        """Return a cluster of the same shape on the loopback interface, for tests of correctness."""
         return Loopback(Topology.parse(topology) if isinstance(topology, str) else topology)
 
     @classmethod
     def attach(cls, name: str) -> Lab:
-        """A lab that another process keeps, to use but not to end. LabError if there is none, or its owner is gone."""
+        """Return a lab that another process keeps. It can be used, but not ended.
+
+        :raises LabError: there is no such lab, or its owner is gone.
+        """
         found = state.load(name)
         if not found.alive:
             raise LabError(
@@ -132,7 +135,10 @@ class Lab(Cluster):
 
     @property
     def access(self) -> Access:
-        """How commands reach the lab. LabError before and after its time."""
+        """Access of commands to the lab.
+
+        :raises LabError: the lab is not up.
+        """
         if self._access is None:
             raise LabError(f"lab {self.name!r} is not up: use it in a `with` block")
         return self._access
@@ -144,14 +150,14 @@ class Lab(Cluster):
         return self.access.in_namespace(self.layout.node(host).namespace, argv)
 
     def _port(self) -> int:
-        # Nobody else is in these namespaces; a new one each time, for the last one's connections may linger.
+        # Nobody else is in these namespaces. Each run gets another port, as old connections may linger.
         self._ports += 1
         return _FIRST_PORT + self._ports % _PORTS
 
     # --- rates and counters ---------------------------------------------------------------------------------------
 
     def set_rate(self, host: HostId, rail: int = 0, up: str | int | None = None, down: str | int | None = None) -> None:
-        """Changes a link at once: ``up`` from the host to its switch, ``down`` the other way; None: as it was.
+        """Change a link at once: ``up`` from the host to its switch, ``down`` the other way. None keeps the rate.
 
         :raises ConfError: no such host or rail, or a rate out of range.
         """
@@ -165,7 +171,7 @@ class Lab(Cluster):
                 self.access.batch("tc", [shaper(interface, check_rate(rate), "change")], where)
 
     def set_rates(self, rates: Mapping[tuple[int, int], LinkRate]) -> None:
-        """Changes many links, by host and rail, with few commands."""
+        """Change many links, by host and rail, with few commands."""
         here: dict[str, list[str]] = {}
         for (host, rail), link in rates.items():
             node = self.layout.node(host)
@@ -177,7 +183,7 @@ class Lab(Cluster):
             self.access.batch("tc", lines, namespace)
 
     def rates(self) -> dict[tuple[HostId, int], LinkRate]:
-        """What each link is shaped to now, as the kernel has it."""
+        """Return the current rate of each link, as the kernel has it."""
         down = self._shaped(self.layout.switches)
         found: dict[tuple[HostId, int], LinkRate] = {}
         for node in self.layout.nodes:
@@ -187,12 +193,12 @@ class Lab(Cluster):
         return found
 
     def _shaped(self, namespace: str) -> dict[str, int]:
-        """Interface -> bit/s, of those with a shaper."""
+        """Return the bit/s of interfaces with a shaper, by name."""
         rows = json.loads(self.access.run("tc", "-netns", namespace, "-json", "qdisc", "show"))
         return {row["dev"]: row["options"]["rate"] * 8 for row in rows if row["kind"] == "tbf"}
 
     def counters(self) -> dict[tuple[HostId, RailId], Traffic]:
-        """The traffic of every NIC, by host (or "head") and rail (or "control")."""
+        """Return the traffic of every NIC, by host (or "head") and rail (or "control")."""
         rows = json.loads(self.access.run("ip", "-netns", self.layout.switches, "-statistics", "-json", "link", "show"))
         ports = {row["ifname"]: row["stats64"] for row in rows}
         found: dict[tuple[HostId, RailId], Traffic] = {}
@@ -206,11 +212,11 @@ class Lab(Cluster):
     def schedule(
         self, schedule: RateSchedule, begins: Callable[[threading.Event], object] | None = None
     ) -> Iterator[None]:
-        """Redraws the hosts' rates while the block runs; then sets the nominal ones again. The first ones are set at once.
+        """Redraw the hosts' rates while the block runs, then set the nominal ones again. The first draw is set at once.
 
-        :param begins: returns when the first period begins, or when the event that it is given is set; called in a thread.
-            None: the first period begins at once.
-        :raises ConfError: (at once) a share of the nominal rate that links cannot be shaped to.
+        :param begins: called in a thread. It returns when the first period begins, or when its event is set. None: the
+            first period begins at once.
+        :raises ConfError: (at once) links cannot be shaped to a share of the nominal rate.
         """
         for share in schedule.shares:
             for rate in self.topology.rates:

@@ -1,4 +1,4 @@
-"""What a rank program knows about where it runs: the environment that a cluster of the lab gives it, read and written."""
+"""Place of a rank program in a cluster of the lab, and its environment."""
 
 from __future__ import annotations
 
@@ -13,10 +13,12 @@ from sparkdl_comm.topology import Topology
 
 @dataclass(frozen=True)
 class Place:
-    """Rank ``rank`` of ``topology``. ``peers[r]`` has the IPv4 addresses of rank r, one per rail; ``control`` is this rank's
-    address on the network that is not shaped. Rank 0 may listen on ``port`` for the others to meet.
+    """Place of rank ``rank`` of ``topology``.
 
-    In the environment: RANK, WORLD_SIZE, LOCAL_RANK, LOCAL_WORLD_SIZE, MASTER_ADDR (rank 0's on rail 0) and MASTER_PORT,
+    ``peers[r]`` has the IPv4 addresses of rank r, one per rail. ``control`` is this rank's address on the unshaped
+    network. Rank 0 may listen on ``port`` for the others.
+
+    The environment has RANK, WORLD_SIZE, LOCAL_RANK, LOCAL_WORLD_SIZE, MASTER_ADDR (rank 0's on rail 0) and MASTER_PORT,
     as torch reads them; SPARKDL_LAB_TOPOLOGY (text), SPARKDL_LAB_ADDRESSES (this rank's, separated by commas),
     SPARKDL_LAB_PEERS (JSON), SPARKDL_LAB_CONTROL.
     """
@@ -33,7 +35,7 @@ class Place:
 
     @property
     def addresses(self) -> tuple[str, ...]:
-        """This rank's addresses, one per rail."""
+        """Addresses of this rank, one per rail."""
         return self.peers[self.rank]
 
     def environment(self) -> dict[str, str]:
@@ -52,7 +54,10 @@ class Place:
 
     @classmethod
     def here(cls, environment: Mapping[str, str] = os.environ) -> Place:
-        """Of this process. InputError if a lab did not start it."""
+        """Return the place of this process.
+
+        :raises InputError: a lab did not start it.
+        """
         try:
             return cls(
                 rank=int(environment["RANK"]),

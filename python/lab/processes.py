@@ -1,4 +1,4 @@
-"""Programs as process groups, which end as one."""
+"""Process groups, which end as one."""
 
 from __future__ import annotations
 
@@ -8,12 +8,12 @@ import signal
 import subprocess
 from typing import Any
 
-#: Seconds that a killed program may take to go.
+#: Seconds that a killed program may take to end.
 GRACE_SECONDS = 3.0
 
 
 def kill_group(process: subprocess.Popen[Any]) -> None:
-    """Kills all of the process group that a process leads, and reaps the process."""
+    """Kill the process group that a process leads, and reap the process."""
     with contextlib.suppress(ProcessLookupError):
         os.killpg(process.pid, signal.SIGKILL)
     process.wait(GRACE_SECONDS)

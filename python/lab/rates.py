@@ -1,4 +1,4 @@
-"""Rates that change while programs run: every few seconds each direction of each NIC takes one at random. Pure.
+"""Rates that change while programs run: every few seconds each direction of each NIC draws one. Pure.
 
 The distributions are those of the MLfabric paper, section 7, as shares of the nominal rate (its 10 Gbit/s).
 """
@@ -12,7 +12,7 @@ from sparkdl_comm.errors import ConfError
 from sparkdl_comm.topology import Topology
 
 _SHARES = (0.1, 0.25, 0.33, 0.5, 1.0)
-#: Name -> chance of each share.
+#: Chance of each share, by name.
 DISTRIBUTIONS = {
     "N1": dict(zip(_SHARES, (0.0, 0.0, 0.0, 0.1, 0.9), strict=True)),
     "N2": dict(zip(_SHARES, (0.0, 0.1, 0.1, 0.1, 0.7), strict=True)),
@@ -22,7 +22,7 @@ DISTRIBUTIONS = {
 
 @dataclass(frozen=True)
 class LinkRate:
-    """bit/s of a host's link: ``up`` from the host to the switch, ``down`` from the switch to the host."""
+    """Rate of a host's link, bit/s: ``up`` from the host to the switch, ``down`` from the switch to the host."""
 
     up: int
     down: int
@@ -30,9 +30,9 @@ class LinkRate:
 
 @dataclass(frozen=True)
 class RateSchedule:
-    """What to redraw every ``period`` seconds: ``shares`` maps a share of the nominal rate to its chance.
+    """Schedule that redraws rates every ``period`` seconds.
 
-    The same ``seed`` gives the same rates, whatever the timing.
+    ``shares`` maps a share of the nominal rate to its chance. The same ``seed`` gives the same rates at any timing.
     """
 
     shares: dict[float, float]
@@ -41,7 +41,7 @@ class RateSchedule:
 
     @classmethod
     def named(cls, name: str, period: float = 5.0, seed: int = 0) -> RateSchedule:
-        """N1, N2 or N3 of the paper."""
+        """Return the paper's schedule N1, N2 or N3."""
         if name not in DISTRIBUTIONS:
             raise ConfError(f"rate schedule {name!r}: there are {', '.join(DISTRIBUTIONS)}")
         return cls(DISTRIBUTIONS[name], period, seed)
@@ -54,7 +54,7 @@ class RateSchedule:
             raise ConfError(f"shares={self.shares}: shares must be more than 0, and their chances must sum up to 1")
 
     def draw(self, step: int, topology: Topology) -> dict[tuple[int, int], LinkRate]:
-        """The rates of all links, by host and rail, from ``step`` times the period on."""
+        """Return the rates of all links, by host and rail, from ``step`` times the period on."""
         generator = random.Random(f"{self.seed} {step}")
         shares, chances = list(self.shares), list(self.shares.values())
 

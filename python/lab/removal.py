@@ -1,4 +1,4 @@
-"""Removes labs: at the end of a program, on a signal, and what a killed program has left of one."""
+"""Removal of labs: at the end of a program, on a signal, and after a killed program."""
 
 from __future__ import annotations
 
@@ -20,9 +20,9 @@ _TERMINATING = (signal.SIGTERM, signal.SIGHUP)
 
 
 def remove(name: str, force: bool = False) -> None:
-    """Removes a lab that its owner left, or that is only kept, and nothing else: processes, namespaces, state.
+    """Remove the processes, namespaces and state of a lab whose owner is gone or only keeps it.
 
-    :param force: also if its owner runs on with it; that process fails then.
+    :param force: also remove a lab that its owner uses. That process fails then.
     :raises LabError: no such lab, or it is in use and not ``force``.
     """
     found = state.load(name)
@@ -45,7 +45,7 @@ def remove(name: str, force: bool = False) -> None:
 
 
 def tear_down(access: Access, layout: Layout) -> None:
-    """Kills what runs in the namespaces and removes them and the state, whatever of it is there. Not interruptible."""
+    """Kill all processes in the namespaces, and remove the namespaces and the state. Signals have to wait."""
     with _signals_later():
         there = set(access.run("ip", "netns", "list").replace("(", " ").split())
         namespaces = [namespace for namespace in layout.namespaces if namespace in there]
@@ -57,7 +57,7 @@ def tear_down(access: Access, layout: Layout) -> None:
 
 
 def _kill_inside(access: Access, namespaces: Sequence[str]) -> bool:
-    """Kills all processes in the namespaces; whether there were any."""
+    """Kill all processes in the namespaces. Return True if there were any."""
     found = False
     for namespace in namespaces:
         for pid in access.run("ip", "netns", "pids", namespace).split():
@@ -76,13 +76,13 @@ def _until(done: Callable[[], bool], what: str) -> None:
 
 
 def layout_of(found: state.State) -> Layout:
-    """The names and addresses of a lab, from its state."""
+    """Return the layout of a lab, from its state."""
     return Layout(found.name, Topology.parse(found.topology), found.control, found.mtu)
 
 
 @contextlib.contextmanager
 def exit_on_signals() -> Iterator[None]:
-    """Makes signals that would end this process at once raise SystemExit instead, in the main thread, if they still do."""
+    """Let signals raise SystemExit in the main thread, if they would end this process at once."""
     if threading.current_thread() is not threading.main_thread():
         yield
         return

@@ -1,7 +1,7 @@
-"""Results as data: what a benchmark measured, of which code, where and when. One form for all, written and read here.
+"""Files of results: the measured rows, their code, machine and date.
 
-A file is a JSON object: ``format`` (1), the fields of :class:`Origin`, and ``rows``, a list of objects with FIELDS and
-what else the benchmark tells of a row.
+A file is a JSON object: ``format`` (1), the fields of :class:`Origin`, and ``rows``. A row is an object with FIELDS and the
+benchmark's own fields.
 """
 
 from __future__ import annotations
@@ -25,7 +25,7 @@ from sparkdl_comm.errors import InputError
 
 FORMAT = 1
 _ROOT = Path(__file__).parents[2]
-#: What decides what is measured, as pathspecs of git. Files of results are not part of it: runs write them one after another.
+#: Pathspecs of git for the code that is measured. Files of results are left out: runs write them one after another.
 _CODE = (
     "sparkdl_comm",
     "python",
@@ -39,7 +39,7 @@ Compute = Literal["real", "emulated"]
 
 _NUMBER = (int, float)
 _NONE = type(None)
-#: The fields that every row of every suite has, in their order, and their types.
+#: Fields of every row, in their order, and their types.
 _ROW_TYPES: dict[str, tuple[type, ...]] = {
     "suite": (str,),
     "case": (str,),
@@ -58,20 +58,21 @@ _ROW_TYPES: dict[str, tuple[type, ...]] = {
     "versions": (dict,),
 }
 FIELDS = tuple(_ROW_TYPES)
-#: Those that a row reckons from its samples.
+#: Fields that follow from the samples.
 _DERIVED = ("seconds", "spread", "ratio")
 
 
 @dataclass(frozen=True, kw_only=True)
 class Row:
-    """One result: the median of ``samples``, the seconds of the timed repeats. Its JSON has FIELDS, then what ``extra`` adds.
+    """Row of results: the median of ``samples``, the seconds of the timed repeats. Its JSON has FIELDS, then ``extra``.
 
-    ``case``: what is measured, such as an operation or a network. ``topology``: as ``sparkdl_comm.topology`` writes it, or
-    "loopback". ``rate_mbit``: of each link, per direction; None: not limited. ``world``: ranks. ``bytes``: of the buffer that
-    a collective works on, or that a step moves over the network. ``theory_seconds``: a lower bound, None where none is stated.
-    ``verified``: the result of every timed repeat was compared with what it must be, and was that. ``compute``: "emulated" if
-    layers only waited (see ``lab.emulated``). ``versions``: of what was measured; default: of Python and of
-    installed packages.
+    - ``case``: measured operation, network or the like. ``topology``: text of a topology, or "loopback".
+    - ``rate_mbit``: rate of each link, per direction. None: not limited. ``world``: number of ranks.
+    - ``bytes``: size of a collective's buffer, or bytes that a step moves over the network.
+    - ``theory_seconds``: lower bound, or None.
+    - ``verified``: the result of every timed repeat was compared with the expected one, and was right.
+    - ``compute``: "emulated" if layers only waited (see ``lab.emulated``).
+    - ``versions``: versions of what was measured. Default: of Python and installed packages.
 
     :raises InputError: no sample, times that are not positive, or ``extra`` has one of FIELDS.
     """
@@ -105,7 +106,7 @@ class Row:
 
     @property
     def spread(self) -> float:
-        """The slowest sample minus the fastest, seconds."""
+        """Slowest sample minus the fastest, seconds."""
         return max(self.samples) - min(self.samples)
 
     @property
@@ -113,19 +114,20 @@ class Row:
         return None if self.theory_seconds is None else self.seconds / self.theory_seconds
 
     def as_dict(self) -> dict[str, Any]:
-        """The row as it is in the JSON."""
+        """Return the row as it is in the JSON."""
         return {name: getattr(self, name) for name in FIELDS} | dict(self.extra)
 
 
 @dataclass(frozen=True, kw_only=True)
 class Origin:
-    """Where results come from.
+    """Origin of results.
 
-    ``commit``: what is checked out where this package lies, 40 hex digits; ``dirty``: whether its code differs from that
-    commit. Both are None where the package is not in a checkout of its repository. ``date``: when the run began, ISO 8601,
-    UTC.
-    ``command``: the program's command line. ``cores``: that the process may use. ``load``: of the last minute before the run;
-    about 0 on a quiet machine. ``versions``: of Python and of the packages that are installed.
+    - ``commit``: checked-out commit of this package, 40 hex digits. ``dirty``: True if its code differs from the commit.
+      Both are None outside of a checkout of its repository.
+    - ``date``: beginning of the run, ISO 8601, UTC. ``command``: the program's command line.
+    - ``cores``: number of cores that the process may use.
+    - ``load``: load of the last minute before the run, about 0 on a quiet machine.
+    - ``versions``: versions of Python and of the installed packages.
     """
 
     commit: str | None
@@ -140,7 +142,7 @@ class Origin:
 
     @classmethod
     def here(cls) -> Origin:
-        """Of this process, now."""
+        """Return the origin of results of this process."""
         commit, dirty = _checkout(_ROOT)
         return cls(
             commit=commit,
@@ -157,7 +159,7 @@ class Origin:
 
 @dataclass(frozen=True)
 class Results:
-    """What one run of a benchmark measured."""
+    """Results of a benchmark's run."""
 
     origin: Origin
     rows: Sequence[Row]
@@ -168,10 +170,10 @@ class Results:
 
 
 def read(path: Path) -> Results:
-    """The results in a file that a benchmark wrote with ``--json FILE``.
+    """Return the results in a file that a benchmark wrote with ``--json FILE``.
 
-    :raises InputError: there is no such file, or it has not the form that is written here: says which field of which row
-        is missing, of another type, or does not agree with the samples.
+    :raises InputError: the file cannot be read, or a field is missing, has another type, or differs from the samples'
+        value.
     """
     try:
         document = json.loads(path.read_text())
@@ -189,7 +191,7 @@ def read(path: Path) -> Results:
 
 
 def versions(distributions: Sequence[str] = _PACKAGES) -> dict[str, str]:
-    """Versions of Python, the kernel and the named Python distributions, those installed."""
+    """Return the versions of Python, the kernel, and the named distributions that are installed."""
     found = {"python": platform.python_version(), "linux": platform.release()}
     for name in distributions:
         try:
@@ -237,7 +239,7 @@ def _row(found: object, where: str) -> Row:
 
 
 def _checkout(root: Path) -> tuple[str | None, bool | None]:
-    """The commit and whether code differs from it; None, None if ``root`` is not the checkout that this file is tracked in."""
+    """Return the commit, and True if code differs from it. Both are None if ``root`` is not this file's checkout."""
 
     def git(*arguments: str) -> str:
         command = ["git", "-C", str(root), *arguments]
@@ -251,14 +253,14 @@ def _checkout(root: Path) -> tuple[str | None, bool | None]:
 
 
 def _command(argv: Sequence[str]) -> str:
-    """As one types it in the repository, whatever folder the program was started from."""
+    """Return the command line as it is typed in the repository's folder."""
     program = Path(argv[0]).resolve()
     name = program.relative_to(_ROOT) if program.is_relative_to(_ROOT) else program.name
     return shlex.join(["python", str(name), *argv[1:]])
 
 
 def _cpu(cpuinfo: Path) -> str:
-    """The model of the CPU; of some architectures the kernel tells none, then only the architecture."""
+    """Return the model of the CPU, or the architecture if the kernel does not name a model."""
     try:
         lines = cpuinfo.read_text().splitlines()
     except OSError:

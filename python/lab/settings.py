@@ -1,4 +1,4 @@
-"""Settings of a Spark session for a while: for fits that differ in them alone."""
+"""Temporary settings of a Spark session, for fits that differ in settings alone."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from sparkdl_comm.conf import PREFIX
 
 @contextmanager
 def applied(spark: SparkSession, settings: Mapping[str, str | int], prefix: str = PREFIX) -> Iterator[None]:
-    """The session has these settings, whose keys are without ``prefix``, inside; afterwards what it had before."""
+    """Apply settings to the session during the block. Their keys are without ``prefix``."""
     before: dict[str, str | None] = {prefix + name: spark.conf.get(prefix + name, None) for name in settings}
     try:
         for name, value in settings.items():

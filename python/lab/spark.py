@@ -1,7 +1,7 @@
 """Spark standalone on a lab: the master and the driver on the head, one worker with one executor per host.
 
-Spark uses one address of each host, by default that of rail 0, so all of its transfers cross the shaped links; on BCube
-hosts relay for those that share no switch. Executors reach the driver over the head's link, as fast as the hosts'.
+Spark uses one address of each host, by default that of rail 0, so all of its transfers cross the shaped links. On BCube,
+hosts relay between switches. Executors reach the driver over the head's link, which is as fast as the hosts'.
 """
 
 from __future__ import annotations
@@ -33,13 +33,13 @@ _DAEMON_MEMORY = "256m"
 
 
 class SparkCluster:
-    """A context: the cluster is up inside it; daemons, executors and their directories are gone after it.
+    """Spark standalone cluster, which is up inside its context. Afterwards its processes and directories are gone.
 
-    :param cluster: the hosts; each worker has as many cores as its host has ranks.
-    :param memory: of each executor, as Spark writes it.
-    :param rail: the NIC that Spark uses: of this rail, or "control".
+    :param cluster: hosts. Each worker has as many cores as its host has ranks.
+    :param memory: memory of each executor, as Spark writes it.
+    :param rail: rail of the NIC that Spark uses: 0, or "control".
     :param spark_home: default: SPARK_HOME, else pyspark's own.
-    :param env: added to this process's environment, for daemons and executors.
+    :param env: variables of daemons and executors, added to this process's environment.
     :param start_timeout: seconds for the master, and then for all workers, to come up.
     """
 
@@ -76,7 +76,7 @@ class SparkCluster:
 
     @property
     def conf(self) -> dict[str, str]:
-        """Settings of an application that takes the whole cluster: one executor per host, one core per rank."""
+        """Settings of an application on the whole cluster: one executor per host, one core per rank."""
         topology, head = self._cluster.topology, self._cluster.address(HEAD, self._rail)
         return {
             "spark.driver.host": head,
@@ -90,7 +90,7 @@ class SparkCluster:
 
     def __enter__(self) -> SparkCluster:
         with contextlib.ExitStack() as undo:
-            # Also the configuration directory of the daemons, empty: how they log is read here.
+            # This is also the daemons' configuration directory. It is empty, so they log in the default form.
             self._folder = Path(undo.enter_context(tempfile.TemporaryDirectory(prefix="sparkdl-lab-spark-")))
             undo.callback(self._stop)
             head = self._cluster.address(HEAD, self._rail)
@@ -129,12 +129,12 @@ class SparkCluster:
         stdout: int | IO[Any] | None = None,
         stderr: int | IO[Any] | None = None,
     ) -> subprocess.CompletedProcess[str]:
-        """Runs ``spark-submit`` on the head, with :attr:`conf`, which ``--conf`` among the ``arguments`` overrides.
+        """Run ``spark-submit`` on the head, with :attr:`conf`, which ``--conf`` among the ``arguments`` overrides.
 
-        :param arguments: of spark-submit, without --master.
-        :param timeout: seconds; after them, or an exception, the driver is killed with all its children.
-        :param stdout: as subprocess has it; subprocess.PIPE collects it. Likewise ``stderr``.
-        :return: whatever the exit status.
+        :param arguments: arguments of spark-submit, without --master.
+        :param timeout: seconds. After them, or an exception, the driver is killed with all its children.
+        :param stdout: as in subprocess, and so is ``stderr``. subprocess.PIPE collects the output.
+        :return: the ended process. Its exit status is not checked.
         :raises DeadlineError: it took longer.
         """
         if not timeout > 0:
@@ -156,7 +156,7 @@ class SparkCluster:
         return subprocess.CompletedProcess(command, driver.returncode, out, err)
 
     def executor_logs(self) -> dict[str, str]:
-        """What executors and daemons wrote so far, by path: to be read when an application failed."""
+        """Return the output of executors and daemons so far, by path."""
         files = [*self._folder.glob("*.log"), *self._folder.glob("work/*/*/*/std*")]
         return {str(path.relative_to(self._folder)): path.read_text(errors="replace") for path in sorted(files)}
 
@@ -176,7 +176,7 @@ class SparkCluster:
             )
 
     def _wait_for(self, line: str) -> None:
-        """Until the daemons started since the last call have logged ``line``."""
+        """Wait until the daemons that were started since the last call have logged ``line``."""
         deadline = time.monotonic() + self._start_timeout
         waiting = [name for name in self._daemons if (name == "master") == (line == _MASTER_UP)]
         while waiting:
@@ -196,7 +196,7 @@ class SparkCluster:
             time.sleep(0.1)
 
     def _stop(self) -> None:
-        # A worker that is told to end kills its executors, which lead process groups of their own or not.
+        # A worker that ends kills its executors, which may lead other process groups.
         for process in self._daemons.values():
             process.terminate()
         for process in self._daemons.values():

@@ -1,6 +1,6 @@
-"""Which labs there are on this machine, and whose: a JSON file for each, so that what a killed program left can be found.
+"""Files of the labs on this machine, in JSON. They show what a killed program has left.
 
-The file is written before the first namespace is made and removed after the last one is gone.
+A file is written before the lab's first namespace is made, and removed after the last one is gone.
 """
 
 from __future__ import annotations
@@ -23,9 +23,11 @@ _NAME = re.compile(r"[a-z0-9][a-z0-9-]{0,31}")
 
 
 def directory() -> Path:
-    """Where the files are, made if need be: /run/sparkdl-lab for root, else in the user's runtime directory, else /tmp.
+    """Return the directory of the files, and make it if it is missing.
 
-    :raises LabError: it belongs to another user, who could make us remove what is not ours.
+    It is /run/sparkdl-lab for root, else in the user's runtime directory, else in /tmp.
+
+    :raises LabError: it belongs to another user, whose files could make us remove foreign processes.
     """
     if os.geteuid() == 0:
         path = Path("/run/sparkdl-lab")
@@ -41,7 +43,7 @@ def directory() -> Path:
 
 
 def start_time(pid: int) -> int | None:
-    """When a process started, in clock ticks since boot: tells it from a later one of the same id. None: not running."""
+    """Return the start of a process in clock ticks since boot, or None if it does not run. Process ids are reused."""
     try:
         fields = Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()
     except (FileNotFoundError, ProcessLookupError):
@@ -51,10 +53,10 @@ def start_time(pid: int) -> int | None:
 
 @dataclass(frozen=True)
 class State:
-    """What is known of one lab. ``owner``: the process that made it and removes it; ``kept``: whether that process does
-    nothing else (``lab up``); ``holder``: see access.py.
+    """State of a lab.
 
-    ``control`` is the number of its control network, ``mtu`` in bytes.
+    - ``owner``: process that made it and removes it. ``kept``: True if that process does nothing else (``lab up``).
+    - ``holder``: see access.py. ``control``: number of its control network. ``mtu``: bytes.
     """
 
     name: str
@@ -69,7 +71,7 @@ class State:
 
     @property
     def alive(self) -> bool:
-        """Whether its owner still runs."""
+        """True if its owner still runs."""
         return start_time(self.owner) == self.owner_start
 
     @property
@@ -78,16 +80,19 @@ class State:
 
 
 def check_name(name: str) -> str:
-    """``name``, or ConfError if no lab may be called so."""
+    """Return ``name``.
+
+    :raises ConfError: no lab can have this name.
+    """
     if not _NAME.fullmatch(name):
         raise ConfError(f"lab name {name!r}: must be 1 to 32 of a-z, 0-9 and -, not beginning with -")
     return name
 
 
 def claim(name: str, topology: str, mtu: int, holder: int | None, kept: bool) -> State:
-    """Takes the name, and a free control network, for this process.
+    """Take the name, and a free control network, for this process.
 
-    :raises LabError: there is a lab of this name, or there are as many as there can be.
+    :raises LabError: there is a lab of this name, or no control network is free.
     """
     path = _file(check_name(name))
     with _locked():
@@ -111,7 +116,10 @@ def claim(name: str, topology: str, mtu: int, holder: int | None, kept: bool) ->
 
 
 def load(name: str) -> State:
-    """The lab of this name. LabError if there is none; lists those there are."""
+    """Return the lab of this name.
+
+    :raises LabError: there is none. The text lists all labs.
+    """
     try:
         return State(**json.loads(_file(check_name(name)).read_text()))
     except FileNotFoundError:
@@ -122,7 +130,7 @@ def load(name: str) -> State:
 
 
 def every() -> list[State]:
-    """All labs of this user, by name."""
+    """Return all labs of this user, ordered by name."""
     found = []
     for path in sorted(directory().glob("*.json")):
         with contextlib.suppress(FileNotFoundError):  # removed meanwhile

@@ -1,11 +1,11 @@
-"""Sends and receives as fast as TCP lets it: the program that ``lab check`` runs on every host.
+"""Program of ``lab check`` on every host, which sends and receives as fast as TCP allows.
 
     python python/lab/traffic.py '{"listen": [[address, port], …], "send": [[address, port], …],
                                          "begin": 1234.5, "seconds": 2.0}'
 
-One thread per connection. Prints JSON: for each address listened on, the bytes per second that its one connection
-received in ``seconds`` from ``begin`` on (time.monotonic, the same for all hosts of a machine), and when its first bytes
-came. A sender stops when its peer hangs up.
+Each connection has a thread. The program prints JSON: for each listening address the bytes per second that its connection
+received in ``seconds`` from ``begin`` on, and the time of its first bytes. Times are time.monotonic's, the same for all hosts
+of a machine. A sender stops when its peer hangs up.
 """
 
 from __future__ import annotations
@@ -18,13 +18,13 @@ import threading
 import time
 from concurrent.futures import ThreadPoolExecutor
 
-#: Seconds for a peer to appear, or to send something.
+#: Seconds for a peer to connect, or to send.
 PATIENCE = 20.0
 _CHUNK = 1 << 18
 
 
 def receive(server: socket.socket, begin: float, seconds: float) -> tuple[float, float]:
-    """Bytes per second of the first connection, and when its first bytes came."""
+    """Return the bytes per second of the first connection, and the time of its first bytes."""
     server.settimeout(PATIENCE)
     connection, _ = server.accept()
     buffer = bytearray(_CHUNK)
@@ -45,7 +45,7 @@ def receive(server: socket.socket, begin: float, seconds: float) -> tuple[float,
 
 
 def send(address: str, port: int) -> None:
-    """Sends until the receiver has had enough."""
+    """Send until the receiver hangs up."""
     chunk = bytes(_CHUNK)
     with _connect(address, port) as connection, contextlib.suppress(ConnectionError):
         while True:
