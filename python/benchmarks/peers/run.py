@@ -16,7 +16,7 @@ A system is skipped with one line if it is not installed:
 
 - `torch-ddp`: DistributedDataParallel over gloo, under pyspark's TorchDistributor.
 - `bigdl`: BigDL's DistriOptimizer, with float32 on the wire, by MKL and mkldnn. `make bigdl` installs it.
-- `sparkdl`: this package's TorchEstimator, with the strategies ps and gloo.
+- `sparkdl`: this package's TorchEstimator, with the strategies ps+whole and gloo. A fit is too short to try batches.
 """
 
 from __future__ import annotations
@@ -91,8 +91,8 @@ def bigdl() -> Iterator[System]:
 
 
 def sparkdl() -> Iterator[System]:
-    for strategy in ("ps", "gloo"):
-        yield System(f"sparkdl-{strategy}", "sparkdl", {f"{PREFIX}strategy": strategy})
+    for name, strategy in (("ps", "ps+whole"), ("gloo", "gloo")):
+        yield System(f"sparkdl-{name}", "sparkdl", {f"{PREFIX}strategy": strategy})
 
 
 PEERS: dict[str, Callable[[], Iterator[System]]] = {"torch-ddp": torch_ddp, "bigdl": bigdl, "sparkdl": sparkdl}

@@ -2,10 +2,10 @@
 
     python python/benchmarks ps --json
 
-Without a topology, `ps` stands beside `gloo` on the same executors, of one core each in local-cluster. For each number
-of executors and each network, both have one fit to warm up and then `--repeats` fits, in turn. Verified: all ranks of a
-fit end with the same bits (fit refuses otherwise), and after ten steps both have the same weights, to 1e-5 of the
-largest.
+Without a topology, `ps+whole` stands beside `gloo` on the same executors, of one core each in local-cluster. A fit is
+too short to try batches. For each number of executors and each network, both have one fit to warm up and then
+`--repeats` fits, in turn. Verified: all ranks of a fit end with the same bits (fit refuses otherwise), and after ten
+steps both have the same weights, to 1e-5 of the largest.
 
     python python/benchmarks ps --topology star:8 --rate auto:1 --model vgg19 --batching whole,layerwise,ibatch --json
 
@@ -46,7 +46,8 @@ from sparkdl_comm.networks import LeNet5, SmallLeNet, WidePerceptron, parameter_
 
 #: Network, rows per step of all ranks together, and steps of a timed fit.
 NETWORKS = {"small": (SmallLeNet, 128, 300), "lenet5": (LeNet5, 96, 60), "wide": (WidePerceptron, 96, 20)}
-STRATEGIES = ("ps", "gloo")
+#: Strategies, by the names in results.
+STRATEGIES = {"ps": "ps+whole", "gloo": "gloo"}
 #: Numbers of executors, and MiB of each.
 EXECUTORS, MEMORY = (2, 3), 2048
 #: Steps of an epoch.
@@ -61,7 +62,7 @@ def made(spark: SparkSession, count: int) -> DataFrame:
     return spark.createDataFrame(table, "features array<float>, label long").cache()
 
 
-def train(data: DataFrame, network: str, strategy: str, executors: int, steps: int) -> TorchModel:
+def train(data: DataFrame, network: str, name: str, executors: int, steps: int) -> TorchModel:
     model, batch, _ = NETWORKS[network]
     return TorchEstimator(
         model=model,
@@ -70,7 +71,7 @@ def train(data: DataFrame, network: str, strategy: str, executors: int, steps: i
         batchSize=batch,
         maxIter=max(1, steps // BATCHES),
         num_workers=executors,
-        strategy=strategy,
+        strategy=STRATEGIES[name],
     ).fit(data)
 
 
@@ -83,25 +84,25 @@ def difference(one: TorchModel, other: TorchModel) -> float:
 
 def bench(data: DataFrame, network: str, executors: int, options: Namespace) -> Iterator[Row]:
     # Ten steps show a mistake. Many steps also show another order of the same additions.
-    ps, gloo = (train(data, network, strategy, executors, BATCHES) for strategy in STRATEGIES)
+    ps, gloo = (train(data, network, name, executors, BATCHES) for name in STRATEGIES)
     off = difference(gloo, ps)
     steps = BATCHES if options.quick else NETWORKS[network][2]
 
-    def fit(strategy: str) -> dict[str, Any]:
-        summary = train(data, network, strategy, executors, steps).summary
+    def fit(name: str) -> dict[str, Any]:
+        summary = train(data, network, name, executors, steps).summary
         assert summary is not None
         return summary
 
     runs = measure(
-        {strategy: functools.partial(fit, strategy) for strategy in STRATEGIES},
+        {name: functools.partial(fit, name) for name in STRATEGIES},
         warmup=options.warmup,
         repeats=options.repeats,
     )
-    for strategy, done in runs.items():
+    for name, done in runs.items():
         yield Row(
             suite="ps",
             case=network,
-            algorithm=strategy,
+            algorithm=name,
             world=executors,
             bytes=round(sum(done[-1]["bytes"].values()) / done[-1]["iterations"]),
             samples=[run["seconds_per_iteration"] for run in done],
