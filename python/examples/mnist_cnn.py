@@ -1,6 +1,6 @@
 """torch's MNIST example (mnist/main.py of pytorch/examples) on Spark executors.
 
-    spark-submit --jars sparkdl-comm-….jar --conf spark.plugins=sparkdl.comm.CommPlugin python/examples/mnist_cnn.py
+    spark-submit --master 'local[2]' python/examples/mnist_cnn.py
 
 The network, loss, optimizer, schedule and batch size are the example's. The images are the 1,797 handwritten digits that
 scikit-learn ships, scaled to 28 x 28 and normalized as in the example; there is nothing to download.

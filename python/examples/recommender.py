@@ -1,6 +1,6 @@
 """A recommender with two inputs: factors of users and of movies, as every tutorial on collaborative filtering has it.
 
-    spark-submit --jars sparkdl-comm-….jar --conf spark.plugins=sparkdl.comm.CommPlugin python/examples/recommender.py
+    spark-submit --master 'local[2]' python/examples/recommender.py
 
 The data are the MovieLens sample that comes with Spark: 1,501 ratings, 1 to 5, of 100 movies by 30 users.
 """

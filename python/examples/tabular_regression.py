@@ -1,6 +1,6 @@
 """A regression on tabular columns in a Spark ML Pipeline: VectorAssembler, StandardScaler, a small network.
 
-    spark-submit --jars sparkdl-comm-….jar --conf spark.plugins=sparkdl.comm.CommPlugin python/examples/tabular_regression.py
+    spark-submit --master 'local[2]' python/examples/tabular_regression.py
 
 The data are scikit-learn's diabetes data: ten measurements of 442 patients, and how far the disease went in the year after.
 The same Pipeline with a linear regression of Spark ML serves as comparison.

@@ -1,6 +1,6 @@
 """A text classifier with `torch.nn.EmbeddingBag`, as in torch's tutorial on text classification.
 
-    spark-submit --jars sparkdl-comm-….jar --conf spark.plugins=sparkdl.comm.CommPlugin python/examples/text_classifier.py
+    spark-submit --master 'local[2]' python/examples/text_classifier.py
 
 Which library is a docstring from: numpy, pandas, scikit-learn or torch? The example reads the libraries' files, and drops
 their names from the text. Docstrings of a file are either all for training or all for testing.
