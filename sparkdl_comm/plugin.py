@@ -80,8 +80,8 @@ def check_conf(conf: Mapping[str, str], spark_version: str, scala_version: str |
             f"the Spark plugin is not loaded: spark.plugins is {conf.get('spark.plugins') or 'not set'}, "
             f"without {CLASS}. Plugins are loaded when a session starts: stop this one, then "
             "SparkSession.builder.config(map=sparkdl_comm.spark_conf()).getOrCreate(), or spark-submit --jars "
-            f"sparkdl-comm-….jar --conf spark.plugins={CLASS}. Or choose a strategy that needs no plugin, such "
-            "as gloo"
+            f"sparkdl-comm-….jar --conf spark.plugins={CLASS}. Without the plugin, set no strategy or one such as "
+            "ring, and keep checkpoints on local paths that all executors share"
         )
     for jar in conf.get("spark.jars", "").split(","):
         match = _JAR.fullmatch(jar.strip().rsplit("/", 1)[-1])

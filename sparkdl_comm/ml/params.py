@@ -264,7 +264,9 @@ OWN = (
         "strategy",
         "str",
         None,
-        "how gradients and parameters travel, such as ring; not set: spark.sparkdl.comm.strategy",
+        "how gradients and parameters travel, such as ring; not set: spark.sparkdl.comm.strategy, and without that ps"
+        " where the plugin is loaded, the model has a million parameters or more, and ps accepts optimizer, compression"
+        " and layers, else ring",
     ),
     Declaration(
         "compression",

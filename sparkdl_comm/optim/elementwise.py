@@ -108,8 +108,8 @@ def check(model: FlatModel, make_optimizer: OptimizerMaker, *, certain: bool = T
 
 #: Advice if the optimizer is not elementwise.
 HINT = (
-    "With strategy ps, and with collective.loop=decoupled, each rank updates stripes of the tensors. Use a strategy that gives"
-    " the optimizer whole tensors, such as gloo or ring without that loop (strategy, or spark.sparkdl.comm.strategy)"
+    "With strategy ps, and with collective.loop=decoupled, each rank updates stripes of the tensors. Set ring without that"
+    " loop, which gives the optimizer whole tensors (strategy, or spark.sparkdl.comm.strategy)"
 )
 
 

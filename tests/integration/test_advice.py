@@ -212,7 +212,7 @@ def test_advice_about_a_directory_in_use(spark, tmp_path, followed):
 
 def test_advice_where_the_plugin_is_not_loaded(spark, monkeypatch):
     monkeypatch.setattr("sparkdl_comm.job.session.application_conf", lambda spark: {})
-    with pytest.raises(PluginError, match="Or choose a strategy that needs no plugin, such as gloo"):
+    with pytest.raises(PluginError, match="Without the plugin, set no strategy or one such as ring"):
         fit(spark, frame(spark), {}, {"strategy": "ps"})
     assert fit(spark, frame(spark), {}, {"strategy": "gloo"}).summary["iterations"] == 1
 

@@ -71,7 +71,7 @@ NOT_ELEMENTWISE = [
 @pytest.mark.parametrize("optimizer", NOT_ELEMENTWISE)
 @pytest.mark.parametrize("model", [Net(), Net])
 def test_refused_on_the_driver(optimizer: Any, model: Any) -> None:
-    with pytest.raises(ModelError, match=r"optimizer \w+ is not elementwise: .*such as gloo or ring"):
+    with pytest.raises(ModelError, match=r"optimizer \w+ is not elementwise: .*Set ring without that loop"):
         elementwise.check_on_driver(model, Optimization(optimizer))
 
 
