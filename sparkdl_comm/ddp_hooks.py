@@ -32,8 +32,7 @@ import torch
 import torch.distributed as dist
 
 from sparkdl_comm.collectives.communicator import Communicator
-from sparkdl_comm.collectives.group import CollectiveGroup
-from sparkdl_comm.collectives.rank_group import RankGroup
+from sparkdl_comm.collectives.group import CollectiveGroup, RankGroup
 from sparkdl_comm.collectives.work import Work
 from sparkdl_comm.compress.feedback import FlatRange
 from sparkdl_comm.compress.hitopk import HiTopK

@@ -23,8 +23,7 @@ from sparkdl_comm.job.arrow_batches import limit_batches, measure_columns
 from sparkdl_comm.job.function import ALONE, FunctionSpec, ScriptCall, make_function_fn
 from sparkdl_comm.job.interrupt import cancel_on_interrupt
 from sparkdl_comm.job.launch import run_gang, run_tasks
-from sparkdl_comm.job.local import HOST, run_locally
-from sparkdl_comm.job.slot_watch import ADMISSION, SlotWatch
+from sparkdl_comm.job.local import run_locally
 from sparkdl_comm.ml import components
 
 _log = logging.getLogger(__name__)
@@ -143,7 +142,7 @@ class CommDistributor:
             is_local=self.local_mode,
         )
         if self.local_mode:
-            return _run_ranks(spec, run_locally, HOST, None, None)
+            return _run_ranks(spec, run_locally, None)
         session.use_driver_python(spark)
         session.check_dynamic_allocation(spark)
         world = slots.check_slots(spark, self.num_workers, conf.slot_timeout)
@@ -152,35 +151,24 @@ class CommDistributor:
         session.warn_unencrypted(spark, "what ranks send each other, what they print, and what train_fn returns")
         spec = dataclasses.replace(spec, world=world)
         partitions = spark.range(0, world, 1, numPartitions=world) if rows is None else rows.repartition(world)
-        with ADMISSION.admit(world, slots.slots_now(spark), conf.turn_timeout):
+        with slots.ADMISSION.admit(world, slots.slots_now(spark), conf.turn_timeout):
             return _run_ranks(
                 spec,
                 lambda spec, check: run_tasks(
                     partitions, make_function_fn(spec), check, f"sparkdl_comm run: {_call_name(call)} on {world} ranks"
                 ),
-                session.driver_host(spark, conf),
-                session.driver_bind(spark),
-                SlotWatch(spark, world, conf.slot_timeout, conf.turn_timeout),
+                spark,
             )
 
 
 def _run_ranks(
     spec: FunctionSpec,
     start: Callable[[FunctionSpec, Callable[[], None]], list[str]],
-    host: str,
-    bind: str | None,
-    slots: SlotWatch | None,
+    spark: SparkSession | None,
 ) -> Any:
-    """Run the ranks with ``start``, and return the result of rank 0's function."""
+    """Run the ranks with ``start``, and return the result of rank 0's function. ``spark``: see :func:`run_gang`."""
     tensors, reports = run_gang(
-        lambda listener: start(dataclasses.replace(spec, driver_address=listener.address), listener.check),
-        slots=slots,
-        world=spec.world,
-        conf=spec.conf,
-        secret=spec.secret,
-        attempt_id=spec.attempt_id,
-        host=host,
-        bind=bind,
+        lambda listener: start(dataclasses.replace(spec, driver_address=listener.address), listener.check), spec, spark
     )
     silent_ranks = [rank for rank, report in enumerate(reports) if report == ALONE]
     if silent_ranks:

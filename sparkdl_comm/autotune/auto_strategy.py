@@ -23,8 +23,7 @@ from sparkdl_comm.autotune.strategy_switcher import StrategySwitcher
 from sparkdl_comm.autotune.timing import StepTimer, measure_overhead
 from sparkdl_comm.collectives.algorithms import ALGORITHMS
 from sparkdl_comm.collectives.cost import Cost
-from sparkdl_comm.collectives.group import CollectiveGroup
-from sparkdl_comm.collectives.rank_group import RankGroup
+from sparkdl_comm.collectives.group import CollectiveGroup, RankGroup
 from sparkdl_comm.conf import PREFIX, CommConf
 from sparkdl_comm.conf.strategy import (
     CHEAPEST,

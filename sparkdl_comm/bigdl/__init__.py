@@ -2,8 +2,7 @@
 
 - :mod:`.installation`: location of BigDL and of this package's adapter, checks that they can run here, BigDL's engine
 - :mod:`.optimizer`: ``IBatchOptimizer``, a replacement of BigDL's ``DistriOptimizer``
-- :mod:`.estimator`: ``BigDLEstimator``, which fits a model to a DataFrame
-- :mod:`.model`: ``BigDLModel``, the fitted model
+- :mod:`.estimator`: ``BigDLEstimator``, which fits a model to a DataFrame, and ``BigDLModel``, the fitted model
 - :mod:`.networks`: example networks
 
 BigDL 2.4.0 runs on Spark 3.5 with Scala 2.12 and Java up to 17. Its Python API needs numpy below 2.3. It pins older versions
@@ -21,16 +20,15 @@ from typing import TYPE_CHECKING, Any
 from sparkdl_comm import plugin
 
 if TYPE_CHECKING:
-    from sparkdl_comm.bigdl.estimator import BigDLEstimator
+    from sparkdl_comm.bigdl.estimator import BigDLEstimator, BigDLModel
     from sparkdl_comm.bigdl.installation import spark_conf, start_engine
-    from sparkdl_comm.bigdl.model import BigDLModel
     from sparkdl_comm.bigdl.optimizer import IBatchOptimizer
 
 __all__ = ["BigDLEstimator", "BigDLModel", "IBatchOptimizer", "spark_conf", "start_engine"]
 
 _MODULES = {
     "BigDLEstimator": "estimator",
-    "BigDLModel": "model",
+    "BigDLModel": "estimator",
     "IBatchOptimizer": "optimizer",
     "spark_conf": "installation",
     "start_engine": "installation",
@@ -45,7 +43,7 @@ def __getattr__(name: str) -> Any:
     if name not in _MODULES:
         raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
     with plugin.needs_pyspark(f"sparkdl_comm.bigdl.{name}"):
-        if _MODULES[name] in ("estimator", "model", "optimizer"):
+        if _MODULES[name] in ("estimator", "optimizer"):
             import_module(".installation", __name__).check_python()
         return getattr(import_module("." + _MODULES[name], __name__), name)
 

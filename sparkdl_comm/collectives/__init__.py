@@ -2,7 +2,7 @@
 
 ``plan.py`` defines plans and ``algorithms/`` makes them. ``transfers.py`` checks a plan (complete, no deadlock) and
 runs it in memory. ``cost.py`` predicts its time, and finds the cheapest algorithm. ``engine/`` runs plans. ``group.py``
-is a rank's interface: it combines the topology and the measured costs (``discover.py``) and an engine. A group may have
-some of the ranks only: ``rank_group.py`` lists them. ``communicator.py`` is the interface for users' training
+is a rank's interface: it combines the topology and the measured costs (``discover.py``) and an engine, for all ranks or
+some of them. ``communicator.py`` is the interface for users' training
 functions. ``work.py`` is an operation in flight.
 """

@@ -13,9 +13,8 @@ import torch.distributed as dist
 
 from sparkdl_comm.collectives.algorithms import ALGORITHMS
 from sparkdl_comm.collectives.engine.torch_p2p import process_group_of
-from sparkdl_comm.collectives.group import CollectiveGroup, topology_of
+from sparkdl_comm.collectives.group import CollectiveGroup, RankGroup, topology_of
 from sparkdl_comm.collectives.plan import Operation
-from sparkdl_comm.collectives.rank_group import RankGroup
 from sparkdl_comm.collectives.work import Work
 from sparkdl_comm.conf import CommConf
 from sparkdl_comm.conf.strategy import AUTO, CHEAPEST

@@ -25,9 +25,8 @@ from dataclasses import replace
 import torch
 
 from sparkdl_comm.collectives.cost import Cost, Prediction, rank_algorithms
-from sparkdl_comm.collectives.group import CollectiveGroup, topology_of
+from sparkdl_comm.collectives.group import CollectiveGroup, RankGroup, topology_of
 from sparkdl_comm.collectives.plan import part_start
-from sparkdl_comm.collectives.rank_group import RankGroup
 from sparkdl_comm.compress.feedback import FlatRange, RangeFactory
 from sparkdl_comm.compress.sums import CompressedSum, Sparsifier
 from sparkdl_comm.compress.wire import SparseFormat

@@ -2,14 +2,14 @@
 
 On the driver:
 
-- ``session.py`` and ``slots.py`` check the session before anything runs.
+- ``session.py`` and ``slots.py`` check the session before anything runs. ``slots.py`` also queues fits that run at the same
+  time, and cancels a stage that gets no slots.
 - ``launch.py`` starts the ranks, one per task of a barrier stage. ``restart.py`` starts them again after a loss,
   and explains the memory limits that kill executors.
-- ``slot_watch.py`` queues fits that run at the same time, and cancels a stage that gets no slots.
 - ``interrupt.py`` handles Ctrl-C, and labels the jobs in the Spark UI.
 - ``driver_listener.py`` receives the ranks' connections. ``summary.py`` makes the summary from their reports.
 - ``arrow_batches.py`` bounds the size of Arrow batches. ``cached_rows.py`` has ranks read a named cache.
-- ``broadcasts.py`` sends modules and functions to executors, pickled by ``pickling.py``, and removes broadcasts.
+- ``broadcasts.py`` sends modules and functions to executors, pickled by ``shipping.py``, and removes broadcasts.
 - ``trained_module.py`` makes the driver's module and loads the trained tensors into it.
 - ``local.py`` runs ranks as processes of the driver's machine.
 

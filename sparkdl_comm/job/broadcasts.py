@@ -28,9 +28,8 @@ from py4j.protocol import Py4JError  # type: ignore[import-untyped]
 from pyspark import Broadcast, SparkContext, SparkFiles, cloudpickle
 from pyspark.sql import SparkSession
 
-from sparkdl_comm.job.pickling import ModuleRecipe, pickle_error, pickle_module
 from sparkdl_comm.job.session import is_classic
-from sparkdl_comm.job.shipping import ShippedValue
+from sparkdl_comm.job.shipping import ModuleRecipe, ShippedValue, pickle_error, pickle_module
 from sparkdl_comm.optim.optimizer import ModelLike
 from sparkdl_comm.storage.session import add_file
 

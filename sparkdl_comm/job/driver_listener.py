@@ -33,6 +33,8 @@ from sparkdl_comm.gang.tensors import MAX_HEADER, STALL_SECONDS, allocate, piece
 from sparkdl_comm.job import rendezvous
 from sparkdl_comm.job.driver_client import KIND
 
+#: Address of the listener, and of the ranks, if the ranks are processes of this machine.
+LOCAL_HOST = "127.0.0.1"
 #: Interval at which to call `check`, in seconds.
 CHECK_SECONDS = 1.0
 #: Extra silence that the driver allows rank 0, beyond the timeout of the other ranks, in seconds. They can report the

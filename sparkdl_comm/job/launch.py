@@ -11,9 +11,8 @@ from contextlib import nullcontext
 from typing import Any, TypeAlias
 
 import torch
-from pyspark.sql import DataFrame
+from pyspark.sql import DataFrame, SparkSession
 
-from sparkdl_comm.conf import CommConf
 from sparkdl_comm.errors import (
     ConfError,
     GangError,
@@ -25,15 +24,15 @@ from sparkdl_comm.errors import (
 )
 from sparkdl_comm.gang.failure import Failure
 from sparkdl_comm.job.broadcasts import broadcast_if_large
-from sparkdl_comm.job.driver_listener import DriverListener, OnProgress
+from sparkdl_comm.job.driver_listener import LOCAL_HOST, DriverListener, OnProgress
 from sparkdl_comm.job.import_check import ImportCheck
 from sparkdl_comm.job.interrupt import JobTag, describe_jobs, run_in_thread
 from sparkdl_comm.job.rank import make_rank_fn
 from sparkdl_comm.job.session import driver_bind, driver_host
 from sparkdl_comm.job.shipping import missing_module_error
-from sparkdl_comm.job.slot_watch import SlotWatch
+from sparkdl_comm.job.slots import SlotWatch
 from sparkdl_comm.job.summary import RankReport
-from sparkdl_comm.job.task import LOADING_PHASE, RANK_SCHEMA, ROWS_GONE_PREFIX, RankFn, RowsGoneError
+from sparkdl_comm.job.task import LOADING_PHASE, RANK_SCHEMA, ROWS_GONE_PREFIX, GangSpec, RankFn, RowsGoneError
 from sparkdl_comm.report.progress import ProgressBar
 from sparkdl_comm.space.module_state import state_dict_of
 from sparkdl_comm.train.spec import TrainSpec
@@ -84,7 +83,6 @@ def run_once(partitions: DataFrame, spec: TrainSpec, on_progress: OnProgress) ->
     :raises SparkdlCommError: the failure of the first rank that failed. Spark's own exception is its cause if no rank
         reported a failure, otherwise its context.
     """
-    spark = partitions.sparkSession
     tensors, reports = run_gang(
         lambda listener: run_tasks(
             partitions,
@@ -92,15 +90,10 @@ def run_once(partitions: DataFrame, spec: TrainSpec, on_progress: OnProgress) ->
             listener.check,
             _describe(spec),
         ),
-        slots=SlotWatch(spark, spec.world, spec.conf.slot_timeout, spec.conf.turn_timeout),
-        world=spec.world,
-        conf=spec.conf,
-        secret=spec.secret,
-        attempt_id=spec.attempt_id,
-        host=driver_host(spark, spec.conf),
-        bind=driver_bind(spark),
-        on_progress=on_progress,
-        as_state_dict=state_dict_of,
+        spec,
+        partitions.sparkSession,
+        on_progress,
+        state_dict_of,
     )
     return tensors, [RankReport.from_json(report) for report in reports]
 
@@ -137,31 +130,23 @@ def run_tasks(partitions: DataFrame, rank_fn: RankFn, check: Callable[[], None],
 
 def run_gang(
     start: Callable[[DriverListener], list[str]],
-    *,
-    slots: SlotWatch | None,
-    world: int,
-    conf: CommConf,
-    secret: bytes,
-    attempt_id: str,
-    host: str,
-    bind: str | None = None,
+    spec: GangSpec,
+    spark: SparkSession | None,
     on_progress: OnProgress | None = None,
     as_state_dict: Callable[[dict[str, torch.Tensor]], dict[str, torch.Tensor]] | None = None,
 ) -> tuple[dict[str, torch.Tensor], list[str]]:
     """Run a gang, and receive the tensors that rank 0 sends.
 
     :param start: runs the ranks, given the driver's listener, and returns their reports.
-    :param slots: watches Spark's jobs. None: ``start`` runs none.
-    :param host: name or address by which executors reach this process.
-    :param bind: address on which Spark's driver listens, if that is another one.
+    :param spark: session of the ranks' tasks. None: the ranks are processes of this machine.
     :param as_state_dict: makes an error's ``state_dict`` from the tensors that have arrived. None: they are not a
         model's.
     :return: the tensors that rank 0 sent, and every rank's report.
     :raises SparkdlCommError: as :func:`run_once`.
     """
-    port = conf.driver.port
+    conf, port = spec.conf, spec.conf.driver.port
+    slots = None if spark is None else SlotWatch(spark, spec.world, conf.slot_timeout, conf.turn_timeout)
     with ProgressBar(conf.progress) as bar:
-        ports = range(port, port + 1) if port else None
 
         def on_message(message: dict[str, Any]) -> None:
             if slots is not None:
@@ -171,15 +156,15 @@ def run_gang(
                 on_progress(message)
 
         listener = DriverListener(
-            host,
-            ports,
-            secret,
+            LOCAL_HOST if spark is None else driver_host(spark, conf),
+            range(port, port + 1) if port else None,
+            spec.secret,
             on_message,
             on_log=bar.log,
-            attempt=attempt_id,
-            world=world,
+            attempt=spec.attempt_id,
+            world=spec.world,
             timeout=conf.timeout,
-            bind=bind,
+            bind=None if spark is None else driver_bind(spark),
         )
         try:
             with slots or nullcontext():

@@ -28,12 +28,11 @@ import cloudpickle
 from sparkdl_comm.errors import RankLostError
 from sparkdl_comm.gang.failure import MAX_JSON
 from sparkdl_comm.gang.frames import FrameBuffer, recv_exact, send_all, send_frame
-from sparkdl_comm.job.driver_listener import CHECK_SECONDS
+from sparkdl_comm.job.driver_listener import CHECK_SECONDS, LOCAL_HOST
 from sparkdl_comm.job.function import FunctionSpec, run_function
 from sparkdl_comm.job.output import MAX_LINES
 from sparkdl_comm.job.task import RankTask
 
-HOST = "127.0.0.1"
 _MAX_FRAME = 2 * MAX_JSON
 #: Seconds that a process waits for its spec. The driver sends it at once.
 _START_SECONDS = 60.0
@@ -159,7 +158,7 @@ class LocalContext:
         return self._rank
 
     def getTaskInfos(self) -> list[SimpleNamespace]:
-        return [SimpleNamespace(address=f"{HOST}:0")] * self._world
+        return [SimpleNamespace(address=f"{LOCAL_HOST}:0")] * self._world
 
     def resources(self) -> dict[str, Any]:
         return {}

@@ -14,7 +14,7 @@ import torch.nn.functional as F
 
 from sparkdl_comm.data.fields import Field
 from sparkdl_comm.errors import ConfError, ModelError
-from sparkdl_comm.job.pickling import ModuleRecipe, pickle_error
+from sparkdl_comm.job.shipping import ModuleRecipe, pickle_error
 from sparkdl_comm.ml.model import TorchModel
 from sparkdl_comm.ml.scoring import activation_of
 from sparkdl_comm.optim.optimizer import ModelLike, OptimizerFactory, check_steps

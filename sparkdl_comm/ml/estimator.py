@@ -19,7 +19,6 @@ from sparkdl_comm.job import restart, session, slots
 from sparkdl_comm.job.broadcasts import model_for_tasks
 from sparkdl_comm.job.cached_rows import make_cache
 from sparkdl_comm.job.interrupt import cancel_on_interrupt
-from sparkdl_comm.job.slot_watch import ADMISSION
 from sparkdl_comm.job.summary import summarize
 from sparkdl_comm.job.trained_module import driver_module, keep_tensors, load_trained
 from sparkdl_comm.ml import columns, components
@@ -324,7 +323,7 @@ def _train(estimator: TrainingRecipe, dataset: DataFrame) -> TorchModel:
     module = driver_module(spec)
     data, rows = columns.training_rows(dataset, estimator, expressions, rows)  # the first Spark job
     spec = replace(spec, rows=rows)
-    with RunLog.of(estimator) as log, ADMISSION.admit(world, slots.slots_now(spark), conf.turn_timeout):
+    with RunLog.of(estimator) as log, slots.ADMISSION.admit(world, slots.slots_now(spark), conf.turn_timeout):
         spec = replace(spec, model=model_for_tasks(spark, model), cache=make_cache(data, spec))
         (tensors, reports), restarts = restart.run_with_restarts(data, spec, log.log_progress)
         with keep_tensors(tensors):

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from sparkdl_comm.collectives.rank_group import RankGroup
+from sparkdl_comm.collectives.group import RankGroup
 from sparkdl_comm.compress.feedback import RangeFactory
 from sparkdl_comm.compress.hitopk import HiTopK, check_rails
 from sparkdl_comm.compress.sums import CompressedSum

@@ -10,9 +10,8 @@ from typing import Any
 import torch
 
 from sparkdl_comm.collectives.algorithms import ALGORITHMS
-from sparkdl_comm.collectives.group import CollectiveGroup
+from sparkdl_comm.collectives.group import CollectiveGroup, RankGroup
 from sparkdl_comm.collectives.plan import Operation
-from sparkdl_comm.collectives.rank_group import RankGroup
 from sparkdl_comm.collectives.work import Work
 from sparkdl_comm.conf import PREFIX, CommConf
 from sparkdl_comm.conf.strategy import CHEAPEST

@@ -21,9 +21,8 @@ from lab import Lab, Place
 from lab.bench import Row
 
 from sparkdl_comm.collectives.algorithms import ALGORITHMS
-from sparkdl_comm.collectives.group import CollectiveGroup
+from sparkdl_comm.collectives.group import CollectiveGroup, RankGroup
 from sparkdl_comm.collectives.plan import part_start
-from sparkdl_comm.collectives.rank_group import RankGroup
 from sparkdl_comm.compress.feedback import FlatRange
 from sparkdl_comm.compress.hitopk import HiTopK
 from sparkdl_comm.compress.sums import CompressedSum, NaiveAllGather, Sparsifier

@@ -1,7 +1,7 @@
 """Algorithms of the collectives, one per file.
 
 A file has the pure function ``plan(collective)`` and the description ``ALGORITHM``.
-Several algorithms share ``levels.py``, exchanges level by level, and ``groups.py``, steps within a group of ranks.
+Several algorithms share ``levels.py``, exchanges level by level, and the ring of ``ring.py``.
 
 The docstring of a file has two fixed sentences, *Steps* and *Bytes on the wire*. There, N ranks have vectors of n bytes, in
 blocks of b bytes. ``collectives/cost.py`` defines alpha, beta and gamma.

@@ -38,7 +38,7 @@ from __future__ import annotations
 from collections.abc import Iterator
 from itertools import zip_longest
 
-from sparkdl_comm.collectives.algorithms.groups import Ring, rail_between
+from sparkdl_comm.collectives.algorithms.ring import Ring, rail_between
 from sparkdl_comm.collectives.plan import SCATTERED, Algorithm, Collective, Plan, Program, Step, StepKind
 from sparkdl_comm.topology import Topology
 

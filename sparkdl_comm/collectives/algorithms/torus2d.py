@@ -19,7 +19,7 @@ from __future__ import annotations
 
 import math
 
-from sparkdl_comm.collectives.algorithms.groups import Ring
+from sparkdl_comm.collectives.algorithms.ring import Ring
 from sparkdl_comm.collectives.plan import SCATTERED, Algorithm, Collective, Plan, Program, drop_empty_steps
 from sparkdl_comm.topology import Topology
 

@@ -148,10 +148,6 @@ class AdaptiveBuckets:
         planned: bool = decision["planned"]
         return planned
 
-    def report(self) -> dict[str, Any]:
-        """Return the last plan of each direction for the run's summary. Rank 0 only. See AdaptiveBuckets.scala."""
-        return self._session.get_plan()
-
     def _apply(self, decision: dict[str, Any]) -> None:
         self.pulls, self.pushes = LayerBuckets(decision["pull"]), LayerBuckets(decision["push"])
         self._next_replan_step: int | None = decision["next_look"]

@@ -184,7 +184,7 @@ class ParameterServer(Strategy):
         return self._shard.owned
 
     def details(self) -> dict[str, Any]:
-        return {"batching": self._buckets.report()} if self._gang.rank == 0 else {}
+        return {"batching": self._jvm.get_plan()} if self._gang.rank == 0 else {}
 
     def state(self) -> dict[str, Any]:
         return self._push_encoder.state()

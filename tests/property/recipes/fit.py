@@ -29,7 +29,6 @@ import sparkdl_comm.job.slots
 from sparkdl_comm import Callback, TorchEstimator
 from sparkdl_comm.errors import CallbackError
 from sparkdl_comm.job.launch import run_gang
-from sparkdl_comm.job.local import HOST
 from sparkdl_comm.job.summary import RankReport
 from sparkdl_comm.ml.weights import read_weights, write_weights
 
@@ -158,13 +157,9 @@ class Fitter:
                 lambda listener: self._crew.run(
                     dataclasses.replace(spec, driver_address=listener.address), batches, DEADLINE
                 ),
-                slots=None,
-                world=spec.world,
-                conf=spec.conf,
-                secret=spec.secret,
-                attempt_id=spec.attempt_id,
-                host=HOST,
-                on_progress=watch,
+                spec,
+                None,
+                watch,
             )
             return (tensors, [RankReport.from_json(report) for report in reports]), 0
 

@@ -7,7 +7,7 @@ from concurrent.futures import Future, ThreadPoolExecutor
 import pytest
 
 from sparkdl_comm.errors import DeadlineError
-from sparkdl_comm.job.slot_watch import AdmissionQueue
+from sparkdl_comm.job.slots import AdmissionQueue
 
 
 def hold(
@@ -61,7 +61,7 @@ def test_a_gang_that_fails_frees_its_slots() -> None:
 
 
 def test_a_gang_that_waits_says_so(monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture) -> None:
-    monkeypatch.setattr("sparkdl_comm.job.slot_watch.LOG_INTERVAL_SECONDS", 0.05)
+    monkeypatch.setattr("sparkdl_comm.job.slots.LOG_INTERVAL_SECONDS", 0.05)
     queue, end = AdmissionQueue(), threading.Event()
     with ThreadPoolExecutor() as pool, caplog.at_level(logging.WARNING):
         gangs = [hold(queue, 2, 3, end, pool) for _ in range(2)]

@@ -22,7 +22,7 @@ from sparkdl_comm.gang.tensors import pack_value
 from sparkdl_comm.job.driver_listener import DriverListener
 from sparkdl_comm.job.function import FunctionSpec
 from sparkdl_comm.job.launch import run_gang
-from sparkdl_comm.job.local import HOST, run_locally
+from sparkdl_comm.job.local import run_locally
 from sparkdl_comm.space.module_state import state_dict_of
 from tests.integration.training_functions import stands_still_at_the_end
 from tests.slow import slow
@@ -30,12 +30,15 @@ from tests.unit.gang_helpers import wait_for
 from tests.unit.local_functions import fails, is_killed, steps_lars, trains, who
 
 
-def run(function: Any, timeout: str = "30s", strategy: str = "gloo") -> Any:
+def spec_of(function: Any, timeout: str = "30s", strategy: str = "gloo") -> FunctionSpec:
     conf = CommConf.from_mapping({}, progress=False, timeout=timeout, strategy=strategy)
-    spec = FunctionSpec(
+    return FunctionSpec(
         cloudpickle.dumps(function), False, "cpu", conf, 2, "attempt", bytes(32), ("", 0), is_local=True
     )
-    return _run_ranks(spec, run_locally, HOST, None, None)
+
+
+def run(function: Any, **settings: str) -> Any:
+    return _run_ranks(spec_of(function, **settings), run_locally, None)
 
 
 def children(of: int | None = None) -> list[psutil.Process]:
@@ -107,12 +110,8 @@ def test_what_a_failure_has_of_tensors_that_came_before(monkeypatch: pytest.Monk
     def start(_: DriverListener) -> list[str]:
         raise RuntimeError(Failure.of(LookupError("mine"), rank=1).embed())
 
-    state_of = {"as_state_dict": state_dict_of} if trains else {}
     with pytest.raises(RankFailedError, match="LookupError: mine") as caught:
-        run_gang(
-            start, slots=None, world=2, conf=CommConf.from_mapping({}, progress=False), secret=bytes(32),
-            attempt_id="attempt", host=HOST, **state_of,
-        )  # fmt: skip
+        run_gang(start, spec_of(who), None, None, state_dict_of if trains else None)
     assert caught.value.state_dict == ({"weight": weight} if trains else None)
 
 

@@ -11,7 +11,7 @@ from torch.nn.utils import parametrizations
 
 from sparkdl_comm.errors import ModelError
 from sparkdl_comm.job.broadcasts import broadcast_module
-from sparkdl_comm.job.pickling import pickle_error, pickle_module
+from sparkdl_comm.job.shipping import pickle_error, pickle_module
 from sparkdl_comm.ml.components import check_model, check_picklable
 from sparkdl_comm.ml.model import TorchModel
 from tests.unit.job.test_module_broadcast import session  # noqa: F401 - a fixture

@@ -9,8 +9,8 @@ import pytest
 from py4j.protocol import Py4JError  # type: ignore[import-untyped]
 
 from sparkdl_comm.errors import SlotsError
-from sparkdl_comm.job import slot_watch
-from sparkdl_comm.job.slot_watch import SlotWatch
+from sparkdl_comm.job import slots
+from sparkdl_comm.job.slots import SlotWatch
 
 
 class Tag:
@@ -60,10 +60,10 @@ def watch_of(patch: pytest.MonkeyPatch, busy: int, slot_timeout: float, turn_tim
         statusTracker=lambda: tracker, _jsc=SimpleNamespace(sc=lambda: SimpleNamespace(statusTracker=lambda: tracker))
     )
     spark: Any = SimpleNamespace(sparkContext=context)
-    patch.setattr(slot_watch, "JobTag", Tag)
-    patch.setattr(slot_watch, "is_classic", lambda _: True)
-    patch.setattr(slot_watch, "slots_now", lambda _: 4)
-    patch.setattr(slot_watch, "_POLL_SECONDS", 0.001)
+    patch.setattr(slots, "JobTag", Tag)
+    patch.setattr(slots, "is_classic", lambda _: True)
+    patch.setattr(slots, "slots_now", lambda _: 4)
+    patch.setattr(slots, "_POLL_SECONDS", 0.001)
     return SlotWatch(spark, 3, slot_timeout, turn_timeout)
 
 
@@ -98,7 +98,7 @@ def test_who_waits_for_a_turn_says_so_once_a_minute(
 ) -> None:
     """Of a clock that goes on by a second each time it is read, in ten minutes."""
     seconds = itertools.count()
-    monkeypatch.setattr(slot_watch, "time", SimpleNamespace(monotonic=lambda: float(next(seconds))))
+    monkeypatch.setattr(slots, "time", SimpleNamespace(monotonic=lambda: float(next(seconds))))
     with watch_of(monkeypatch, 2, 30.0, 600.0) as watch:
         watch._thread.join(20)
     assert watch.error is not None

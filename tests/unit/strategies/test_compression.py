@@ -11,7 +11,7 @@ import pytest
 import torch
 from torch import nn
 
-from sparkdl_comm.collectives.rank_group import RankGroup
+from sparkdl_comm.collectives.group import RankGroup
 from sparkdl_comm.compress.feedback import Feedback
 from sparkdl_comm.compress.hitopk import HiTopK
 from sparkdl_comm.conf import CommConf
