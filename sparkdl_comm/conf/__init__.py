@@ -4,9 +4,7 @@
 - ``forms.py`` has the declaration of a key, and the forms of values: their parsers and limits. ``compression.py`` and
   ``strategy.py`` have further forms.
 
-``python -m sparkdl_comm.conf`` prints the table in the format of Spark's properties files. Its output is
-``conf/sparkdl-defaults.conf``. ``python -m sparkdl_comm.conf .`` writes that file, and the
-table of keys in ``docs/reference``.
+``python/make_reference.py`` makes ``conf/sparkdl-defaults.conf`` and the table of keys in ``docs/reference`` from them.
 """
 
 from sparkdl_comm.conf.compression import DEFAULT_COMPRESSION, Compression, CompressionSchedule
