@@ -33,11 +33,13 @@ def add_parser(commands: Any) -> None:
     _add_predict(commands)
 
 
-def _parse_topology(text: str, rate: str | None) -> Topology:
-    """Return the topology. ``rate``: option ``--rate``, of links whose rate the topology does not give."""
+def _parse_topology(text: str, rate: str | None, world: int | None = None) -> Topology:
+    """Return the topology. ``rate``, ``world``: options of these names."""
     from sparkdl_comm.topology import Topology
 
     topology = Topology.parse(text)
+    if world is not None and world != topology.world:
+        raise ConfError(f"--world {world}: {topology} has {topology.world} ranks")
     return topology if rate is None else topology.with_rates(*rate.split("/"))
 
 
@@ -226,9 +228,7 @@ def _predict(options: argparse.Namespace) -> int:
 
     spans, parameter_bytes = read_trace(options.timeline)
     world = options.world if options.world is not None else len({span["rank"] for span in spans})
-    topology = _parse_topology(options.topology or f"star:{world}", options.rate)
-    if options.world is not None and options.world != topology.world:
-        raise ConfError(f"--world {options.world}: {topology} has {topology.world} ranks")
+    topology = _parse_topology(options.topology or f"star:{world}", options.rate, options.world)
     computed = timings_from_spans(spans, parameter_bytes, None if options.bytes is None else parse_size(options.bytes))
     strategies = options.strategy or [SERVER if computed.pulls else "ring"]
     left_out: dict[str, str] = {}
