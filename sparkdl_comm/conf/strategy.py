@@ -15,6 +15,8 @@ AUTO, CHEAPEST = "auto", "cheapest"
 HITOPK, FABRIC = "hitopk", "fabric"
 #: Name of the parameter server. The name of a batching may follow.
 SERVER = "ps"
+#: Strategy of fits that name none, where ps does not suit.
+RING = "ring"
 #: Name of the batching that iBatch's planner makes.
 IBATCH = "ibatch"
 #: Suffixes of a collective's name: the decoupled loop, and the decoupled loop with planned buckets.

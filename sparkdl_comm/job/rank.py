@@ -21,7 +21,7 @@ from sparkdl_comm.job.driver_client import DriverClient
 from sparkdl_comm.job.rank_rows import RowLoader, describe_problem
 from sparkdl_comm.job.summary import RankReport
 from sparkdl_comm.job.task import ROWS_GONE_PREFIX, RankFn, RankTask, RowsGoneError
-from sparkdl_comm.optim.optimizer import OptimizerMaker
+from sparkdl_comm.optim.optimizer import OptimizerMaker, build_module
 from sparkdl_comm.space import module_state
 from sparkdl_comm.space.flat import FlatModel
 from sparkdl_comm.space.untrained_state import broadcast_initial_state
@@ -215,7 +215,7 @@ class Rank:
 
     def _build_module(self) -> torch.nn.Module:
         torch.manual_seed(self._spec.seed)
-        module = self._spec.build_model()
+        module = build_module(self._spec.model)
         module_state.check(module)
         module_state.check_round_trip(module)
         return module.to(self._task.device())

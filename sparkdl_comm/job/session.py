@@ -7,7 +7,6 @@ import os
 import re
 import socket
 import sys
-from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
@@ -21,7 +20,6 @@ from pyspark.sql import SparkSession
 from sparkdl_comm import plugin
 from sparkdl_comm.conf import KEYS, PREFIX, CommConf, as_text
 from sparkdl_comm.conf.forms import snake_case
-from sparkdl_comm.conf.strategy import SERVER
 from sparkdl_comm.errors import ConfError, InputError, PersistenceError, PluginError
 from sparkdl_comm.storage.session import DriverStorage
 
@@ -212,16 +210,6 @@ def check_dynamic_allocation(spark: SparkSession) -> None:
             "spark.dynamicAllocation.enabled=true: a gang of workers needs executors that stay. Start the "
             "session with spark.dynamicAllocation.enabled=false and spark.executor.instances set"
         )
-
-
-def usual_strategy(spark: SparkSession, settings: Mapping[str, str]) -> str | None:
-    """Return the strategy of a fit whose estimator names none; None if ``settings`` of the session name one.
-
-    It is ps where the plugin is loaded, else ring.
-    """
-    if f"{PREFIX}strategy" in settings:
-        return None
-    return SERVER if plugin.is_loaded(application_conf(spark)) else "ring"
 
 
 def check_plugin(spark: SparkSession) -> None:

@@ -13,31 +13,21 @@ from pyspark import cloudpickle
 from torch.nn.parameter import is_lazy
 
 from sparkdl_comm.errors import ModelError, ResultError, SparkdlCommError
+from sparkdl_comm.optim.optimizer import ModelLike, build_module
 from sparkdl_comm.space import module_state
-from sparkdl_comm.train.spec import TrainSpec
 
 
-def driver_module(spec: TrainSpec) -> torch.nn.Module:
-    """Return a module like the ranks', on the CPU, for :func:`load_trained`. The user's own module stays as it is.
-
-    Its parameters have shapes but no memory of their own, so that the driver never holds a large model twice.
+def driver_module(model: ModelLike, seed: int) -> torch.nn.Module:
+    """Return a module like the ranks', on the CPU. The user's own module stays as it is.
 
     :raises ModelError: the factory fails on the driver.
     """
-    module = _make_module(spec)
-    for parameter in module.parameters():
-        if not is_lazy(parameter):  # ranks refuse a lazy one
-            parameter.data = parameter.new_zeros(()).expand(parameter.shape)
-    return module
-
-
-def _make_module(spec: TrainSpec) -> torch.nn.Module:
-    if isinstance(spec.model, torch.nn.Module):
-        return _copy(spec.model).cpu()
+    if isinstance(model, torch.nn.Module):
+        return _copy(model).cpu()
     with torch.random.fork_rng(devices=[]):  # leaves the user's random state as it is
-        torch.manual_seed(spec.seed)
+        torch.manual_seed(seed)
         try:
-            return spec.build_model().cpu()
+            return build_module(model).cpu()
         except ModelError:
             raise
         except Exception as error:  # the user's function may raise anything
@@ -45,6 +35,15 @@ def _make_module(spec: TrainSpec) -> torch.nn.Module:
                 f"model: the factory raised {type(error).__name__} on the driver: {error}. The driver needs a module too,"
                 " for the trained tensors. Write the factory so that it also runs on the driver"
             ) from error
+
+
+def free_parameters(module: torch.nn.Module) -> None:
+    """Free the memory of the parameters until :func:`load_trained`, so that the driver never holds a large model twice.
+    They keep their shapes.
+    """
+    for parameter in module.parameters():
+        if not is_lazy(parameter):  # ranks refuse a lazy one
+            parameter.data = parameter.new_zeros(()).expand(parameter.shape)
 
 
 def _copy(module: torch.nn.Module) -> torch.nn.Module:

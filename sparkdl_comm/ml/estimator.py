@@ -14,19 +14,20 @@ from pyspark.ml import Estimator
 from pyspark.ml.util import MLReadable, MLWritable
 from pyspark.sql import DataFrame
 
-from sparkdl_comm.conf import CommConf
+from sparkdl_comm.conf import PREFIX, CommConf
 from sparkdl_comm.job import restart, session, slots
 from sparkdl_comm.job.broadcasts import model_for_tasks
 from sparkdl_comm.job.cached_rows import make_cache
 from sparkdl_comm.job.interrupt import cancel_on_interrupt
 from sparkdl_comm.job.summary import summarize
-from sparkdl_comm.job.trained_module import driver_module, keep_tensors, load_trained
+from sparkdl_comm.job.trained_module import driver_module, free_parameters, keep_tensors, load_trained
 from sparkdl_comm.ml import columns, components
 from sparkdl_comm.ml.model import TorchModel, TorchModelReader, TorchModelWriter
 from sparkdl_comm.ml.params import COMPONENTS
 from sparkdl_comm.ml.persistence import FolderReader, FolderWriter
 from sparkdl_comm.ml.recipe import TrainingRecipe
 from sparkdl_comm.ml.scoring import activation_of
+from sparkdl_comm.ml.usual_strategy import usual_strategy
 from sparkdl_comm.ml.weights import WEIGHTS, read_weights, write_weights
 from sparkdl_comm.optim import elementwise
 from sparkdl_comm.report.loggers import RunLog
@@ -243,9 +244,7 @@ def _train(estimator: TrainingRecipe, dataset: DataFrame) -> TorchModel:
     """
     spark = session.session_of(dataset)
     settings = session.session_conf(spark)
-    named = estimator.getStrategy() or session.usual_strategy(spark, settings)
-    conf = CommConf.from_mapping(settings, strategy=named, compression=estimator.getCompression())
-    strategy = strategy_class(conf)
+    conf = CommConf.from_mapping(settings, strategy=estimator.getStrategy(), compression=estimator.getCompression())
     model = components.check_model(estimator.model)
     loss = components.make_loss(estimator.loss)
     target_type = functools.partial(components.target_type, loss)
@@ -272,8 +271,13 @@ def _train(estimator: TrainingRecipe, dataset: DataFrame) -> TorchModel:
         collate_fn=collate_fn,
         augment=augment,
     )
+    module = driver_module(model, estimator.getSeed())
+    if estimator.getStrategy() is None and f"{PREFIX}strategy" not in settings:
+        conf = replace(conf, strategy=usual_strategy(spark, settings, conf, module, optimization))
+    strategy = strategy_class(conf)
     if strategy.has_stripes:
-        elementwise.check_on_driver(model, optimization)
+        elementwise.check_on_driver(module, optimization)
+    free_parameters(module)
     session.check_dynamic_allocation(spark)
     if strategy.needs_plugin:
         session.check_plugin(spark)
@@ -320,7 +324,6 @@ def _train(estimator: TrainingRecipe, dataset: DataFrame) -> TorchModel:
         labels=components.class_labels(loss, rows.targets),
         checkpoints=checkpoints,
     )
-    module = driver_module(spec)
     data, rows = columns.training_rows(dataset, estimator, expressions, rows)  # the first Spark job
     spec = replace(spec, rows=rows)
     with RunLog.of(estimator) as log, slots.ADMISSION.admit(world, slots.slots_now(spark), conf.turn_timeout):

@@ -26,7 +26,7 @@ from torch import nn
 
 from sparkdl_comm.errors import ModelError
 from sparkdl_comm.optim.layerwise import LAMB, LARS, LOCAL_NORMS, Layerwise, Norms
-from sparkdl_comm.optim.optimizer import ModelLike, Optimization, OptimizerMaker
+from sparkdl_comm.optim.optimizer import Optimization, OptimizerMaker
 from sparkdl_comm.space.flat import FlatModel
 
 _ELEMENTWISE = (
@@ -42,30 +42,21 @@ _STEPS = 12
 _ELEMENTS = 1 << 14
 #: Ends of the stripes, as fractions of a tensor.
 _CUTS = (0.0, 0.4, 1.0)
-#: Test shapes if only the ranks know the model: a scalar, a bias, a matrix, a convolution.
-_SHAPES = ((), (96,), (128, 112), (24, 16, 3, 3))
 
 
-def check_on_driver(model: ModelLike, optimization: Optimization) -> None:
-    """Refuse an optimizer that is known on the driver not to be elementwise. Otherwise the ranks check, which know the
-    model and its parameter groups.
+def check_on_driver(module: nn.Module, optimization: Optimization) -> None:
+    """Check before the ranks start that the optimizer is elementwise.
 
-    :raises ModelError: the optimizer is not elementwise.
+    :raises ModelError: it is not, or the test is not possible.
     """
-    if _is_known_elementwise(optimization.optimizer):
-        return
-    if isinstance(model, nn.Module):
-        flat = FlatModel(model)
-        check(flat, OptimizerMaker(flat, optimization), certain=False)
-    elif optimization.param_groups is None:
-        flat = FlatModel(nn.ParameterList(nn.Parameter(torch.empty(shape)) for shape in _SHAPES))
-        check(flat, OptimizerMaker(flat, optimization), certain=False)
+    if not _is_known_elementwise(optimization.optimizer):
+        model = FlatModel(module)
+        check(model, OptimizerMaker(model, optimization))
 
 
-def check(model: FlatModel, make_optimizer: OptimizerMaker, *, certain: bool = True) -> None:
+def check(model: FlatModel, make_optimizer: OptimizerMaker) -> None:
     """Check that the optimizer is elementwise.
 
-    :param certain: also raise if the optimizer fails on whole tensors, so that there is nothing to compare.
     :raises ModelError: the optimizer is not elementwise, or the test is not possible.
     """
     if _is_known_elementwise(make_optimizer.factory):
@@ -82,12 +73,10 @@ def check(model: FlatModel, make_optimizer: OptimizerMaker, *, certain: bool = T
     except ModelError:
         raise
     except Exception as error:  # whatever a user's optimizer raises
-        if certain:
-            raise ModelError(
-                f"{name} fails on a few small tensors, which test whether ranks may update stripes of tensors."
-                f" {type(error).__name__}: {error}"
-            ) from error
-        return
+        raise ModelError(
+            f"{name} fails on a few small tensors, which test whether ranks may update stripes of tensors."
+            f" {type(error).__name__}: {error}"
+        ) from error
     if not any(bool((after != sample.values.flatten()).any()) for after, sample in zip(whole, samples, strict=True)):
         raise ModelError(
             f"{name} changed nothing in {_STEPS} steps, so it is unknown whether it is elementwise. {HINT}"

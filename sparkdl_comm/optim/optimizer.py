@@ -29,6 +29,17 @@ SchedulerFactory: TypeAlias = Callable[..., Any]
 ParamGroups: TypeAlias = Callable[[torch.nn.Module], list[dict[str, Any]]]
 
 
+def build_module(model: ModelLike) -> nn.Module:
+    """Return ``model`` if it is a module, else what the factory returns.
+
+    :raises ModelError: the factory did not return a torch.nn.Module.
+    """
+    module = model if isinstance(model, nn.Module) else model()
+    if not isinstance(module, nn.Module):
+        raise ModelError(f"model: the factory returned {type(module).__name__}; it must return a torch.nn.Module")
+    return module
+
+
 @dataclass(frozen=True)
 class Optimization:
     """Settings of how gradients become an update.

@@ -23,6 +23,12 @@ from sparkdl_comm.space.parameter_space import ParameterSpace
 _ZERO = torch.zeros(())
 
 
+def sparse_embeddings(module: nn.Module) -> set[int]:
+    """Return the ids of the weights of Embedding and EmbeddingBag layers with sparse gradients."""
+    embeddings = (layer for layer in module.modules() if isinstance(layer, (nn.Embedding, nn.EmbeddingBag)))
+    return {id(layer.weight) for layer in embeddings if layer.sparse}
+
+
 class FlatModel(ParameterSpace):
     """``module``, and the space of its trainable parameters in the order of its layers. A layer is a leaf module that
     owns some.
@@ -51,7 +57,8 @@ class FlatModel(ParameterSpace):
         #: Functions of :meth:`listen`, in the order in which they are called.
         self._listeners: list[Callable[[int], None]] = []
         #: Numbers of the parameters with sparse gradients: rows that a step does not use stay unchanged.
-        self.sparse = self._find_sparse_embeddings()
+        embeddings = sparse_embeddings(module)
+        self.sparse = {number for number, parameter in enumerate(self.parameters) if id(parameter) in embeddings}
         #: Numbers of the parameters for which this rank's last step made no gradient.
         self._missing: set[int] = set()
         self._collectors: list[RemovableHandle] = []
@@ -252,14 +259,6 @@ class FlatModel(ParameterSpace):
                 parameter.grad = torch.sparse_coo_tensor(
                     rows[None], total[rows], total.shape, is_coalesced=True, check_invariants=False
                 )
-
-    def _find_sparse_embeddings(self) -> set[int]:
-        weights = {
-            id(part.weight)
-            for part in self.module.modules()
-            if isinstance(part, (nn.Embedding, nn.EmbeddingBag)) and part.sparse
-        }
-        return {number for number, parameter in enumerate(self.parameters) if id(parameter) in weights}
 
     def _collector(self, number: int, target: torch.Tensor) -> Callable[[nn.Parameter], None]:
         """Return the hook that copies a gradient into ``target``.

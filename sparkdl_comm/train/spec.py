@@ -11,7 +11,6 @@ import torch
 from sparkdl_comm.conf import CommConf
 from sparkdl_comm.data.fields import RowFormat
 from sparkdl_comm.data.named_cache import NamedCache
-from sparkdl_comm.errors import ModelError
 from sparkdl_comm.optim.optimizer import ModelLike, Optimization
 
 if TYPE_CHECKING:
@@ -115,13 +114,3 @@ class TrainSpec:
     labels: ClassLabels | None = None
     observation: Observation = field(default_factory=Observation)
     checkpoints: Checkpoints | None = None
-
-    def build_model(self) -> torch.nn.Module:
-        """Return the module to train: the given module, or the factory's result.
-
-        :raises ModelError: the factory did not return a torch.nn.Module.
-        """
-        module = self.model if isinstance(self.model, torch.nn.Module) else self.model()
-        if not isinstance(module, torch.nn.Module):
-            raise ModelError(f"model: the factory returned {type(module).__name__}; it must return a torch.nn.Module")
-        return module

@@ -23,7 +23,7 @@ from sparkdl_comm.conf import CommConf
 from sparkdl_comm.data.partitions import BatchSampler
 from sparkdl_comm.gang.failure import Failure
 from sparkdl_comm.gang.gang import Gang
-from sparkdl_comm.optim.optimizer import Optimization, OptimizerMaker
+from sparkdl_comm.optim.optimizer import Optimization, OptimizerMaker, build_module
 from sparkdl_comm.space.flat import FlatModel
 from sparkdl_comm.space.sync_batch_norm import synchronize
 from sparkdl_comm.strategies.base import AsynchronousStrategy
@@ -97,7 +97,7 @@ def fit(case: Case, gang: Gang) -> Fitted:
     """What :class:`~sparkdl_comm.job.rank.Rank` does, but for what comes from Spark."""
     spec = case.spec
     torch.manual_seed(spec.seed)
-    model = FlatModel(spec.build_model().to(case.device))
+    model = FlatModel(build_module(spec.model).to(case.device))
     strategy = strategy_class(spec.conf)(spec.conf)
     with ExitStack() as stack:
         stack.callback(strategy.close)

@@ -421,19 +421,3 @@ def test_no_session_at_all(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> N
     for use in (lambda: CommDistributor(1).run(print), lambda: model.export_torchscript(str(tmp_path / "script"))):
         with pytest.raises(InputError, match=r"no Spark session runs\. Start one"):
             use()
-
-
-@pytest.mark.parametrize(
-    ("application", "settings", "usual"),
-    [
-        (PLUGIN, {}, "ps"),
-        ({}, {}, "ring"),
-        ({"spark.plugins": "org.example.Other"}, {}, "ring"),
-        ({}, {"spark.sparkdl.comm.strategy": "gloo"}, None),
-    ],
-)
-def test_a_fit_that_names_no_strategy(
-    monkeypatch: pytest.MonkeyPatch, application: dict[str, str], settings: dict[str, str], usual: str | None
-) -> None:
-    monkeypatch.setattr(session, "application_conf", lambda spark: application)
-    assert session.usual_strategy(None, settings) == usual  # type: ignore[arg-type]

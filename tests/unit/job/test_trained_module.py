@@ -8,8 +8,8 @@ import torch
 
 from sparkdl_comm.conf import CommConf
 from sparkdl_comm.errors import ModelError, ResultError
-from sparkdl_comm.job.trained_module import driver_module, keep_tensors, load_trained
-from sparkdl_comm.optim.optimizer import Optimization
+from sparkdl_comm.job.trained_module import driver_module, free_parameters, keep_tensors, load_trained
+from sparkdl_comm.optim.optimizer import Optimization, build_module
 from sparkdl_comm.train.spec import TrainSpec
 from tests.nets import Sum, Tied, not_a_module
 
@@ -21,17 +21,19 @@ def spec(model: Any) -> TrainSpec:
     )  # fmt: skip
 
 
-def trained_module(spec: TrainSpec, tensors: dict[str, torch.Tensor]) -> torch.nn.Module:
-    return load_trained(driver_module(spec), tensors)
+def trained_module(model: Any, tensors: dict[str, torch.Tensor]) -> torch.nn.Module:
+    module = driver_module(model, seed=0)
+    free_parameters(module)
+    return load_trained(module, tensors)
 
 
 def test_trained_module() -> None:
     given = Sum(1.0)
-    module = trained_module(spec(given), {"factor": torch.tensor(5.0)})
+    module = trained_module(given, {"factor": torch.tensor(5.0)})
     assert module is not given
     assert (module.factor.item(), given.factor.item(), module.training) == (5.0, 1.0, False)
     state = torch.random.get_rng_state()
-    tied = trained_module(spec(Tied), {"encoder.weight": torch.eye(3), "offset": torch.ones(3)})
+    tied = trained_module(Tied, {"encoder.weight": torch.eye(3), "offset": torch.ones(3)})
     assert torch.equal(torch.random.get_rng_state(), state)
     assert tied.decoder.weight is tied.encoder.weight
     assert torch.equal(tied.decoder.weight, torch.eye(3))
@@ -39,7 +41,8 @@ def test_trained_module() -> None:
 
 def test_the_drivers_module_holds_no_parameters() -> None:
     """A model of gigabytes must not be on the driver twice when the trained one arrives."""
-    module = driver_module(spec(lambda: torch.nn.Linear(1000, 1000)))
+    module = driver_module(lambda: torch.nn.Linear(1000, 1000), seed=0)
+    free_parameters(module)
     assert [parameter.shape for parameter in module.parameters()] == [(1000, 1000), (1000,)]
     assert sum(parameter.untyped_storage().nbytes() for parameter in module.parameters()) < 100
 
@@ -49,7 +52,7 @@ def test_the_drivers_module_holds_no_parameters() -> None:
 )
 def test_trained_module_of_another_model(tensors: dict[str, torch.Tensor]) -> None:
     with pytest.raises(ModelError, match="not the driver's"):
-        trained_module(spec(Sum), tensors)
+        trained_module(Sum, tensors)
 
 
 def fails_on_the_driver() -> torch.nn.Module:
@@ -61,7 +64,7 @@ def test_a_factory_that_fails_on_the_driver() -> None:
     with pytest.raises(
         ModelError, match=r"the factory raised FileNotFoundError on the driver: /data/embeddings"
     ) as caught:
-        driver_module(spec(fails_on_the_driver))
+        driver_module(fails_on_the_driver, seed=0)
     assert isinstance(caught.value.__cause__, FileNotFoundError)
 
 
@@ -72,7 +75,7 @@ def test_an_instance_with_weight_norm() -> None:
     given(torch.ones(1, 2))
     with pytest.raises(RuntimeError, match="deepcopy"):
         copy.deepcopy(given)
-    module = trained_module(spec(given), {"weight_g": torch.full((2, 1), 2.0), "weight_v": torch.eye(2)})
+    module = trained_module(given, {"weight_g": torch.full((2, 1), 2.0), "weight_v": torch.eye(2)})
     assert torch.equal(module(torch.ones(1, 2)), torch.full((1, 2), 2.0))
     assert given.weight_g.max() != 2.0
 
@@ -90,12 +93,12 @@ class Growing(torch.nn.Module):
 def test_buffers_that_changed_or_came_late() -> None:
     state = {name: tensor.detach() for name, tensor in Growing().state_dict().items()}
     late = {"seen": torch.ones(3), "total": torch.ones(2), "layer.steps": torch.tensor(7)}
-    module = trained_module(spec(Growing), {**state, **late})
+    module = trained_module(Growing, {**state, **late})
     assert (module.seen.tolist(), module.total.tolist(), module.layer.steps.item()) == ([1.0] * 3, [1.0] * 2, 7)
     assert set(module.state_dict()) == {*state, *late}
     del state["seen"]
     with pytest.warns(UserWarning, match="no longer has these buffers, so they keep their initial values: seen"):
-        trained_module(spec(Growing), state)
+        trained_module(Growing, state)
 
 
 def test_what_fails_after_training_has_the_tensors() -> None:
@@ -113,7 +116,7 @@ def test_what_fails_after_training_has_the_tensors() -> None:
 
 def test_a_factory_that_makes_no_module() -> None:
     with pytest.raises(ModelError, match="the factory returned int; it must return a torch.nn.Module"):
-        spec(not_a_module).build_model()
+        build_module(not_a_module)
 
 
 def test_secret_is_not_shown() -> None:

@@ -194,7 +194,11 @@ def test_copy() -> None:
         ),
         ({"loss": "L3Loss"}, ModelError, "did you mean L1Loss"),
         ({"optimizer": 0.1}, ModelError, "optimizer is of type builtins.float"),
-        ({"optimizer": Lars, "strategy": "ps"}, ModelError, "optimizer Lars is not elementwise.*gloo or ring"),
+        (
+            {"optimizer": Lars, "strategy": "ps"},
+            ModelError,
+            "optimizer Lars is not elementwise.*Set ring without that loop",
+        ),
         ({"optimizer": torch.optim.LBFGS, "strategy": "ps"}, ModelError, "LBFGS: its step wants a closure"),
         ({"model": functools.partial(Sum, factor=threading.Lock())}, ModelError, "model.factor"),
         ({"num_workers": 99}, SlotsError, "num_workers=99.* 3 slots"),
