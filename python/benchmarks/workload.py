@@ -1,14 +1,15 @@
 """Workload of benchmarks that train: models, rows, the expected weights, and training by DDP.
 
-A model is a number of hidden units or a profile. A number stands for a perceptron of 784 inputs and one output. It has
-few rows per step, so communication takes nearly all of an iteration. A profile stands for an emulated network, whose
-layers wait (see lab.emulated). The weights after the last step are compared with those of one process.
+A model is a number of hidden units, a profile, or "lenet5". A number stands for a perceptron of 784 inputs and one output.
+It has few rows per step, so communication takes nearly all of an iteration. A profile stands for an emulated network,
+whose layers wait (see lab.emulated). The weights after the last step are compared with those of one process.
 """
 
 from __future__ import annotations
 
 import time
 from collections.abc import Mapping
+from typing import Literal
 
 import numpy as np
 import torch
@@ -20,11 +21,12 @@ from torch.nn.parallel import DistributedDataParallel
 from sparkdl_comm.collectives.algorithms import ALGORITHMS
 from sparkdl_comm.conf import PREFIX, CommConf
 from sparkdl_comm.conf.strategy import NamedStrategy
+from sparkdl_comm.networks import LeNet5, parameter_count
 from sparkdl_comm.sim.profile import Profile
 from sparkdl_comm.strategies.registry import strategy_class
 from sparkdl_comm.topology import Topology
 
-Model = int | Profile
+Model = int | Profile | Literal["lenet5"]
 
 INPUTS = 784
 LEARNING_RATE = 0.05
@@ -37,6 +39,8 @@ def nbytes(model: Model) -> int:
     """Return the bytes of a model's float32 parameters."""
     if isinstance(model, Profile):
         return 4 * model.parameters
+    if isinstance(model, str):
+        return 4 * parameter_count(network(model))
     return 4 * (INPUTS * model + model + model + 1)
 
 
@@ -50,7 +54,13 @@ def network(model: Model, scale: float = 1.0) -> nn.Module:
 
     :param scale: multiplies the waits of an emulated network.
     """
-    return perceptron(model) if isinstance(model, int) else EmulatedNetwork(model, outputs=1, scale=scale)
+    if isinstance(model, Profile):
+        return EmulatedNetwork(model, outputs=1, scale=scale)
+    if isinstance(model, int):
+        return perceptron(model)
+    with torch.random.fork_rng():
+        torch.manual_seed(_SEED)
+        return LeNet5()
 
 
 def perceptron(hidden: int) -> nn.Sequential:
@@ -68,8 +78,8 @@ def rows(count: int) -> tuple[np.ndarray, np.ndarray]:
 
 
 def loss(output: torch.Tensor, target: torch.Tensor) -> torch.Tensor:
-    """Return the mean squared error of outputs [rows, 1], or [rows], and targets [rows]."""
-    return nn.functional.mse_loss(output.reshape(-1), target)
+    """Return the mean squared error of targets [rows] and a row's output, the mean of outputs [rows, …]."""
+    return nn.functional.mse_loss(output.reshape(len(target), -1).mean(1), target)
 
 
 def right(trained: nn.Module, model: Model, count: int, iterations: int) -> bool:
