@@ -87,7 +87,7 @@ def loss(output: torch.Tensor, label: torch.Tensor) -> torch.Tensor:
 
 
 def cpu_seconds(root: int) -> float:
-    """Return the CPU seconds of a process and its descendants, with those that have ended."""
+    """Return the CPU seconds of a process and its descendants. Those of ended ones are in their parents'."""
     found, parent = 0.0, psutil.Process(root)
     for process in [parent, *parent.children(recursive=True)]:
         with contextlib.suppress(psutil.NoSuchProcess):

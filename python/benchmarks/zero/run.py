@@ -55,14 +55,14 @@ from sparkdl_comm.errors import LabError, SparkdlCommError
 from sparkdl_comm.sim.profile import Profile, shipped
 from sparkdl_comm.topology import Topology
 
-#: What a cell may leave out.
+#: Networks and pulls of cells that name none.
 NETWORKS, PULLS = ("resnet50", "vgg19", "bert_base", *REAL), (0.5, 1.2, 2.0)
 CELLS = "star3,star8,hosts4x2,hosts1x2,hosts1x4"
 QUICK_CELLS = "star3-resnet50-1.2,hosts1x2-lenet5,hosts1x2-perceptron"
 #: Steps before the timed ones.
 FIRST = 60
 #: Rows of a rank in a step, of networks that compute and of emulated ones; steps of a sample for each of `--steps`.
-REAL_ROWS, ROWS, REAL_STEPS = 32, 2, 5
+REAL_ROWS, EMULATED_ROWS, REAL_STEPS = 32, 2, 5
 _CELL = re.compile(r"([a-z]+)(\d[^-]*)(?:-(\w+)(?:-([\d.]+))?)?")
 
 
@@ -171,7 +171,7 @@ def trained(
 
     :raises LabError: the application failed.
     """
-    count, steps = (REAL_ROWS, REAL_STEPS * options.steps) if cell.network in REAL else (ROWS, options.steps)
+    count, steps = (REAL_ROWS, REAL_STEPS * options.steps) if cell.network in REAL else (EMULATED_ROWS, options.steps)
     counts = cell.topology.world, count, FIRST, steps, options.repeats
     with tempfile.TemporaryDirectory(prefix="sparkdl-zero-") as folder:
         job = Job(systems, cell.network, options.forward, *counts, folder, os.getpid())
