@@ -258,6 +258,7 @@ BENCH = env $(BENCH_SETTINGS) $(BIN)/python
 
 .PHONY: bench
 bench: env jar build/spark3-home/.stamp ## the benchmarks, quickly; `python python/benchmarks` lists them
+	$(BENCH) python/benchmarks zero --quick
 	$(BENCH) python/benchmarks ps --quick
 	$(BENCH) python/benchmarks ps --topology star:3 --quick
 	$(BENCH) python/benchmarks fetch --quick
@@ -279,7 +280,7 @@ bench: env jar build/spark3-home/.stamp ## the benchmarks, quickly; `python pyth
 	$(BENCH) python/benchmarks scale/size --quick
 	$(BENCH) python/benchmarks bigdl --networks lenet --quick
 
-PAGE ?= ps peers lab collectives lp jobs ibatch fetch transform compression fabric scale bigdl
+PAGE ?= zero ps peers lab collectives lp jobs ibatch fetch transform compression fabric scale bigdl
 
 .PHONY: results
 results: env jar bigdl-jar build/spark3-home/.stamp ## measures what the page PAGE=lab of python/benchmarks tells (all pages: hours), and makes its tables

@@ -35,6 +35,17 @@ def test_auto(rows_of: Rows) -> None:
 
 
 @pytest.mark.slow
+def test_zero(rows_of: Rows) -> None:
+    found = {row["algorithm"]: row for row in rows_of("zero", "--cells", "hosts1x2-lenet5", timeout=500)}
+    assert found.keys() >= {"ddp", "ddp-4", "ddp-1", "gloo", "default"}
+    for row in found.values():
+        assert (row["rate_mbit"], row["world"], row["compute"], row["first_steps"]) == (None, 2, "real", 60)
+        assert min(row[name] for name in ("first_seconds", "cpu_seconds", "rank_bytes", "executor_bytes")) > 0
+    assert found["default"]["strategy"] == "ps"
+    assert found["default"]["kept"].keys() == {"pull", "push"}
+
+
+@pytest.mark.slow
 def test_ps(rows_of: Rows) -> None:
     found = {row["algorithm"]: row for row in rows_of("ps", "--topology", "star:2", "--delay", "20")}
     assert list(found) == [*WAYS, "ring", "bml", "ddp"]

@@ -57,6 +57,12 @@ REFUSED = [
     ("ps", "--topology star:2 --model vgg99", "profile 'vgg99' is not known"),
     ("ps", "--topology star:2 --rate fast", "--rate fast"),
     ("scale/auto", "--profiles vgg19,lenet6", "--profiles: lenet6: there are alexnet"),
+    ("zero", "--cells star", "--cells: star: must be TOPOLOGY-NETWORK-PULL"),
+    ("zero", "--cells star3-vgg99-1", "star3-vgg99-1: vgg99: there are perceptron, lenet5"),
+    ("zero", "--cells star3-vgg19-0", "must be numbers above 0"),
+    ("zero", "--cells ring3-vgg19-1", "unknown kind 'ring'"),
+    ("zero", "--cells bcube2x2-vgg19-1", "hosts must have one NIC"),
+    ("zero", "--cells hosts1x2-lenet5-2", "a single host has no pull"),
     ("nothing", "", "Benchmarks: bigdl, collectives"),
 ]
 
