@@ -82,13 +82,14 @@ def loss(output: torch.Tensor, target: torch.Tensor) -> torch.Tensor:
     return nn.functional.mse_loss(output.reshape(len(target), -1).mean(1), target)
 
 
-def right(trained: nn.Module, model: Model, count: int, iterations: int) -> bool:
+def right(trained: nn.Module, model: Model, count: int, iterations: int, rate: float = LEARNING_RATE) -> bool:
     """Return whether trained weights are those of as many iterations of SGD in one process.
 
     :param count: rows of the batch of all ranks.
+    :param rate: learning rate.
     """
     start, alone = network(model, scale=0), network(model, scale=0)
-    optimizer = torch.optim.SGD(alone.parameters(), lr=LEARNING_RATE)
+    optimizer = torch.optim.SGD(alone.parameters(), lr=rate)
     inputs, targets = map(torch.from_numpy, rows(count))
     for _ in range(iterations):
         optimizer.zero_grad()

@@ -26,7 +26,7 @@ from sparkdl_comm.errors import LabError
 from sparkdl_comm.topology import Topology
 
 STAR, ALONE = Topology.parse("star:3"), Topology.parse("hosts:1x2")
-#: What a fit reports.
+#: Report of a fit about its batches.
 BATCHING = {way: {"batches": [[0]], "kept": f"plan, 1 {way}", "outcome": "used"} for way in ("pull", "push")}
 
 
@@ -72,8 +72,9 @@ def test_forward_is_measured_as_ranks_share_the_cores(monkeypatch: pytest.Monkey
 def test_a_row_has_what_ranks_measured(network_name: str, tmp_path: Path) -> None:
     job = a_job(tmp_path, network_name)
     module = network(job.model)
-    zero_job.train(job, "ddp", 0, module, module, torch.optim.SGD(module.parameters(), lr=zero_job.LEARNING_RATE))
-    assert right(module, job.model, 1, 7)
+    zero_job.train(job, "ddp", 0, module, module, torch.optim.SGD(module.parameters(), lr=zero_job.RATE))
+    assert right(module, job.model, 1, 7, zero_job.RATE)
+    assert not right(module, job.model, 1, 6, zero_job.RATE)
     rank = json.loads((tmp_path / "ddp-0.json").read_text())
     assert (len(rank["ends"]), rank["verified"]) == (8, True)
     assert rank["ends"] == sorted(rank["ends"])
