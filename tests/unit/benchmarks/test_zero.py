@@ -72,9 +72,9 @@ def test_forward_is_measured_as_ranks_share_the_cores(monkeypatch: pytest.Monkey
 def test_a_row_has_what_ranks_measured(network_name: str, tmp_path: Path) -> None:
     job = a_job(tmp_path, network_name)
     module = network(job.model)
-    zero_job.train(job, "ddp", 0, module, module, torch.optim.SGD(module.parameters(), lr=zero_job.RATE))
-    assert right(module, job.model, 1, 7, zero_job.RATE)
-    assert not right(module, job.model, 1, 6, zero_job.RATE)
+    zero_job.train(job, "ddp", 0, module, module, torch.optim.SGD(module.parameters(), lr=job.learning_rate))
+    assert right(module, job.model, 1, 7, job.learning_rate)
+    assert not right(module, job.model, 1, 6, job.learning_rate)
     rank = json.loads((tmp_path / "ddp-0.json").read_text())
     assert (len(rank["ends"]), rank["verified"]) == (8, True)
     assert rank["ends"] == sorted(rank["ends"])
