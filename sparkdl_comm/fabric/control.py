@@ -74,7 +74,7 @@ class ControlLink:
 
     Any thread may send. Only one thread receives.
 
-    :param timeout_seconds: seconds that sending one message may take.
+    :param timeout_seconds: seconds that one message may take.
     """
 
     def __init__(self, sock: socket.socket, timeout_seconds: float) -> None:
@@ -90,14 +90,14 @@ class ControlLink:
         with self._send_lock:
             send_frame(self.sock, encode(message), MAX_FRAME_BYTES, time.monotonic() + self._timeout_seconds)
 
-    def receive(self, timeout_seconds: float) -> Message:
-        """Return the next message, waiting up to ``timeout_seconds``.
+    def receive(self) -> Message:
+        """Return the next message.
 
         :raises ConnectionError: the peer has closed the connection.
         :raises DeadlineError: no message arrives in time.
         :raises ProtocolError: the received frame is not a fabric message.
         """
-        return decode(recv_frame(self.sock, MAX_FRAME_BYTES, time.monotonic() + timeout_seconds))
+        return decode(recv_frame(self.sock, MAX_FRAME_BYTES, time.monotonic() + self._timeout_seconds))
 
     def hang_up(self) -> None:
         """Shut the connection down. The receiving thread gets a ConnectionError and has to close the socket."""
@@ -142,7 +142,7 @@ class ControlInbox:
         """Receive from a daemon of ``rank`` until it leaves. Takes ownership of the authenticated connection."""
         link = ControlLink(sock, self._timeout)
         try:
-            register = link.receive(self._timeout)
+            register = link.receive()
             if not isinstance(register, Register) or register.rank != rank:
                 raise ProtocolError(
                     f"rank {rank} did not register itself with the fabric first, but sent {type(register).__name__}"
@@ -157,7 +157,7 @@ class ControlInbox:
         while True:
             try:
                 await_message(peer.link.sock)
-                message = peer.link.receive(self._timeout)
+                message = peer.link.receive()
             except (OSError, SparkdlCommError) as exc:
                 _log.info("control connection of rank %d, %s, ended: %s", peer.register.rank, peer.register.role, exc)
                 self._messages.put((peer, None))

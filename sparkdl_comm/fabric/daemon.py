@@ -149,7 +149,7 @@ class Daemon:
         try:
             while True:
                 await_message(self._link.sock)
-                message = self._link.receive(self._endpoints.timeout)
+                message = self._link.receive()
                 if isinstance(message, protocol.End):
                     error = GangError(message.why) if message.why else None
                     break

@@ -96,7 +96,11 @@ class AsynchronousLoop(TrainingLoop):
                 loss = value / share if share else 0.0
                 total, rows = total + loss * count, rows + count
                 progress.step += 1
-                self._report(report, loss, strategy.version - first, begin)
+                updates, seconds = strategy.version - first, time.perf_counter() - begin
+                rate = updates * self._sampler.total / self._updates_per_epoch / seconds
+                position = min(updates, self._updates_per_epoch)
+                report(self._describe_progress(position, self._updates_per_epoch, loss, rate))
+                self._observer.callbacks.call("on_step_end", step=progress.step, loss=loss)
             progress.batch, steps = progress.batch + 1, steps + 1
         self._finish_epoch(total, rows, begin)
 
@@ -118,21 +122,6 @@ class AsynchronousLoop(TrainingLoop):
         self._steps.begin_epoch(torch.from_numpy(order))
         self._pass_number, self.progress.batch = self._pass_number + 1, 0
 
-    def _report(self, report: ProgressReporter, loss: float, updates: int, begin: float) -> None:
-        progress = self.progress
-        seconds = time.perf_counter() - begin
-        report(
-            {
-                "epoch": progress.epoch,
-                "epochs": self._spec.epochs,
-                "step": min(updates, self._updates_per_epoch),
-                "steps": self._updates_per_epoch,
-                "loss": loss,
-                "samples_per_second": updates * self._sampler.total / self._updates_per_epoch / seconds,
-            }
-        )
-        self._observer.callbacks.call("on_step_end", step=progress.step, loss=loss)
-
     def _finish_epoch(self, total: float, rows: int, begin: float) -> None:
         progress, strategy, timeout = self.progress, self.strategy, self._spec.conf.timeout
         progress.phase = "push"
@@ -143,17 +132,7 @@ class AsynchronousLoop(TrainingLoop):
         versions = gather_json(self._gang, strategy.version, timeout)
         if len(set(versions)) > 1:
             raise GangError(f"the ranks got versions {versions} of the model, although no update was in transit")
-        row: dict[str, Any] = {
-            "epoch": progress.epoch + 1,
-            "step": self.version,
-            "loss": total / rows_of_all if rows_of_all else math.nan,
-            "lr": self._schedule.rate(),
-            "seconds": time.perf_counter() - begin,
-        }
-        progress.phase = "end of epoch"
-        progress.stopped = self._observer.epoch_end(row, self._rows.rows)
-        progress.history.append(row)
-        progress.epoch, progress.batch = progress.epoch + 1, 0
+        self._end_epoch(total / rows_of_all if rows_of_all else math.nan, begin)
         if self.after_step is not None:
             progress.phase = "after step"
             self.after_step(self)

@@ -90,7 +90,6 @@ class TrainingLoop:
         mean = ClassMean.of(loss, spec.rows)
         if mean is not None and not mean.is_needed(parts, gang, timeout):
             mean = None
-        self._mean = mean
         self._row_assignment = RowAssignment(spec, gang, rows, sampler.counts)
         # Without common steps, a rank's share of a step cannot be relative to the other ranks' rows.
         shared_mean = mean if self.is_synchronous else None
@@ -220,31 +219,37 @@ class TrainingLoop:
                 progress.skipped += 1
             progress.batch += 1
             progress.step += 1
-            report(
-                {
-                    "epoch": progress.epoch,
-                    "epochs": self._spec.epochs,
-                    "step": progress.batch,
-                    "steps": sampler.steps,
-                    "loss": loss / share if share else None,
-                    "samples_per_second": rows / (time.perf_counter() - begin),
-                }
-            )
-            self._observer.step_end(progress.step, loss / share if share else None)
+            shown_loss, rate = loss / share if share else None, rows / (time.perf_counter() - begin)
+            report(self._describe_progress(progress.batch, sampler.steps, shown_loss, rate))
+            self._observer.step_end(progress.step, shown_loss)
             if self.after_step is not None:
                 progress.phase = "after step"
                 self.after_step(self)
-        self._end_epoch(time.perf_counter() - begin)
+        applied_steps = sampler.steps - progress.skipped
+        self._end_epoch(progress.epoch_loss / applied_steps if applied_steps else math.nan, begin)
 
-    def _end_epoch(self, seconds: float) -> None:
+    def _describe_progress(
+        self, step: int, steps: int, loss: float | None, samples_per_second: float
+    ) -> dict[str, Any]:
+        """Return the progress after a step. ``step``, ``steps``: position in the epoch, and its length."""
+        return {
+            "epoch": self.progress.epoch,
+            "epochs": self._spec.epochs,
+            "step": step,
+            "steps": steps,
+            "loss": loss,
+            "samples_per_second": samples_per_second,
+        }
+
+    def _end_epoch(self, loss: float, begin: float) -> None:
+        """Run the end of an epoch. ``loss``: this rank's part of the mean. ``begin``: when the epoch began, in seconds."""
         progress = self.progress
-        applied_steps = self._sampler.steps - progress.skipped
         row: dict[str, Any] = {
             "epoch": progress.epoch + 1,
-            "step": progress.step,
-            "loss": progress.epoch_loss / applied_steps if applied_steps else math.nan,
+            "step": self.version,
+            "loss": loss,
             "lr": self._schedule.rate(),
-            "seconds": seconds,
+            "seconds": time.perf_counter() - begin,
         }
         if self._rule.can_skip_steps:
             row["skipped_steps"] = progress.skipped

@@ -48,7 +48,7 @@ def test_a_peer_that_does_not_take_its_messages() -> None:
             link.send(End("x" * 2_000_000))
         Peer(Register("server", 1, "host", [], {}), link).send(End("x" * 2_000_000))
         with pytest.raises(ConnectionError):
-            link.receive(SECONDS)
+            link.receive()
 
 
 def test_a_daemon_that_stops_within_a_message() -> None:
@@ -119,7 +119,7 @@ def test_a_rank_that_registers_twice_before_all_have(is_same_connection: bool) -
         links.append(registrations.register(SERVER))
     for link in links:
         with link.sock:
-            assert link.receive(SECONDS) == End("rank 0, server, registered with the fabric twice")
+            assert link.receive() == End("rank 0, server, registered with the fabric twice")
     [failure] = registrations.failures
     assert (failure.error, failure.rank) == ("ProtocolError", 0)
 
@@ -128,12 +128,12 @@ def test_a_daemon_that_registers_after_the_job_has_begun() -> None:
     """It is refused at once. The others go on."""
     registrations = Registrations()
     links = [registrations.register(register) for register in (SERVER, WORKER)]
-    assert [link.receive(SECONDS) for link in links] == 2 * [Welcome([0], [1])]
+    assert [link.receive() for link in links] == 2 * [Welcome([0], [1])]
     late = registrations.register(WORKER)
     with late.sock:
-        assert late.receive(SECONDS) == End("rank 1, worker, registered after the fabric's job had begun")
+        assert late.receive() == End("rank 1, worker, registered after the fabric's job had begun")
     registrations.service.stop()
     for link in links:
         with link.sock:
-            assert link.receive(SECONDS) == End("")
+            assert link.receive() == End("")
     assert registrations.failures == []
