@@ -5,15 +5,13 @@ from __future__ import annotations
 import statistics
 import time
 from collections import deque
-from collections.abc import Callable
 from typing import Any
 
 from sparkdl_comm.gang.exchange import decide_json
+from sparkdl_comm.gang.frames import Clock
 from sparkdl_comm.gang.gang import Gang
 from sparkdl_comm.jvm.session import PsSession
 from sparkdl_comm.space.parameter_space import LayerBuckets
-
-Clock = Callable[[], float]
 
 #: New buckets take effect after one iteration for pulls and after two for pushes. These iterations are not timed.
 _SETTLING_ITERATIONS = 2
