@@ -38,7 +38,7 @@ DEFAULT, GLOO, HOROVOD = "default", "gloo", "horovod"
 #: MiB of DDP's buckets by system. None: DDP's default, 25 MiB.
 BUCKETS: dict[str, float | None] = {"ddp": None, "ddp-4": 4, "ddp-1": 1}
 #: Networks that compute.
-REAL: dict[str, Model] = {"perceptron": hidden_of(4 << 20), "lenet5": "lenet5"}
+REAL: dict[str, Model] = {"perceptron": hidden_of(8 << 20), "lenet5": "lenet5"}
 #: The only row, [1, 784], and its target, [1]. So steps are equal, whatever rows a rank gets.
 ROW, TARGET = map(torch.from_numpy, workload.rows(1))
 
@@ -79,7 +79,7 @@ class Job:
     @property
     def learning_rate(self) -> float:
         """Learning rate by which also the last step changes weights by more than the check allows."""
-        return 1e-5 if self.network == "perceptron" else 1e-3
+        return 5e-6 if self.network == "perceptron" else 1e-3
 
     @property
     def model(self) -> Model:
