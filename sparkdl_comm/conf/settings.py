@@ -34,7 +34,7 @@ class CommConf:
         strategy_name,
         "How gradients and parameters are exchanged: ps, auto, gloo, nccl, hitopk, fabric, or a collective (ring, bml, "
         "lp, be, mst, torus2d, hierarchical, p2p-ps, tree, cheapest); not set: ps where the plugin is loaded, the "
-        "model has a million parameters or more, and ps accepts optimizer, compression and layers, else ring. The "
+        "model has two million parameters or more, and ps accepts optimizer, compression and layers, else ring. The "
         "size does not count if a key of ps is set. The Param `strategy` overrides this key. NAME+LOOP stands for a "
         "collective with collective.loop=LOOP. NAME+decoupled+ibatch also sets collective.batching=ibatch. "
         "ps+BATCHING sets ps.batching.",

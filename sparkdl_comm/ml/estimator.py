@@ -110,8 +110,8 @@ class TorchEstimator(Estimator[TorchModel], TrainingRecipe, MLReadable["TorchEst
         ``precision`` ("fp32"), ``earlyStoppingPatience`` and the other ``earlyStopping`` Params, ``maxIter`` (epochs,
         1), ``seed`` (0), ``checkpointDir``. Cluster: ``num_workers`` (one per slot), ``device`` ("cpu"), ``strategy``
         (``spark.sparkdl.comm.strategy``), ``compression`` (``spark.sparkdl.comm.compression``). All have a snake_case
-        spelling, such as ``features_col``. Without a strategy a fit uses ps where the plugin is loaded, the model has a
-        million parameters or more, and ps accepts optimizer, compression and layers, else ring.
+        spelling, such as ``features_col``. Without a strategy a fit uses ps where the plugin is loaded, the model has
+        two million parameters or more, and ps accepts optimizer, compression and layers, else ring.
     :raises TypeError: a keyword is unknown, or a value has the wrong type.
 
     With ``checkpointDir``, training writes its state every ``checkpointInterval`` steps or ``checkpointSeconds``

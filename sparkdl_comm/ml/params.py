@@ -265,7 +265,7 @@ OWN = (
         "str",
         None,
         "how gradients and parameters travel, such as ring; not set: spark.sparkdl.comm.strategy, and without that ps"
-        " where the plugin is loaded, the model has a million parameters or more, and ps accepts optimizer, compression"
+        " where the plugin is loaded, the model has two million parameters or more, and ps accepts optimizer, compression"
         " and layers, else ring",
     ),
     Declaration(

@@ -17,11 +17,11 @@ PLUGIN = {"spark.plugins": CLASS}
 
 
 def large() -> nn.Module:
-    return nn.Linear(1024, 1024)
+    return nn.Linear(2048, 1024)
 
 
 def with_sparse_embedding() -> nn.Module:
-    return nn.Sequential(nn.Embedding(1024, 1024, sparse=True), nn.Linear(1024, 1024))
+    return nn.Sequential(nn.Embedding(1024, 1024, sparse=True), nn.Linear(1024, 2048))
 
 
 def clipped(parameters: Any) -> torch.optim.Optimizer:
