@@ -78,7 +78,7 @@ def spark(tmp_path_factory: pytest.TempPathFactory, _mounted: Path) -> Iterator[
         "spark.hadoop.fs.viewfs.mounttable.tests.link./mounted": _mounted.as_uri(),
     }
     try:
-        conf.update(sparkdl_comm.spark_conf(progress=False))
+        conf.update(sparkdl_comm.spark_conf(progress=False, strategy="ps"))  # also for small models
     except PluginError as error:
         warnings.warn(str(error), stacklevel=1)
     session = SparkSession.builder.config(map=conf).getOrCreate()

@@ -95,6 +95,19 @@ def test_norms_of_layers_that_lie_in_stripes(spark, optimizer, batching):
     assert distance(Small().state_dict(), reference) > 1e-2
 
 
+def test_a_fit_that_names_no_strategy(spark):
+    key, data = "spark.sparkdl.comm.strategy", frame(spark)
+    named = spark.conf.get(key)
+    spark.conf.unset(key)
+    try:
+        small = fit(data, epochs=1)
+        with applied(spark, {"ps.batching": "whole"}):
+            batched = fit(data, epochs=1)
+    finally:
+        spark.conf.set(key, named)
+    assert (small.summary["strategy"], batched.summary["strategy"]) == ("ring", "ps")
+
+
 def test_the_same_seed_gives_the_same_bits_and_another_seed_others(spark):
     data = frame(spark).repartition(7)
     first, second, other = (fit(data, batch=16, epochs=3, seed=seed) for seed in (1, 1, 2))

@@ -16,7 +16,7 @@ from sparkdl_comm.ml.weights import read_weights, write_weights
 from sparkdl_comm.space import module_state
 from sparkdl_comm.train.spec import Observation, Stopping
 from tests.nets import Counting, Fresh, Tied
-from tests.unit.job.test_trained_module import spec, trained_module
+from tests.unit.job.test_trained_module import trained_module
 from tests.unit.ranks import Rows, train
 
 
@@ -72,7 +72,7 @@ def arrived(module: nn.Module, made: Any) -> nn.Module:
     tensors = module_state.pack_state(module, warnings.append)
     describe(tensors)  # they can be sent
     assert not warnings
-    return trained_module(spec(made), {name: tensor.clone() for name, tensor in tensors.items()})
+    return trained_module(made, {name: tensor.clone() for name, tensor in tensors.items()})
 
 
 @pytest.mark.parametrize("given", [Counting(), Counting])
@@ -123,7 +123,7 @@ def test_nothing_else_is_lost_at_the_end(state: Any) -> None:
     module = Holder(1)
     module.inner.state = state
     told: list[str] = []
-    back = trained_module(spec(Holder(5)), dict(module_state.pack_state(module, told.append)))
+    back = trained_module(Holder(5), dict(module_state.pack_state(module, told.append)))
     assert "lacks the extra state of the model's part inner" in told[0]
     assert torch.equal(back.layer.weight, module.layer.weight)
     assert back.inner.state == 5
@@ -132,7 +132,7 @@ def test_nothing_else_is_lost_at_the_end(state: Any) -> None:
 def test_a_driver_that_does_not_take_it() -> None:
     with pytest.warns(UserWarning, match="lacks extra state: KeyError"):
         back = trained_module(
-            spec(Holder(5, takes=lambda state: {}[state])), dict(module_state.pack_state(Holder(1), lambda text: None))
+            Holder(5, takes=lambda state: {}[state]), dict(module_state.pack_state(Holder(1), lambda text: None))
         )
     assert back.inner.state == 5
 
