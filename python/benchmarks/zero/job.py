@@ -180,6 +180,8 @@ def train_with_horovod(job: Job) -> None:
 
 def fit(spark: SparkSession, job: Job, system: str) -> dict[str, Any]:
     """Fit by TorchEstimator. Return the summary."""
+    # An emulated network has a share of the parameters, and they decide on the default. The real one's is ps.
+    strategy = system if system != DEFAULT else "ps" if isinstance(job.model, Profile) else None
     count, features = job.ranks * job.rows, F.lit(ROW[0].tolist()).cast("array<float>").alias("features")
     model = TorchEstimator(
         model=functools.partial(network, job.model),
@@ -188,7 +190,7 @@ def fit(spark: SparkSession, job: Job, system: str) -> dict[str, Any]:
         callbacks=[Meter(job, system)],
         batchSize=count,
         num_workers=job.ranks,
-        **({} if system == DEFAULT else {"strategy": system}),
+        **({} if strategy is None else {"strategy": strategy}),
     ).fit(spark.range(count * job.iterations).select(features, F.col("id").cast("float").alias("label")))
     return model.summary or {}
 

@@ -12,7 +12,8 @@ A cell is TOPOLOGY-NETWORK-PULL. A shorter one, such as `star3` or `star3-vgg19`
 
 Systems:
 
-- `default`: TorchEstimator with the plugin and nothing set. Its row has the strategy, and the batches that it kept.
+- `default`: TorchEstimator with the plugin and nothing set. Its row has the strategy, and the batches that it kept. An
+  emulated network has a share of the real one's parameters. So the fit names `ps`, which the real one gets.
 - `gloo`: TorchEstimator with this strategy, without the plugin.
 - `ddp`: DistributedDataParallel over gloo under TorchDistributor, with its default buckets of 25 MiB. For an emulated
   network they shrink as it does. `ddp-4` and `ddp-1` have buckets of so many MiB.
@@ -59,8 +60,6 @@ from sparkdl_comm.topology import Topology
 NETWORKS, PULLS = ("resnet50", "vgg19", "bert_base", *REAL), (0.5, 1.2, 2.0)
 CELLS = "star3,star8,hosts4x2,hosts1x2,hosts1x4"
 QUICK_CELLS = "star3-resnet50-1.2,hosts1x2-lenet5,hosts1x2-perceptron"
-#: Seconds of forward with which each network of the page has 2^20 parameters. With fewer the default is ring.
-FORWARD = 0.7
 #: Steps before the timed ones.
 FIRST = 60
 #: Rows of a rank in a step, of networks that compute and of emulated ones; steps of a sample for each of `--steps`.
@@ -214,7 +213,7 @@ def row_of(cell: Cell, case: Case, facts: dict[str, Any], job: Job, result: dict
 def arguments(parser: ArgumentParser, words: Sequence[str]) -> Namespace:
     parser.add_argument("--cells", type=cells_of, help=f"default: {CELLS}; with --quick {QUICK_CELLS}")
     parser.add_argument("--steps", type=positive, default=10, help="steps of a sample")
-    parser.add_argument("--forward", type=float, default=FORWARD, help="seconds of forward of emulated networks")
+    parser.add_argument("--forward", type=float, default=0.5, help="seconds of forward of emulated networks")
     parser.add_argument("--timeout", type=float, default=3600.0, help="seconds for an application")
     options = parser.parse_args(words)
     if options.quick:

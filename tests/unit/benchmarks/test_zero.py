@@ -14,7 +14,7 @@ import pytest
 import torch
 from benchmarks.case import Case
 from benchmarks.tables import Data
-from benchmarks.workload import nbytes, network, right
+from benchmarks.workload import network, right
 from benchmarks.zero import job as zero_job
 from benchmarks.zero import run as zero
 from benchmarks.zero import table
@@ -43,8 +43,6 @@ def test_a_cell_that_leaves_something_out_stands_for_all() -> None:
     assert [cell.pull for cell in cells_of("hosts4x2-bert_base")] == list(zero.PULLS)
     assert {cell.network for cell in cells_of("hosts1x4")} == set(zero.NETWORKS)
     assert len(zero.arguments(parser(""), []).cells) == 3 * 5 * 3 + 2 * 5
-    for name in zero.NETWORKS:
-        assert nbytes(zero_job.model_of(name, zero.FORWARD)) >= 4 << 20, "else the default is ring"
     quick = zero.arguments(parser(""), ["--quick"])
     assert (len(quick.cells), quick.steps) == (3, 2)
     assert str(quick.cells[0]) == "resnet50 on star:3, a pull 1.2 x forward"
