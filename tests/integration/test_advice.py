@@ -61,7 +61,7 @@ CASES = [
             f"{made.__name__} in ps",
             {"optimizer": made, "strategy": "ps", "model": matrix},
             ModelError,
-            r"such as (gloo)",
+            r"Set (ring)",
             lambda said: {"strategy": said[1]},
         )
         for name in ("Adafactor", "Muon")
