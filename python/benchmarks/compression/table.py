@@ -62,6 +62,8 @@ HITOPK_STEPS = {
     "all-gather inside": "gather_inside",
     "adding up": "add",
 }
+#: Tolerance for a measured time beside theory.
+THEORY_MISSED = 0.15
 
 #: The paper's table 4, throughput, % of linear scaling, and its table 5, seconds to 93 % accuracy.
 RECORD_PAPER = {
@@ -94,6 +96,15 @@ def sparse_sums(data: Data, name: str) -> Iterator[Line]:
             if other.algorithm != "hitopk":
                 theirs = f"`{other.algorithm}`: {with_theory(other)}"
                 yield _sum(ours), theirs, with_theory(ours), beside(ours, other)
+
+
+def sum_theory(data: Data, name: str) -> Iterator[Line]:
+    for row in data.rows(name):
+        if row.theory_seconds is not None:
+            more = row.seconds / row.theory_seconds - 1
+            word = "within" if abs(more) <= THEORY_MISSED else "**not within**"
+            verdict = f"{word} {100 * THEORY_MISSED:g} %: {100 * more:+.0f} %"
+            yield f"`{row.algorithm}`, {_sum(row)}", f"{row.theory_seconds:.3g} s", seconds(row), verdict
 
 
 def sum_steps(data: Data, name: str) -> Iterator[Line]:
@@ -214,6 +225,7 @@ BESIDE_AUTO = ("", "in the same run", "`auto`", "verdict")
 #: Kinds of tables with a table per commit: the name without its suffix, columns, lines, and results by suffix.
 SEVERAL = (
     ("sparse_sums", ("", "in the same run", "`hitopk`", "verdict"), sparse_sums, SUMS),
+    ("sum_theory", ("", "theory", "measured", "verdict"), sum_theory, SUMS),
     ("sum_steps", ("", *HITOPK_STEPS, "whole"), sum_steps, SUMS),
     ("accuracy", ("", "`dense`, in the same run", "ours", "verdict"), accuracy, TASKS),
     ("throughput", ("", "paper", "ours", "verdict, and beside `tree`"), throughput, NETWORKS),

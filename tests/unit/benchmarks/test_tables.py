@@ -343,6 +343,21 @@ def test_predictions_of_races_that_were_not_run_are_left_out(tmp_path: Path) -> 
     assert line[0] == "lenet5, `async`, 90 updates"
 
 
+@pytest.mark.parametrize(
+    ("measured", "said"),
+    [(1.15, "within 15 %: +15 %"), (0.84, "**not within** 15 %: -16 %"), (3.2, "**not within** 15 %: +220 %")],
+)
+def test_a_verdict_on_theory_says_by_how_much_it_is_missed(tmp_path: Path, measured: float, said: str) -> None:
+    save(tmp_path, "compress-0.01", row("ring", measured, theory_seconds=1.0, extra={"count": 9, "density": 1.0}))
+    [line] = TABLES["sum_theory"].lines(Data(tmp_path))
+    assert line == (
+        "`ring`, 9 elements, density 1",
+        "1 s",
+        f"{measured:.3g} s ({measured:.3g} to {measured:.3g})",
+        said,
+    )
+
+
 def test_lines_of_other_tables_stand_in_a_summary(folder: Path) -> None:
     picks = [("one machine, ", "ps", "lenet5", "0.1 s"), ("", "ps", "vgg", ""), ("", "ps", "lenet5", "9 s")]
     [line] = tables.summary(TABLES, picks).lines(Data(folder))
