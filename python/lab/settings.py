@@ -11,16 +11,20 @@ from sparkdl_comm.conf import PREFIX
 
 
 @contextmanager
-def applied(spark: SparkSession, settings: Mapping[str, str | int], prefix: str = PREFIX) -> Iterator[None]:
-    """Apply settings to the session during the block. Their keys are without ``prefix``."""
+def applied(spark: SparkSession, settings: Mapping[str, str | int | None], prefix: str = PREFIX) -> Iterator[None]:
+    """Apply settings to the session during the block. Their keys are without ``prefix``. None: the key is not set."""
     before: dict[str, str | None] = {prefix + name: spark.conf.get(prefix + name, None) for name in settings}
     try:
         for name, value in settings.items():
-            spark.conf.set(prefix + name, value)
+            _set(spark, prefix + name, value)
         yield
     finally:
         for key, earlier in before.items():
-            if earlier is None:
-                spark.conf.unset(key)
-            else:
-                spark.conf.set(key, earlier)
+            _set(spark, key, earlier)
+
+
+def _set(spark: SparkSession, key: str, value: str | int | None) -> None:
+    if value is None:
+        spark.conf.unset(key)
+    else:
+        spark.conf.set(key, value)

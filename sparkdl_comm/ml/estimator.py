@@ -272,10 +272,11 @@ def _train(estimator: TrainingRecipe, dataset: DataFrame) -> TorchModel:
         augment=augment,
     )
     module = driver_module(model, estimator.getSeed())
-    if estimator.getStrategy() is None and f"{PREFIX}strategy" not in settings:
+    is_named = estimator.getStrategy() is not None or f"{PREFIX}strategy" in settings
+    if not is_named:
         conf = replace(conf, strategy=usual_strategy(spark, settings, conf, module, optimization))
     strategy = strategy_class(conf)
-    if strategy.has_stripes:
+    if is_named and strategy.has_stripes:
         elementwise.check_on_driver(module, optimization)
     free_parameters(module)
     session.check_dynamic_allocation(spark)

@@ -19,9 +19,10 @@ from sparkdl_comm.optim.optimizer import Optimization
 from sparkdl_comm.space.flat import sparse_embeddings
 from sparkdl_comm.strategies.registry import strategy_class
 
-#: Fewer trained elements are a small model. An iteration of ring is shorter than one of ps, whose messages pass the JVM:
-#: with two executors on one machine, ring and ps took 1.8 and 7 ms with 20,290 elements, 8.9 and 10 with 932,362, 20
-#: and 20 (by one batch) with 2,337,310, and 55 and 50 with 6,395,210.
+#: Fewer trained elements are a small model. An iteration of ring is shorter than one of ps, whose messages pass the JVM.
+#: Milliseconds of ring, ps by one batch and ps by default, trials included, with two executors on one machine: 1.8, 7.0
+#: and 7.4 with 20,290 elements; 8.9, 9.8 and 10.2 with 932,362; 20.3, 20.0 and 21.9 with 2,337,310; 55.0, 48.3 and 50.5
+#: with 6,395,210. Between hosts the limit was not measured.
 _SMALL = 2_000_000
 
 

@@ -220,7 +220,7 @@ def _add_predict(commands: Any) -> None:
 
 
 def _predict(options: argparse.Namespace) -> int:
-    from sparkdl_comm.conf.strategy import SERVER
+    from sparkdl_comm.conf.strategy import RING, SERVER
     from sparkdl_comm.report.timeline import read_trace
     from sparkdl_comm.sim.forecast import STRATEGIES, forecast, why_ineligible
     from sparkdl_comm.sim.traced_timings import timings_from_spans
@@ -230,7 +230,7 @@ def _predict(options: argparse.Namespace) -> int:
     world = options.world if options.world is not None else len({span["rank"] for span in spans})
     topology = _parse_topology(options.topology or f"star:{world}", options.rate, options.world)
     computed = timings_from_spans(spans, parameter_bytes, None if options.bytes is None else parse_size(options.bytes))
-    strategies = options.strategy or [SERVER if computed.pulls else "ring"]
+    strategies = options.strategy or [SERVER if computed.pulls else RING]
     left_out: dict[str, str] = {}
     if _ALL in strategies:
         left_out = {name: reason for name in STRATEGIES if (reason := why_ineligible(name, topology))}

@@ -75,7 +75,7 @@ def test_the_example_of_a_cache_for_each_fold(spark, tmp_path):
     estimator = TorchEstimator(
         model=functools.partial(torch.nn.Linear, 2, 2), loss="CrossEntropyLoss", maxIter=1, num_workers=2
     )
-    with applied(spark, {"data.cacheName": "", "data.cacheDir": str(tmp_path)}):
+    with applied(spark, {"data.cacheName": "", "data.cacheDir": str(tmp_path), "strategy": None}):
         names = run("docs/guides/tuning.md", 0, spark=spark, estimator=estimator, train=data)
         assert len(names["tuned"].avgMetrics) == 2
         assert {name[:7] for name in left(tmp_path)} == {"digits-"}
@@ -125,7 +125,7 @@ def test_examples_of_other_pages(spark, tmp_path, monkeypatch, page):
         "estimator": TorchEstimator(model=SmallLeNet, loss="CrossEntropyLoss", batchSize=50, num_workers=2),
     }
     monkeypatch.chdir(tmp_path)
-    with applied(spark, {"timeline": 0}):  # a page may set it
+    with applied(spark, {"timeline": 0, "strategy": None}):  # a page may set them
         for example in examples(ROOT / page):
             exec(compile(example, page, "exec"), names)  # noqa: S102 - our own text
 

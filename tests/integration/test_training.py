@@ -96,15 +96,10 @@ def test_norms_of_layers_that_lie_in_stripes(spark, optimizer, batching):
 
 
 def test_a_fit_that_names_no_strategy(spark):
-    key, data = "spark.sparkdl.comm.strategy", frame(spark)
-    named = spark.conf.get(key)
-    spark.conf.unset(key)
-    try:
-        small = fit(data, epochs=1)
-        with applied(spark, {"ps.batching": "whole"}):
-            batched = fit(data, epochs=1)
-    finally:
-        spark.conf.set(key, named)
+    with applied(spark, {"strategy": None}):
+        small = fit(frame(spark), epochs=1)
+    with applied(spark, {"strategy": None, "ps.batching": "whole"}):
+        batched = fit(frame(spark), epochs=1)
     assert (small.summary["strategy"], batched.summary["strategy"]) == ("ring", "ps")
 
 
