@@ -256,13 +256,15 @@ PREFIX = "spark.sparkdl.comm."
 class Key:
     """Key of the configuration.
 
-    ``default``: its text. ``meaning``: one or more sentences. ``name``: the key without :data:`PREFIX`. The value is
+    ``default``: its text. ``meaning``: one or more sentences. ``is_chosen``: a fit chooses the value if the key is not set,
+    so the reference does not show ``default``. ``name``: the key without :data:`PREFIX`. The value is
     ``conf.GROUP.FIELD``, or ``conf.FIELD`` if ``group`` is "".
     """
 
     default: str
     form: Form[Any]
     meaning: str
+    is_chosen: bool = False
     name: str = ""
     group: str = ""
     field: str = ""
@@ -287,12 +289,13 @@ class Key:
             raise ConfError(f"{self.full}={text!r}: must be {error}") from None
 
 
-def declare(default: str, form: Form[T], meaning: str, *, is_group: bool = False) -> T:
+def declare(default: str, form: Form[T], meaning: str, *, is_group: bool = False, is_chosen: bool = False) -> T:
     """Return a dataclass field that declares a key.
 
     The key has the field's name, in camel case. ``is_group``: the key has the name of the field's group alone.
+    ``is_chosen``: see :class:`Key`.
     """
-    declared = Key(default, form, meaning)
+    declared = Key(default, form, meaning, is_chosen)
     value: T = field(default=form(default), metadata={"key": declared, "is_group": is_group})
     return value
 

@@ -38,6 +38,7 @@ class CommConf:
         "size does not count if a key of ps is set. The Param `strategy` overrides this key. NAME+LOOP stands for a "
         "collective with collective.loop=LOOP. NAME+decoupled+ibatch also sets collective.batching=ibatch. "
         "ps+BATCHING sets ps.batching.",
+        is_chosen=True,
     )
     timeout: float = declare(
         "5min", forms.seconds, "How long a rank waits for its peers, in any single wait, before the run fails."

@@ -229,8 +229,11 @@ def test_text_of_a_value_reads_back() -> None:
 def test_the_defaults_file_has_the_defaults() -> None:
     text = (ROOT / "conf/sparkdl-defaults.conf").read_text()
     settings = [line.removeprefix("# ") for line in text.splitlines() if line.startswith("# " + PREFIX)]
+    chosen = {key.full for key in KEYS if key.is_chosen}
     pairs = [(line + " ").split(" ", 1) for line in settings]
-    assert CommConf.from_mapping({key: value.strip() for key, value in pairs}) == CommConf.from_mapping({})
+    values = {key: value.strip() for key, value in pairs}
+    assert not any(values.pop(key) for key in chosen)
+    assert CommConf.from_mapping(values) == CommConf.from_mapping({})
 
 
 def test_scala_uses_only_keys_of_the_table() -> None:
