@@ -17,7 +17,7 @@ ROOT = Path(__file__).parents[2]
 PAGES = [ROOT / "README.md", *sorted((ROOT / "docs").rglob("*.md"))]
 
 #: Pages whose examples have tests of their own here, which give them names or settings; and the number of examples.
-OWN_TEST = {"README.md": 2, "docs/guides/tuning.md": 1, "docs/guides/own-loop.md": 2, "docs/guides/checkpoints.md": 2}
+OWN_TEST = {"README.md": 2, "docs/guides/tuning.md": 1, "docs/guides/own-loop.md": 1, "docs/guides/checkpoints.md": 2}
 #: Pages whose examples need what is not here: BigDL, a model from Hugging Face. What else runs the same calls.
 ELSEWHERE = {
     "docs/guides/bigdl.md": "tests/integration/test_bigdl.py",
@@ -81,11 +81,6 @@ def test_the_example_of_a_cache_for_each_fold(spark, tmp_path):
         assert {name[:7] for name in left(tmp_path)} == {"digits-"}
         assert len(left(tmp_path)) == 2 * 3, "of two folds and of all rows, by two ranks"
         assert estimator.fit(data).summary["data"]["reused"]
-
-
-@pytest.mark.usefixtures("spark")
-def test_the_example_of_ddp_hooks():
-    assert run("docs/guides/own-loop.md", 1, torch=torch)["gradient"].tolist() == [[4.0, 4.0]]
 
 
 def test_the_example_of_a_loop_on_rows(spark):
