@@ -101,7 +101,7 @@ class Timeline:
             raise PersistenceError(f"the timeline cannot be written to {path}: {error}") from error
 
     def plot(self, iteration: int | None = None, ranks: Sequence[int] = (0,)) -> Figure:
-        """Draw one iteration. Each batch has its own color; grey shows where the worker waits.
+        """Draw the rows that have spans in one iteration. Each batch has its own color; grey shows the worker's waits.
 
         :param iteration: from 1; default: the last one that was traced on all ``ranks``.
         :raises InputError: the iteration was not traced on all ``ranks``, or there is no such rank.
@@ -112,11 +112,12 @@ class Timeline:
             from matplotlib.figure import Figure
         except ImportError as exc:
             raise PluginError("a plot needs matplotlib: pip install sparkdl_comm[demo]") from exc
-        first = next(iter(_ROWS))
-        rows = [(rank, row) for rank in ranks for row in _ROWS]
-        figure = Figure(figsize=(11, 0.8 + 0.3 * len(rows)), layout="constrained")
-        axes = figure.add_subplot()
         spans = [span for span in self.spans if span["iteration"] == number and span["rank"] in ranks]
+        names = {span["name"] for span in spans}
+        used = [row for row, kinds in _ROWS.items() if not names.isdisjoint(kinds)]
+        rows = [(rank, row) for rank in ranks for row in used]
+        figure = Figure(figsize=(11, 1.1 + 0.3 * len(rows)), layout="constrained")
+        axes = figure.add_subplot()
         begin = min(span["begin"] for span in spans)
         for span in spans:
             color = f"C{span['batch'] % 10}" if "batch" in span else _COLORS[span["name"]]
@@ -127,13 +128,14 @@ class Timeline:
                 edgecolor="white",
                 linewidth=0.3,
             )
-        axes.set_yticks(range(len(rows)), [f"rank {rank}: {row}" if row == first else row for rank, row in rows])
+        axes.set_yticks(range(len(rows)), [f"rank {rank}: {row}" if row == used[0] else row for rank, row in rows])
         axes.set_ylim(len(rows) - 0.5, -0.5)
         axes.set_xlabel("milliseconds")
         figure.suptitle(f"Iteration {number}, {self.world} ranks")
         for name, color in _COLORS.items():
-            axes.broken_barh([(0, 0)], (0, 0), facecolors=color, label=name)
-        axes.legend(loc="upper center", bbox_to_anchor=(0.5, 1.15), ncols=len(_COLORS), frameon=False)
+            if name in names:
+                axes.broken_barh([(0, 0)], (0, 0), facecolors=color, label=name)
+        axes.legend(loc="lower center", bbox_to_anchor=(0.5, 1.0), ncols=len(_COLORS), frameon=False)
         return figure
 
     def _choose_iteration(self, iteration: int | None, ranks: Sequence[int]) -> int:

@@ -170,7 +170,16 @@ def test_a_timeline_is_on_the_clock_of_rank_0(tmp_path: Path) -> None:
 
 def test_an_iteration_is_drawn(tmp_path: Path) -> None:
     timeline = Timeline([report("a", 0.0), report("a", 0.0)])
-    timeline.plot(ranks=(0, 1)).savefig(tmp_path / "plot.png")
+    figure = timeline.plot(ranks=(0, 1))
+    axes = figure.axes[0]
+    assert [label.get_text() for label in axes.get_yticklabels()] == [
+        "rank 0: pull",
+        "worker",
+        "rank 1: pull",
+        "worker",
+    ]
+    assert [text.get_text() for text in axes.get_legend().get_texts()] == ["forward", "wait for pull"]
+    figure.savefig(tmp_path / "plot.png")
     assert (tmp_path / "plot.png").read_bytes().startswith(b"\x89PNG")
     for settings, problem in (
         ({"iteration": 6}, r"iteration=6\. rank 0 has iterations 7 to 7"),
