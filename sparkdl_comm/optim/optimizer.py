@@ -76,12 +76,23 @@ class OptimizerMaker:
     def __init__(self, model: FlatModel, optimization: Optimization) -> None:
         #: The user's optimizer factory.
         self.factory = optimization.optimizer
-        #: True if the optimizer may step only when all gradients are complete.
-        self.needs_all_gradients = optimization.needs_all_gradients
+        self._optimization, self._parameters = optimization, model.parameters
         self._sparse = {id(model.parameters[number]) for number in model.sparse}
         self._groups: list[tuple[dict[str, Any], set[int]]] | None = None
         if optimization.param_groups is not None:
             self._groups = _groups(model, optimization.param_groups(model.module))
+
+    @functools.cached_property
+    def needs_all_gradients(self) -> bool:
+        """True if the optimizer may step only when all gradients are complete.
+
+        Without clipping and fp16, torch's optimizers may step earlier, since they keep all state per parameter. Others
+        may count their steps, or need norms of all layers.
+        """
+        if self._optimization.needs_all_gradients:
+            return True
+        optimizer = self([(parameter, nn.Parameter(torch.empty(0))) for parameter in self._parameters])
+        return not type(optimizer).__module__.startswith("torch.optim.")
 
     def __call__(self, tensors: Sequence[tuple[nn.Parameter, nn.Parameter]]) -> torch.optim.Optimizer:
         """Return the optimizer. ``tensors``: pairs of a module's parameter and what this rank updates of it, itself or

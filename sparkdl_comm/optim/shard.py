@@ -35,8 +35,6 @@ class Shard:
     An optimizer that needs norms of whole parameters gets them by an all-gather in each step.
 
     ``owned``: (first element, exact values, float32 ``[n]``). ``gradients``: gradients of the same ranges.
-    ``can_step_in_parts``: True if :meth:`step_range` may be used. It is for torch's optimizers, which keep all state per
-    parameter; others may count their steps.
 
     :raises ModelError: the optimizer is neither elementwise nor layer-wise.
     """
@@ -75,7 +73,6 @@ class Shard:
                 f"optimizer {type(self.optimizer).__name__} updates single rows of an Embedding with sparse=True, but ranks"
                 f" update stripes that cut through rows. Set sparse=False. {elementwise.HINT}"
             )
-        self.can_step_in_parts = type(self.optimizer).__module__.startswith("torch.optim.")
 
     @property
     def stripes(self) -> list[tuple[int, torch.nn.Parameter]]:
@@ -89,7 +86,8 @@ class Shard:
     def step_range(self, elements: slice) -> None:
         """Run the optimizer's step on a range of the flat vector, whose gradients are summed already.
 
-        The range ends at the end of a parameter. Ranges that cover the whole vector make up a whole step.
+        The range ends at the end of a parameter. Ranges that cover the whole vector make up a whole step. Only for
+        optimizers that do not need all gradients (:attr:`OptimizerMaker.needs_all_gradients`).
         """
         for stripe in self._stripes:
             is_in_range = elements.start <= stripe.start < elements.stop

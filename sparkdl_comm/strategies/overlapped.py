@@ -192,7 +192,7 @@ class DecoupledAllReduce(OverlappedStrategy):
         self._init_in_flight(overlap=True)
         #: Number of buckets that are gathered during backward, and whether this step has already started to gather them.
         self._ahead_count, self._has_gathered_ahead = 0, False
-        if model.device.type == "cpu" and self._shard.can_step_in_parts and not make_optimizer.needs_all_gradients:
+        if model.device.type == "cpu" and not make_optimizer.needs_all_gradients:
             self._ahead_count = count_early_buckets([stop - start for start, stop in self._buckets.ranges])
         #: Memory of the current parameters and, if buckets are gathered ahead, of the next ones.
         self._memories = [model.values, model.values.clone()] if self._ahead_count else [model.values]

@@ -68,12 +68,13 @@ class ParameterServer(Strategy):
     def join(self, gang: Gang, model: FlatModel, make_optimizer: OptimizerMaker) -> None:
         self._gang, self._model, self._on_gpu = gang, model, model.device.type == "cuda"
         compression = self.conf.compression.method
+        self._needs_all_gradients = make_optimizer.needs_all_gradients
         layout = self._jvm.open(
             [member.payload["strategy"] for member in gang.members],
             [layer.count for layer in model.layers],
             self.conf.ps,
             density=None if compression is None else compression.density,
-            can_pull_ahead=not self._on_gpu and not make_optimizer.needs_all_gradients,
+            can_pull_ahead=not self._on_gpu and not self._needs_all_gradients,
             timeout=self.conf.timeout,
         )
         self._can_pull_ahead = layout["ahead"]
@@ -154,7 +155,7 @@ class ParameterServer(Strategy):
         if self._buckets.is_due(self._version + 1):
             self._replan()
         self._pulls.prefetch(self._version + 1)
-        if len(self._push_buckets) == 1 or not self._shard.can_step_in_parts:
+        if len(self._push_buckets) == 1 or self._needs_all_gradients:
             self._sums.collect_all()
 
     def gradients(self) -> list[torch.Tensor]:
@@ -227,9 +228,7 @@ class ParameterServer(Strategy):
         """Begin ``version``. ``is_in_place``: True if its parameters are in place and need no pull."""
         self._version = version
         #: True if the next version may be made and pulled during this step. It may not if its buckets may change.
-        self._can_make_next_early = (
-            self._can_pull_ahead and self._shard.can_step_in_parts and not self._buckets.is_due(version + 1)
-        )
+        self._can_make_next_early = self._can_pull_ahead and not self._buckets.is_due(version + 1)
         self._pulls.begin_version(version, can_prefetch_next=self._can_make_next_early, is_in_place=is_in_place)
 
     def _replan(self) -> None:

@@ -142,13 +142,30 @@ def test_those_that_are_given_norms(kind: Any) -> None:
         lambda params: kind(params, lr=0.01, parallel=True),
     ):
         elementwise.check_on_driver(Net(), Optimization(optimizer))
-        made = shard(optimizer)
-        assert not made.can_step_in_parts, "norms of all layers are gathered at once"
+        assert shard(optimizer)
+        maker = OptimizerMaker(FlatModel(Net()), Optimization(optimizer))
+        assert maker.needs_all_gradients, "norms of all layers are gathered at once"
     flagged = lambda module: [  # noqa: E731
         {"params": module[0].parameters(), "adapt": False},
         {"params": module[2].parameters()},
     ]
     assert shard(lambda params: kind(params, lr=0.01), groups=flagged).optimizer.param_groups[0]["adapt"] is False
+
+
+def test_optimizers_that_need_all_gradients() -> None:
+    class Own(torch.optim.SGD):
+        pass
+
+    sgd, own = functools.partial(torch.optim.SGD, lr=0.1), functools.partial(Own, lr=0.1)
+    for optimization, expected in (
+        (Optimization(sgd), False),
+        (Optimization(lambda params: torch.optim.Adagrad(params)), False),
+        (Optimization(sgd, lambda module: [{"params": module.parameters(), "lr": 0.2}]), False),
+        (Optimization(own), True),
+        (Optimization(sgd, max_grad_norm=1.0), True),
+        (Optimization(sgd, precision="fp16"), True),
+    ):
+        assert OptimizerMaker(FlatModel(Net()), optimization).needs_all_gradients is expected
 
 
 def test_those_that_are_given_norms_and_take_others() -> None:
