@@ -146,7 +146,7 @@ private[ps] final class IncomingBlocks(
 
 /**
  * Executor that runs tasks one at a time, in order. It occupies a thread of `pool` only while it
- * has tasks.
+ * has tasks. Tasks must not throw, as those of a CompletableFuture.
  */
 private[ps] final class SerialExecutor(pool: Executor) extends Executor {
   private val waiting = new ArrayDeque[Runnable]
