@@ -156,20 +156,21 @@ class PsConf:
         "is computed. whole: one batch. layerwise: one per layer. greedy1 and greedy2: iBatch's greedy plans. ibatch: "
         "the better one of these. If pushes are ibatch too, it is the best plan found for both together, unless "
         "whole, layerwise or, with many layers, parts:24 turn out to be faster. It is then whole if the plan is "
-        "predicted to save less than 3 % of a step or, in fits of PyTorch, if memory is short. With maxGradNorm or "
-        "precision=fp16 each direction has a plan of its own, and nothing is tried. paper, as iBatch's paper measured: "
-        "the better greedy plan for pulls, each batch requested when the one before has arrived, and all gradients "
-        "pushed at once. paper-layerwise, the paper's baseline: the same with one batch per layer. optimal: the "
-        "fastest plan for one direction alone. parts:COUNT: parts that take about equally long to transfer, the first "
-        "one cut once more. fixed:BYTES: as many layers as fit, at least one.",
+        "predicted to save less than 3 % of a step or, in fits of PyTorch, if memory is short. With maxGradNorm, "
+        "precision=fp16 or an optimizer that is not torch's each direction has a plan of its own, and nothing is "
+        "tried. paper, as iBatch's paper measured: the better greedy plan for pulls, each batch requested when the one "
+        "before has arrived, and all gradients pushed at once. paper-layerwise, the paper's baseline: the same with "
+        "one batch per layer. optimal: the fastest plan for one direction alone. parts:COUNT: parts that take about "
+        "equally long to transfer, the first one cut once more. fixed:BYTES: as many layers as fit, at least one.",
     )
     push_batching: str = declare(
         "",
         forms.push_policy,
         "How layers are cut into batches of gradients for pushes, strategy ps. A batch is pushed while backward goes "
         "on. Empty: as ps.batching, and with paper and paper-layerwise one batch. If neither direction is whole, "
-        "parameters of the next step arrive while backward goes on, except with maxGradNorm or precision=fp16. This "
-        "needs memory for a second copy of the model, and of the part that the executor updates.",
+        "parameters of the next step arrive while backward goes on, except with maxGradNorm, precision=fp16 or an "
+        "optimizer that is not torch's. This needs memory for a second copy of the model, and of the part that the "
+        "executor updates.",
     )
     profile_iterations: int = declare(
         "10",
@@ -178,8 +179,8 @@ class PsConf:
         "is one batch. If ibatch planned both directions together, its plan and others are then tried for five "
         "iterations each, and the fastest stays. The others are layerwise, with many layers parts:24, and whole for "
         "small models, whose blocks are fetched only for the profile. What is predicted to take more than 1.3 times as "
-        "long as the plan is not tried. With fewer than 3 iterations nothing is tried. In every tenth such period the "
-        "ranks compare their measurements with the plan.",
+        "long as the plan is not tried. A plan that loses is tried once more. With fewer than 3 iterations nothing is "
+        "tried. In every tenth such period the ranks compare their measurements with the plan.",
     )
     replan_drift: float = declare(
         "0.25",

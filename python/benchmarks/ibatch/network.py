@@ -207,7 +207,7 @@ _SETTINGS = WAYS | OTHER_WAYS | SPARSE_WAYS
 #: Way of torch's DistributedDataParallel over gloo, under TorchDistributor.
 DDP = "ddp"
 #: Epochs in which a fit measures, plans and tries its plan. Timed epochs of equal length follow.
-_WARM_UP_EPOCHS = 5
+_WARM_UP_EPOCHS = 6
 _INPUTS = 784
 
 
@@ -257,10 +257,10 @@ class Job:
     def profile_iterations(self) -> int:
         """Return the iterations of the profile, so that the choice is in use before the first timed epoch.
 
-        The profile is followed by trials, at most as long, of the plan and of up to three plainer ways. Pulls change one
-        step later, and pushes two.
+        The profile is followed by trials, at most as long: of the plan, of up to three plainer ways, and of the plan once
+        more. Pulls change one step later, and pushes two.
         """
-        return (_WARM_UP_EPOCHS * self.steps - 3) // 5
+        return (_WARM_UP_EPOCHS * self.steps - 3) // 6
 
     def make_network(self) -> Callable[[], nn.Module]:
         if self.network in REAL:

@@ -10,6 +10,9 @@ import scala.collection.immutable.ListMap
  * chance only, the one with the fewest batches stays: each batch costs work on executors, which may
  * have less time for it later.
  *
+ * While the first candidate is used, executors still compile the code for several batches. So the
+ * plan is used once more if it was not the fastest, and its faster measurement counts.
+ *
  * @param known earlier measurements of some policies
  */
 private[ibatch] final class Autotuner(
@@ -22,6 +25,7 @@ private[ibatch] final class Autotuner(
   private var untried = others
   private var inUse = planned
   private var measured = known
+  private var isRepeated = false // true if the plan is used once more
   private var over = false
 
   /** Policy in use now. */
@@ -38,18 +42,26 @@ private[ibatch] final class Autotuner(
    * choice.
    */
   def record(now: Measured): Unit = {
-    measured = measured.updated(inUse, now)
+    val best = measured.get(inUse).filter(_.seconds < now.seconds).getOrElse(now)
+    measured = measured.updated(inUse, best)
     untried.headOption match {
       case Some(next) =>
         inUse = next
         untried = untried.tail
-      case None =>
+      case None if fastest == planned || isRepeated =>
+        inUse = fastest
         over = true
-        val least = measured.values.map(_.seconds).min
-        inUse = measured.filter(least >= (1 - Margin) * _._2.seconds).minBy { case (policy, each) =>
-          (each.batches, policy != planned, each.seconds)
-        }._1
+      case None =>
+        inUse = planned
+        isRepeated = true
     }
+  }
+
+  private def fastest: Policy = {
+    val least = measured.values.map(_.seconds).min
+    measured.filter(least >= (1 - Margin) * _._2.seconds).minBy { case (policy, each) =>
+      (each.batches, policy != planned, each.seconds)
+    }._1
   }
 }
 

@@ -28,13 +28,22 @@ class AutotunerSpec extends AnyFunSuite {
   test("the plan comes first, then the others in turn, then the fastest") {
     val tuner = autotuner
     assert(tuner.current === IBatch)
-    assert(inUse(tuner, 1.0, 0.9) === Seq(Layerwise, Layerwise))
+    assert(inUse(tuner, 0.9, 1.0) === Seq(Layerwise, IBatch))
     assert(tuner.isOver)
     assert(tuner.measurements.toSeq.map { case (policy, each) =>
       (policy, each.seconds, each.predictedSeconds)
     } ===
-      Seq((Whole, 3.0, 1.5), (IBatch, 1.0, 0.5), (Layerwise, 0.9, 0.45)))
-    assert(inUse(autotuner, 4.0, 5.0) === Seq(Layerwise, Whole), "that was measured before")
+      Seq((Whole, 3.0, 1.5), (IBatch, 0.9, 0.45), (Layerwise, 1.0, 0.5)))
+  }
+
+  test("a plan that loses is used once more, and its faster measurement counts") {
+    val slowAtFirst = autotuner
+    assert(inUse(slowAtFirst, 2.0, 0.9, 0.8) === Seq(Layerwise, IBatch, IBatch))
+    assert(slowAtFirst.isOver && slowAtFirst.measurements(IBatch).seconds === 0.8)
+    val slower = autotuner
+    assert(inUse(slower, 1.0, 0.9, 1.5) === Seq(Layerwise, IBatch, Layerwise))
+    assert(slower.isOver && slower.measurements(IBatch).seconds === 1.0)
+    assert(inUse(autotuner, 4.0, 5.0, 4.0) === Seq(Layerwise, IBatch, Whole), "measured before")
   }
 
   test("a policy that is faster by chance only does not replace the plan") {
@@ -43,7 +52,7 @@ class AutotunerSpec extends AnyFunSuite {
 
   test("a policy that is as fast with fewer batches replaces the plan") {
     def tuner = new Autotuner(IBatch, Seq(Parts(24)), ListMap.empty)
-    assert(inUse(tuner, 1.0, 1.01) === Seq(Parts(24), Parts(24)))
+    assert(inUse(tuner, 1.0, 1.01, 1.0) === Seq(Parts(24), IBatch, Parts(24)))
     assert(inUse(tuner, 1.0, 1.03) === Seq(Parts(24), IBatch))
   }
 
