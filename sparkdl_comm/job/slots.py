@@ -177,6 +177,9 @@ def _expected_executors(conf: Mapping[str, str], master: str) -> int | None:
         return int(cluster[1])
     if master.startswith("local"):
         return None
+    cores, most = conf.get("spark.executor.cores"), conf.get("spark.cores.max")
+    if master.startswith("spark:") and cores and most:
+        return int(most) // int(cores)
     instances = conf.get("spark.executor.instances", _DEFAULT_INSTANCES if _has_defaults(master) else None)
     return None if instances is None else int(instances)
 

@@ -256,6 +256,15 @@ def test_executors_that_come_late_are_waited_for(caplog: pytest.LogCaptureFixtur
     assert caplog.messages == []
 
 
+def test_the_executors_of_a_standalone_cluster_are_waited_for(caplog: pytest.LogCaptureFixture) -> None:
+    conf, master = {"executor_cores": "4", "task_cpus": "4"}, "spark://host:7077"
+    assert FakeSpark([1, 2, 4], master, cores_max="17", **conf).check(None) == 4
+    assert caplog.messages == []
+    assert FakeSpark([1, 2], master, cores_max="16", **conf).check(None, timeout=30) == 2
+    assert "training with 2 of 4 executors" in caplog.messages[-1]
+    assert FakeSpark([1, 2], master, **conf).check(None) == 1, "nothing says how many are to come"
+
+
 def test_an_executor_that_is_lost_later_is_waited_for_again() -> None:
     spark = FakeSpark([3] * 200 + [2] * 5 + [3], "yarn", executor_instances="5")
     assert spark.check(None, timeout=30) == 3
