@@ -220,11 +220,17 @@ class AutoStrategy(Strategy):
     def details(self) -> dict[str, Any]:
         """Return the details of the current strategy, and ``auto``.
 
-        ``auto``: the strategy ``chosen`` last, the ``decisions`` (see :class:`~.choice.Decision`), the reasons why strategies
-        were ``left_out``, and the parameter ``server``'s overhead in seconds (None: not measured).
+        ``auto``: the strategy ``chosen`` last (None while the first decision is open), the ``decisions`` (see
+        :class:`~.choice.Decision`), the reasons why strategies were ``left_out``, and the parameter ``server``'s overhead in
+        seconds (None: not measured).
         """
-        decisions = [asdict(decision) for decision in self._choice.decisions]
-        auto: dict[str, Any] = {"chosen": self._turn.candidate, "decisions": decisions, "left_out": self._left_out}
+        decisions = self._choice.decisions
+        in_use = None if decisions else self._turn.candidate
+        auto: dict[str, Any] = {
+            "chosen": next((each.chosen for each in reversed(decisions) if each.chosen is not None), in_use),
+            "decisions": [asdict(decision) for decision in decisions],
+            "left_out": self._left_out,
+        }
         auto["server"] = None if self._server_overhead is None else asdict(self._server_overhead)
         return {**self._switcher.current.details(), "auto": auto}
 

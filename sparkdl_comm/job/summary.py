@@ -69,7 +69,8 @@ class Summary(dict[str, Any]):
     def _choices(self) -> str:
         """Return, in brackets, what was chosen by measuring."""
         chosen = self.get("auto", {}).get("chosen")
-        kept = self.get("batching", {}).get("pull", {}).get("kept")
+        batching = self.get("batching")
+        kept = describe_kept(batching["pull"]["kept"], batching["push"]["kept"]) if batching else None
         found = [text for text in (chosen, kept) if text]
         return f" ({', '.join(found)})" if found else ""
 
@@ -102,6 +103,14 @@ class Summary(dict[str, Any]):
         values = {name: value for name, value in row.items() if name not in ("epoch", "step", "seconds")}
         shown = [f"{name} {value:.4g}" for name, value in values.items() if isinstance(value, (int, float))]
         return f"epoch {row['epoch']}: {', '.join(shown)}"
+
+
+def describe_kept(pull: str, push: str) -> str:
+    """Return what both directions kept, such as "plan, 7 pulls, 19 pushes"."""
+    if pull == push:
+        return pull
+    _, _, pushes = push.partition("plan, ")
+    return f"{pull}, {pushes}" if pushes else f"{pull}; pushes {push}"
 
 
 def check_reports(reports: Sequence[RankReport], world: int) -> None:

@@ -22,6 +22,8 @@ from benchmarks.tables import (
 )
 from lab.results import Row
 
+from sparkdl_comm.job.summary import describe_kept
+
 #: The paper's speed-ups over one node on 30 nodes: by iBatch, by default, with one batch per layer.
 IBATCH_NODES = 30
 IBATCH_PAPER = {
@@ -178,10 +180,8 @@ def _kept(run: Mapping[str, Any], layers: int | None) -> str:
     times of the trials.
     """
     if recorded := run.get("kept"):
-        pull, push = recorded["pull"], recorded["push"]
-        if pull == push:
-            return f"`{pull}`"
-        return f"{pull}, {push.removeprefix('plan, ')}" if push.startswith("plan") else f"{pull}; pushes {push}"
+        text = describe_kept(recorded["pull"], recorded["push"])
+        return f"`{text}`" if recorded["pull"] == recorded["push"] else text
     pulls, pushes = run["batches"]["pull"], run["batches"]["push"]
     tried = run["tried"]
     if pulls == pushes == layers and "layerwise" in tried:

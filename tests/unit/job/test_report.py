@@ -6,7 +6,7 @@ import json
 import pytest
 
 from sparkdl_comm.errors import GangError
-from sparkdl_comm.job.summary import RankReport, Summary, summarize
+from sparkdl_comm.job.summary import RankReport, Summary, describe_kept, summarize
 
 HISTORY = [
     [{"epoch": epoch, "step": 5 * epoch, "loss": loss, "lr": 0.1, "seconds": 2.0 + rank} for epoch, loss in losses]
@@ -56,20 +56,28 @@ def test_summary() -> None:
 
 def test_a_summary_reads_as_five_lines() -> None:
     data = {"cache": "disk", "bytes": 7, "held": 3, "seconds": 1.5, "reused": False}
-    details = {"batching": {"pull": {"kept": "plan, 7 pulls"}}}
+    details = {"batching": {"pull": {"kept": "plan, 7 pulls"}, "push": {"kept": "plan, 19 pushes"}}}
     reports = [dataclasses.replace(report, data=data, details=details) for report in (ZERO, ONE)]
     summary = summarize(reports, "ps", 2)
     assert str(summary).splitlines() == [
-        "ps (plan, 7 pulls), 2 ranks: 10 steps of 500 ms, 5 samples/s",
+        "ps (plan, 7 pulls, 19 pushes), 2 ranks: 10 steps of 500 ms, 5 samples/s",
         "time of a step: forward 75 %, pull 25 %",
         "received in a step, all ranks: 3e-05 MB pull, 1e-05 MB push",
         "12 rows on disk, read in 1.5 s",
         "epoch 2: loss 0.75, lr 0.1",
     ]
     assert summary.line() == (
-        "ps (plan, 7 pulls), 2 ranks: 10 steps of 500 ms, 5 samples/s; time of a step: forward 75 %, pull 25 %"
+        "ps (plan, 7 pulls, 19 pushes), 2 ranks: 10 steps of 500 ms, 5 samples/s; time of a step: forward 75 %, pull 25 %"
     )
     assert str(Summary({"strategy": "ring", "world": 2, "iterations": 0})) == "ring, 2 ranks: 0 steps of 0 ms"
+
+
+def test_what_both_directions_kept() -> None:
+    assert describe_kept("layerwise", "layerwise") == "layerwise"
+    assert describe_kept("plan, 2 pulls, one per layer", "plan, 1 push") == "plan, 2 pulls, one per layer, 1 push"
+    assert describe_kept("trial of plan, 7 pulls", "trial of plan, 3 pushes") == "trial of plan, 7 pulls, 3 pushes"
+    assert describe_kept("whole", "plan, 3 pushes") == "whole, 3 pushes"
+    assert describe_kept("plan, 2 pulls", "whole") == "plan, 2 pulls; pushes whole"
 
 
 def test_different_weights() -> None:

@@ -82,7 +82,7 @@ private[comm] final class AdaptiveBuckets(
    * Write the batches in use to `reply`, under `pull` and `push`, for the run's summary. The fields
    * of each are:
    *
-   *  - `kept`, a description; `policy`, which made the batches; and `batches`.
+   *  - `kept`, a description, which begins with "trial of" during a trial; `policy`, which made the batches; and `batches`.
    *  - If they were made from a profile: `predicted_seconds`, `optimal_ratio`, and `profile` in the
    *   format of [[PlanRequest]].
    *  - If both directions were planned together: the predicted `iteration_seconds`.
@@ -94,6 +94,7 @@ private[comm] final class AdaptiveBuckets(
     Seq(Direction.Pull -> pull, Direction.Push -> push).foreach { case (direction, batches) =>
       val described =
         batches.report(reply.putObject(direction.name)).put("outcome", outcome(batches))
+      if (runningTrial.isDefined) described.put("kept", s"trial of ${batches.description}")
       trial.map(_.measurements).filter(_.nonEmpty).foreach(describe(
         _,
         described.putObject("tried")

@@ -278,6 +278,7 @@ class AdaptiveBucketsSpec extends AnyFunSuite {
     val stopped = adaptive("ibatch")
     replanned(stopped, 3.0, 1.0)
     assert(outcomes(stopped) === Set("used: on trial when the run ended, layerwise in use"))
+    assert(kept(stopped) === Seq("trial of layerwise", "trial of layerwise"))
   }
 
   test("a rival that is predicted to be far slower is not tried") {
