@@ -18,5 +18,5 @@ def record(plans: Mapping[str, Mapping[str, Any]]) -> dict[str, dict[str, Any]]:
         "kept": {name: plan["kept"] for name, plan in plans.items()},
         "outcome": {name: plan["outcome"] for name, plan in plans.items()},
         "tried": {name: each["seconds"] for name, each in tried.items()},
-        "tried_predicted": {name: each["predicted_seconds"] for name, each in tried.items()},
+        "tried_predicted": {name: each["predicted_iteration_seconds"] for name, each in tried.items()},
     }

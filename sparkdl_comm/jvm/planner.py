@@ -62,7 +62,7 @@ def predict_iteration_seconds(plans: Sequence[Mapping[str, Mapping[str, Any]]], 
 
     Raises the errors of :func:`plan_buckets`.
     """
-    return [answer["iteration_seconds"] for answer in _ask(plans, timeout)]
+    return [answer["predicted_iteration_seconds"] for answer in _ask(plans, timeout)]
 
 
 def why_unavailable() -> str | None:

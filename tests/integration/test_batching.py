@@ -109,7 +109,7 @@ def test_planned_from_a_profile(data, whole, policy):
         assert plans[direction]["predicted_seconds"] > 0
         assert plans[direction]["optimal_ratio"] >= 1
         tried = plans[direction].get("tried", {})
-        assert all(each["seconds"] > 0 and each["predicted_seconds"] > 0 for each in tried.values())
+        assert all(each["seconds"] > 0 and each["predicted_iteration_seconds"] > 0 for each in tried.values())
         assert ("ibatch" in tried) == (policy == "ibatch")
         assert plans[direction]["kept"] == policy or plans[direction]["kept"].startswith(("plan, ", *tried))
     assert plans["pull"]["batches"][0][0] == plans["push"]["batches"][-1][0] == 1

@@ -82,12 +82,13 @@ private[comm] final class AdaptiveBuckets(
    * Write the batches in use to `reply`, under `pull` and `push`, for the run's summary. The fields
    * of each are:
    *
-   *  - `kept`, a description, which begins with "trial of" during a trial; `policy`, which made the batches; and `batches`.
-   *  - If they were made from a profile: `predicted_seconds`, `optimal_ratio`, and `profile` in the
-   *   format of [[PlanRequest]].
-   *  - If both directions were planned together: the predicted `iteration_seconds`.
-   *  - `tried`: for each policy, measured `seconds` of an iteration, `predicted_seconds`, and the
-   *   numbers of `pulls` and `pushes`.
+   *  - `kept`, a description, which begins with "trial of" during a trial; `policy`, which made the
+   *   batches; and `batches`.
+   *  - If they were made from a profile: `predicted_seconds` of this direction, `optimal_ratio`, and
+   *   `profile` in the format of [[PlanRequest]].
+   *  - If both directions were planned together: `predicted_iteration_seconds`.
+   *  - `tried`: for each policy, measured `seconds` of an iteration, `predicted_iteration_seconds`,
+   *   and the numbers of `pulls` and `pushes`.
    *  - `asked`, the policy that was set, and `outcome`, its result: if nothing was planned, why.
    */
   def report(reply: ObjectNode): Unit =
@@ -105,7 +106,7 @@ private[comm] final class AdaptiveBuckets(
     measurements.foreach { case (policy, each) =>
       val described =
         reply.putObject(policy.name).put("seconds", each.seconds).put(
-          "predicted_seconds",
+          "predicted_iteration_seconds",
           each.predictedSeconds
         )
       described.put("pulls", each.pulls).put("pushes", each.pushes)

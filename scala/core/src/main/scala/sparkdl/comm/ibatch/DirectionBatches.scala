@@ -98,7 +98,7 @@ private[ibatch] final class DirectionBatches(
     lastPlan.profile.foreach { profile =>
       reply.put("predicted_seconds", lastPlan.plan.seconds)
       reply.put("optimal_ratio", Planner.ratioToOptimal(profile, lastPlan.plan))
-      lastPlan.iterationSeconds.foreach(reply.put("iteration_seconds", _))
+      lastPlan.iterationSeconds.foreach(reply.put("predicted_iteration_seconds", _))
       PlanRequest.write(profile, reply.putObject("profile"))
     }
     reply.put("asked", policy.name)

@@ -26,7 +26,7 @@ import sparkdl.comm.{Clock, SystemClock}
  *
  * A request for directions that share the network has `pull` and `push`, each with the fields of a
  * profile. Either both have `batches` or neither; without them, batches are chosen as by policy
- * `ibatch`. The answer has `pull` and `push`, each as above, and `iteration_seconds` (see
+ * `ibatch`. The answer has `pull` and `push`, each as above, and `predicted_iteration_seconds` (see
  * [[IterationModel]]).
  */
 private[comm] object PlanRequest {
@@ -62,7 +62,7 @@ private[comm] object PlanRequest {
       } else Planner.planBoth(pulling, pushing, clock)
     describe(pulling, pulled, Direction.Pull, reply.putObject("pull"))
     describe(pushing, pushed, Direction.Push, reply.putObject("push"))
-    reply.put("iteration_seconds", seconds)
+    reply.put("predicted_iteration_seconds", seconds)
   }
 
   private def fixedPlan(profile: Profile, request: JsonNode): Plan = {

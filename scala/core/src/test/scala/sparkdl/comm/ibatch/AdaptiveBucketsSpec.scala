@@ -186,7 +186,7 @@ class AdaptiveBucketsSpec extends AnyFunSuite {
   test("directions that share the network are planned together") {
     val buckets = adaptive("ibatch")
     assert(buckets.replan(Seq(both)) === Some((layerwise, whole)))
-    val seconds = Set("pull", "push").map(report(buckets).get(_).get("iteration_seconds").asDouble)
+    val seconds = Set("pull", "push").map(report(buckets).get(_).get("predicted_iteration_seconds").asDouble)
     assert(seconds.size === 1 && seconds.head > 3)
     assert(report(buckets).get("push").get("profile").get("compute").toString === "[0.5,0.25]")
     assert(outcomes(buckets) === Set("used"), "nothing is tried without timed iterations")
@@ -232,21 +232,21 @@ class AdaptiveBucketsSpec extends AnyFunSuite {
   test("the summary of a rejected plan has its prediction and its measurement") {
     val buckets = adaptive("ibatch")
     replanned(buckets, 3.0)
-    val promised = report(buckets).get("pull").get("iteration_seconds").asDouble
+    val promised = report(buckets).get("pull").get("predicted_iteration_seconds").asDouble
     replanned(buckets, 1.0, 0.9, 1.0)
     val found = report(buckets).get("push").get("tried")
     val plan = found.get("ibatch")
-    assert((plan.get("seconds").asDouble, plan.get("predicted_seconds").asDouble) === ((
+    assert((plan.get("seconds").asDouble, plan.get("predicted_iteration_seconds").asDouble) === ((
       1.0,
       promised
     )))
     assert((plan.get("pulls").asInt, plan.get("pushes").asInt) === ((2, 1)))
     assert(
-      found.get("whole").get("predicted_seconds").asDouble > promised,
+      found.get("whole").get("predicted_iteration_seconds").asDouble > promised,
       "that is why it was planned"
     )
-    assert(found.get("layerwise").get("predicted_seconds").asDouble ===
-      report(buckets).get("pull").get("iteration_seconds").asDouble)
+    assert(found.get("layerwise").get("predicted_iteration_seconds").asDouble ===
+      report(buckets).get("pull").get("predicted_iteration_seconds").asDouble)
   }
 
   test("one inline batch is timed again, as its blocks were fetched in the profile") {
