@@ -179,8 +179,9 @@ class PsConf:
         "is one batch. If ibatch planned both directions together, its plan and others are then tried for five "
         "iterations each, and the fastest stays. The others are layerwise, with many layers parts:24, and whole for "
         "small models, whose blocks are fetched only for the profile. What is predicted to take more than 1.3 times as "
-        "long as the plan is not tried. A plan that loses is tried once more. With fewer than 3 iterations nothing is "
-        "tried. In every tenth such period the ranks compare their measurements with the plan.",
+        "long as the plan is not tried. If the plan loses, a second one is made from its measurement, and tried. With "
+        "fewer than 3 iterations nothing is tried. In every tenth such period the ranks compare their measurements "
+        "with the plan.",
     )
     replan_drift: float = declare(
         "0.25",

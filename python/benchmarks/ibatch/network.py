@@ -257,8 +257,8 @@ class Job:
     def profile_iterations(self) -> int:
         """Return the iterations of the profile, so that the choice is in use before the first timed epoch.
 
-        The profile is followed by trials, at most as long: of the plan, of up to three plainer ways, and of the plan once
-        more. Pulls change one step later, and pushes two.
+        The profile is followed by trials, at most as long: of the plan, of up to three plainer ways, and of a second
+        plan. Pulls change one step later, and pushes two.
         """
         return (_WARM_UP_EPOCHS * self.steps - 3) // 6
 

@@ -147,11 +147,18 @@ private[comm] final class AdaptiveBuckets(
    * change.
    */
   private def tune(autotuner: Autotuner, seconds: Double): Boolean = {
-    val before = autotuner.current
+    val (before, policy) = ((pulls, pushes), autotuner.current)
     autotuner.record(measured(seconds, predictedSeconds))
-    val changes = autotuner.current != before
-    if (changes) planTogether(autotuner.current)
-    changes
+    if (autotuner.isRepeated && !autotuner.isOver)
+      learnHandling(autotuner.measurements(Policy.IBatch))
+    if (!autotuner.isOver || autotuner.current != policy) planTogether(autotuner.current)
+    (pulls, pushes) != before
+  }
+
+  /** Explain by the handling of batches why a plan took longer than predicted. */
+  private def learnHandling(plan: Autotuner.Measured): Unit = {
+    val handling = math.max(0, plan.seconds - plan.predictedSeconds) / plan.batches
+    directions.foreach(_.handling = handling)
   }
 
   private def planFrom(reports: Seq[RankReport], seconds: Option[Double]): Boolean = {

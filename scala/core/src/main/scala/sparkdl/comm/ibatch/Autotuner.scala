@@ -10,8 +10,8 @@ import scala.collection.immutable.ListMap
  * chance only, the one with the fewest batches stays: each batch costs work on executors, which may
  * have less time for it later.
  *
- * While the first candidate is used, executors still compile the code for several batches. So the
- * plan is used once more if it was not the fastest, and its faster measurement counts.
+ * If the plan is not the fastest, a second plan is used, which [[AdaptiveBuckets]] makes from the
+ * measurement of the first. The faster measurement counts.
  *
  * @param known earlier measurements of some policies
  */
@@ -25,7 +25,7 @@ private[ibatch] final class Autotuner(
   private var untried = others
   private var inUse = planned
   private var measured = known
-  private var isRepeated = false // true if the plan is used once more
+  private var repeated = false
   private var over = false
 
   /** Policy in use now. */
@@ -33,6 +33,9 @@ private[ibatch] final class Autotuner(
 
   /** Measurements of the policies that were tried, and of those known before. */
   def measurements: ListMap[Policy, Measured] = measured
+
+  /** True if the plan was not the fastest, so that a second one is used. */
+  def isRepeated: Boolean = repeated
 
   /** True if [[current]] is the final choice. */
   def isOver: Boolean = over
@@ -42,18 +45,18 @@ private[ibatch] final class Autotuner(
    * choice.
    */
   def record(now: Measured): Unit = {
-    val best = measured.get(inUse).filter(_.seconds < now.seconds).getOrElse(now)
-    measured = measured.updated(inUse, best)
+    if (measured.get(inUse).forall(_.seconds > now.seconds))
+      measured = measured.updated(inUse, now)
     untried.headOption match {
       case Some(next) =>
         inUse = next
         untried = untried.tail
-      case None if fastest == planned || isRepeated =>
+      case None if fastest == planned || repeated =>
         inUse = fastest
         over = true
       case None =>
         inUse = planned
-        isRepeated = true
+        repeated = true
     }
   }
 

@@ -19,6 +19,10 @@ private[ibatch] final class DirectionBatches(
   import DirectionBatches._
 
   private var measured = Option.empty[DirectionProfile]
+
+  /** Seconds to handle a batch; see [[Profile]]. */
+  var handling: Double = 0
+
   private var lastPlan = lonePlan
 
   /** Batches in the order of their transfer. */
@@ -56,7 +60,8 @@ private[ibatch] final class DirectionBatches(
       isSequential = policy.isSequential,
       gap = measured.flatMap(_.gap),
       sum = byBytes(_.sum),
-      update = byBytes(_.update)
+      update = byBytes(_.update),
+      handling = handling
     )
   }
 

@@ -12,7 +12,8 @@ import scala.collection.mutable
  *
  * All ranks do the same at the same time. So there is one link, equally busy in both directions.
  * Start-ups do not occupy the link. Their gaps follow one another, and the rest of them overlaps.
- * Inline blocks travel inside their notices and have no start-up. The most urgent block has the
+ * Inline blocks travel inside their notices and have no start-up. Computing waits while a batch is
+ * handled: before its first layer in forward, and with its update. The most urgent block has the
  * link, as in sparkdl.comm.ps.BlockUrgencies, and interrupts a less urgent one. Gradients are
  * summed in parallel to all that. A sum is used for an update after a layer of backward, whose next
  * layer is delayed, or right after backward ends. With one batch for all pulls or for all pushes,
@@ -73,7 +74,12 @@ private[ibatch] final class IterationModel(pull: Profile, push: Profile) {
       batches.map(batch => if (layers.isEmpty) 0.0 else until(batch.last) - until(batch.first - 1))
     }
     val sum: IndexedSeq[Double] = ofBatches(profile.sum)
-    val update: IndexedSeq[Double] = ofBatches(profile.update)
+    val update: IndexedSeq[Double] = ofBatches(profile.update).map(_ + profile.handling)
+
+    /** Seconds to handle the batch that begins with this step; 0 if none does. */
+    val handling: IndexedSeq[Double] = steps.map(step =>
+      if (batches.exists(_.first == step.first)) profile.handling else 0.0
+    )
 
     /**
      * Return the seconds from the begin of this step to the end of each of its layers, if the last
@@ -244,7 +250,9 @@ private[ibatch] final class IterationModel(pull: Profile, push: Profile) {
     private def compute(): Unit = {
       stepBegin = now
       if (step >= layers) stepEnd = now + pushing.compute(2 * layers - 1 - step)
-      else stepEnd = if (hasArrived(pulling.batchOf(step))) now + pulling.compute(step) else Never
+      else if (hasArrived(pulling.batchOf(step)))
+        stepEnd = now + pulling.handling(step) + pulling.compute(step)
+      else stepEnd = Never
     }
 
     private def onStepDone(): Unit = {

@@ -18,7 +18,7 @@ import sparkdl.comm.{Clock, SystemClock}
  *
  * Request: `startup` (seconds), `transfer` and `compute` (seconds of each layer), `policy`,
  * `direction` ("pull" or "push"). Optional: `bytes` of each layer, `notice_bytes`, `in_turn`,
- * `gap`, `sum` and `update`; see [[Profile]].
+ * `gap`, `sum`, `update` and `handling`; see [[Profile]].
  *
  * Answer: `batches`, pairs of first and last layer, counted from 1, in the order of transfer;
  * `predicted_seconds`; `optimal_ratio`; `schedule`, the predicted times of each batch: begin and
@@ -85,7 +85,8 @@ private[comm] object PlanRequest {
     if (request.has("gap")) Some(number(request.path("gap"), "gap")) else None,
     if (request.has("sum")) elements(request, "sum").map(number(_, "sum")) else IndexedSeq.empty,
     if (request.has("update")) elements(request, "update").map(number(_, "update"))
-    else IndexedSeq.empty
+    else IndexedSeq.empty,
+    if (request.has("handling")) number(request.path("handling"), "handling") else 0
   )
 
   /** Write a profile with the fields of a request. */
@@ -94,6 +95,7 @@ private[comm] object PlanRequest {
       layers.foldLeft(request.putArray(field))(_.add(_))
     if (profile.isSequential) request.put("in_turn", true)
     profile.gap.foreach(request.put("gap", _))
+    if (profile.handling > 0) request.put("handling", profile.handling)
     Seq("sum" -> profile.sum, "update" -> profile.update).filter(_._2.nonEmpty).foreach {
       case (field, layers) =>
         array(field, layers)

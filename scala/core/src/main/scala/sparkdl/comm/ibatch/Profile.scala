@@ -20,6 +20,8 @@ package sparkdl.comm.ibatch
  *    plan of one direction alone lets none overlap, as in the paper
  * @param sum seconds to add up each layer's gradients; empty: none
  * @param update seconds to update and publish each layer; empty: none
+ * @param handling seconds for which each batch keeps the rank from computing, besides its update.
+ *    Only [[IterationModel]] counts them
  * @param isSequential a batch is requested only after the one before has arrived, as the paper's
  *    one thread does
  */
@@ -32,9 +34,10 @@ private[ibatch] final case class Profile(
     isSequential: Boolean = false,
     gap: Option[Double] = None,
     sum: IndexedSeq[Double] = IndexedSeq.empty,
-    update: IndexedSeq[Double] = IndexedSeq.empty
+    update: IndexedSeq[Double] = IndexedSeq.empty,
+    handling: Double = 0
 ) {
-  private def times = (startup +: (transfer ++ compute ++ sum ++ update)) ++ gap
+  private def times = (Seq(startup, handling) ++ transfer ++ compute ++ sum ++ update) ++ gap
   require(transfer.nonEmpty, "a profile has at least one layer")
   require(
     transfer.size == compute.size && (bytes.isEmpty || bytes.size == transfer.size),

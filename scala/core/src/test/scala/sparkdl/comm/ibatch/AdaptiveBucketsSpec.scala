@@ -175,6 +175,23 @@ class AdaptiveBucketsSpec extends AnyFunSuite {
     assert(sizes.drop(2).forall(size => size >= 2 && size <= 4))
   }
 
+  test("a plan that loses is followed by one that counts the handling of batches") {
+    val many = IndexedSeq.fill(40)(64L)
+    val buckets = adaptive("ibatch", traffic = traffic.copy(pull = many, push = many))
+    val measured =
+      direction.copy(compute = IndexedSeq.fill(40)(0.1), startup = 1e-6, perByte = 1.0 / 256)
+    def after(seconds: Double) = {
+      buckets.replan(Seq(RankReport(Some(measured), Some(measured), Some(seconds))))
+      (buckets.pulls.size, buckets.pushes.size)
+    }
+    assert(after(9.0) === ((40, 40)))
+    val promised = report(buckets).get("pull").get("predicted_iteration_seconds").asDouble
+    val (pulls, pushes) = after(promised + 0.1 * 80)
+    assert(pulls + pushes < 40)
+    assert(math.abs(report(buckets).get("push").get("profile").get("handling").asDouble - 0.1) <
+      1e-9)
+  }
+
   test("directions overlap if neither has one batch for all layers") {
     assert(BatchingSettings("ibatch", "", 5, 0.25).canOverlap)
     Seq(("whole", "ibatch"), ("ibatch", "whole"), ("paper", ""), ("paper-layerwise", "")).foreach {
@@ -186,7 +203,8 @@ class AdaptiveBucketsSpec extends AnyFunSuite {
   test("directions that share the network are planned together") {
     val buckets = adaptive("ibatch")
     assert(buckets.replan(Seq(both)) === Some((layerwise, whole)))
-    val seconds = Set("pull", "push").map(report(buckets).get(_).get("predicted_iteration_seconds").asDouble)
+    val seconds =
+      Set("pull", "push").map(report(buckets).get(_).get("predicted_iteration_seconds").asDouble)
     assert(seconds.size === 1 && seconds.head > 3)
     assert(report(buckets).get("push").get("profile").get("compute").toString === "[0.5,0.25]")
     assert(outcomes(buckets) === Set("used"), "nothing is tried without timed iterations")

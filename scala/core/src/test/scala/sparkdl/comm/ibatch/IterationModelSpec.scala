@@ -38,6 +38,20 @@ class IterationModelSpec extends AnyFunSuite {
     }
   }
 
+  test("computing waits while a batch is handled, in each direction") {
+    profiles(6, 200).foreach { forward =>
+      val slow = forward.copy(handling = 0.25)
+      def taken(pull: Policy, push: Policy) = new IterationModel(slow, backward(slow)).seconds(
+        Planner.plan(slow, pull).batches,
+        Planner.plan(slow, push).batches
+      )
+      val whole = 2 * (forward.startup + forward.transfer.sum) + 3 * forward.compute.sum
+      assert(near(taken(Policy.Whole, Policy.Whole), whole + 2 * slow.handling))
+      assert(taken(Policy.Layerwise, Policy.Layerwise) >=
+        3 * forward.compute.sum + 2 * forward.layers * slow.handling)
+    }
+  }
+
   test("batches take at least the busiest resource's time, and at most the sequential time") {
     val random = new Random(2)
     profiles(3, 500).foreach { forward =>

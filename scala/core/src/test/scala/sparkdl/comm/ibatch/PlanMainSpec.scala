@@ -41,7 +41,9 @@ class PlanMainSpec extends AnyFunSuite {
     val Seq(chosen, whole, bad) =
       answers(both(""), both(""", "batches": [[1, 2]]"""), both(""", "batches": [[1, 1]]"""))
     assert(whole.path("predicted_iteration_seconds").asDouble === 2 * (1 + 5) + 2 * 9)
-    assert(chosen.path("predicted_iteration_seconds").asDouble <= whole.path("predicted_iteration_seconds").asDouble)
+    assert(chosen.path("predicted_iteration_seconds").asDouble <= whole.path(
+      "predicted_iteration_seconds"
+    ).asDouble)
     assert(chosen.path("pull").path("batches").toString === "[[1,1],[2,2]]")
     assert(chosen.path("push").path("batches").toString === "[[2,2],[1,1]]")
     assert(bad.path("error").asText.contains("that cover 2 layers"))
@@ -57,7 +59,9 @@ class PlanMainSpec extends AnyFunSuite {
         )}}"""
     }
     val seconds =
-      answers(both(""), both(""", "notice_bytes": 100""")).map(_.path("predicted_iteration_seconds").asDouble)
+      answers(both(""), both(""", "notice_bytes": 100""")).map(
+        _.path("predicted_iteration_seconds").asDouble
+      )
     assert(seconds.map(found => math.round(found * 1e6)) === Seq(2800000, 2600000))
     assert(
       answers(both(""", "notice_bytes": 0.5""")).head.path("error").asText.contains("whole numbers")
