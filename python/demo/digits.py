@@ -1,4 +1,4 @@
-"""What the demos have in common: how scikit-learn's handwritten digits are split, the options, and what is told in the end."""
+"""Parts that the demos share: the split of scikit-learn's handwritten digits, the options, and the final summary."""
 
 from __future__ import annotations
 
@@ -12,18 +12,18 @@ import numpy as np
 
 TEST_ROWS = 360
 SPLIT_SEED = 1998
-#: What the summary of a training tells, and that of the demo too.
+#: Fields of the training's summary that the demo's summary repeats.
 _TOLD = ("strategy", "iterations", "seconds_per_iteration", "iterations_per_second", "phases", "bytes")
 
 
 def split(rows: int) -> tuple[np.ndarray, np.ndarray]:
-    """Which rows are for training and which for testing, in the order in which to take them; the same split every time."""
+    """Return the numbers of the training rows and of the test rows, both shuffled. All calls return the same split."""
     order = np.random.default_rng(SPLIT_SEED).permutation(rows)
     return order[TEST_ROWS:], order[:TEST_ROWS]
 
 
 def parser(description: str | None) -> argparse.ArgumentParser:
-    """With the options of all demos: ``--output``, ``--epochs``, ``--learning-rate``."""
+    """Return a parser with the options that all demos share: ``--output``, ``--epochs`` and ``--learning-rate``."""
     made = argparse.ArgumentParser(description=description.splitlines()[0] if description else None)
     made.add_argument("--output", type=Path, required=True, help="directory for the model and summary.json")
     made.add_argument("--epochs", type=int, default=12)
@@ -32,8 +32,12 @@ def parser(description: str | None) -> argparse.ArgumentParser:
 
 
 def tell(network: str, trained: Mapping[str, Any], accuracy: float, spark_version: str, output: Path) -> None:
-    """Writes ``output``/summary.json, and prints it. ``network``: its name and what there is to say of it; ``trained``: the
-    summary of its training; ``accuracy``: on the test rows, of the saved model."""
+    """Print a summary of the demo, and write it to ``output``/summary.json.
+
+    :param network: name and size of the network. It is printed, but not written to the file.
+    :param trained: summary of the training.
+    :param accuracy: accuracy of the saved model on the test rows.
+    """
     summary = {name: trained[name] for name in _TOLD}
     summary |= {"executors": trained["world"], "spark_version": spark_version, "accuracy": accuracy}
     (output / "summary.json").write_text(json.dumps(summary, indent=2) + "\n")

@@ -68,7 +68,7 @@ def rings(lab: Lab) -> list[Stream]:
 
 
 def across(lab: Lab) -> list[Stream]:
-    """Return streams that cross the top of a Fat-Tree: from each edge switch as many as its trunk has room for."""
+    """Return streams that cross the top of a Fat-Tree. The hosts of an edge switch send just what fills its trunk."""
     hosts, found = lab.topology.hosts, []
     room = {trunk.lower: round(trunk.factor) for trunk in lab.topology.trunks}
     for host in hosts:

@@ -50,9 +50,10 @@ _log = logging.getLogger(__name__)
 
 
 class AutoStrategy(Strategy):
-    """Strategy that switches between others on one rank.
+    """Strategy that tries other strategies in turn, and keeps the fastest. Each rank has one instance.
 
-    A fit that resumes from a checkpoint begins with the strategy that wrote it, and repeats the trials.
+    All ranks switch before the same step. A fit that resumes from a checkpoint begins with the strategy that wrote the
+    checkpoint, and repeats the trials.
     """
 
     can_compress = True

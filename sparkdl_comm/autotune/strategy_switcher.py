@@ -52,7 +52,7 @@ class OptimizerProxy(torch.optim.Optimizer):
 
 
 class StrategySwitcher:
-    """Switcher of strategies on one rank.
+    """Switcher from one strategy to the next. Each rank has one instance.
 
     All ranks call the same methods in the same order. Only :meth:`abort` may be called at any time, from any thread.
 

@@ -17,10 +17,11 @@ from sparkdl_comm.topology import Topology
 
 
 class Transfer(NamedTuple):
-    """Send and its matching receive.
+    """Send of one rank, and the matching receive of another rank.
 
-    ``send``: step number ``step_index`` of rank ``source``. ``receive``: step of rank ``target``. ``after``: indices of the
-    transfers earlier in the list that must be complete first.
+    - ``source``: rank that sends. ``send``: its step. ``step_index``: index of this step in the rank's program.
+    - ``target``: rank that receives. ``receive``: its step.
+    - ``after``: transfers that must be complete first, as indices into the list of :func:`order_transfers`.
     """
 
     source: int

@@ -47,7 +47,10 @@ class SparseFormat:
     def of_density(
         cls, elements: int, density: float, dtype: torch.dtype = torch.float32, flags: int = 0
     ) -> SparseFormat:
-        """Return the format for this fraction of the elements, with at least one entry if there are elements."""
+        """Return the format that sends the fraction ``density`` of the elements, but at least one if there are any.
+
+        ``dtype`` and ``flags`` are those of the class.
+        """
         return cls(elements, min(elements, max(1, round(density * elements))), dtype, flags)
 
     @property

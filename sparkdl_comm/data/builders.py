@@ -40,7 +40,10 @@ class Builder(Protocol):
         """Store rows without nulls at the places ``where``."""
 
     def differs_from_next(self, rows: NDArray[np.intp]) -> NDArray[np.bool_]:
-        """Return bool per row of ``rows``: true if its bytes differ from those of the next row."""
+        """Compare each row in ``rows`` (numbers of rows) with the next row of the column.
+
+        Return bool ``[len(rows)]``: true if the bytes differ. ``rows`` must not contain the last row.
+        """
 
     def row_bytes(self, row: int) -> bytes:
         """Return the row's bytes."""

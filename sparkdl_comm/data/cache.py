@@ -114,7 +114,11 @@ class RowCache:
         return self.with_columns([column.to(device) for column in self.columns])
 
     def batch(self) -> Batch:
-        """Return all rows in the form that model and loss take. Calls the user's ``collate_fn``."""
+        """Return all rows in the form that model and loss take.
+
+        A column whose rows differ in length goes through the user's ``collate_fn``, or becomes a tensor if its rows are
+        sparse vectors. Other columns stay as they are.
+        """
         inputs = (column.collate() if isinstance(column, Ragged) else column for column in self.inputs)
         return Batch(tuple(inputs), self.targets, self.weights)
 

@@ -91,13 +91,12 @@ class Worker(NodeRole):
         return push
 
     def get(self, server: int, model: NDArray[np.float32]) -> int:
-        """Copy the model into ``model``, float32 ``[n]``, and return its version, the number of updates that it
-        contains.
+        """Copy the model into ``model``, float32 ``[n]``. Return its version: the number of updates that it contains.
 
         Waits until the scheduler lets the worker continue: with ``bsp`` and ``ssp``, until other workers have caught
         up.
 
-        :param server: as for :meth:`push`.
+        :param server: rank that registered the model. If the model is sharded, rank of any of the servers.
         :raises InputError: wrong shape or dtype, or ``server`` is no server.
         :raises GangError: the job has ended.
         :raises DeadlineError: the model does not arrive within ``spark.sparkdl.comm.timeout``.

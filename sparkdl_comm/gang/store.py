@@ -1,9 +1,9 @@
 """torch.distributed store over the gang's authenticated connections, in place of torch's open TCPStore.
 
-Rank 0 holds the keys and values. A request or a reply is a JSON frame with the sizes of the values, then the values'
-bytes. A blocking request waits in rank 0's thread of its connection. A client uses an idle connection or opens a new one
-per request, so a blocking ``get`` blocks neither other threads nor the control plane. When the gang fails, all waits end
-with its failure.
+Rank 0 holds the keys and values, and has a thread for each connection. A request or a reply is a JSON frame with the
+sizes of the values, then the values' bytes. A blocking request waits in the thread of its connection. A client uses an
+idle connection or opens a new one per request, so a blocking ``get`` blocks neither other threads nor the control
+plane. When the gang fails, all waits end with its failure.
 """
 
 from __future__ import annotations
@@ -26,9 +26,9 @@ from sparkdl_comm.gang.key_value_store import MAX_TOTAL, MAX_VALUE, MAX_WAIT, Ke
 from sparkdl_comm.gang.listen import HANDSHAKE_SECONDS
 from sparkdl_comm.gang.tensors import STALL_SECONDS, pieces
 
-#: Most bytes of a message's JSON: keys and sizes.
+#: Maximum bytes of a message's JSON: keys and sizes.
 MAX_HEADER = 4 << 20
-#: Most bytes that are combined into one send: the frame and small values.
+#: Maximum bytes that are combined into one send: the frame and small values.
 _SMALL = 1 << 16
 
 

@@ -44,8 +44,9 @@ def spark_conf(**settings: object) -> dict[str, str]:
     The driver's JVM outlives the sessions of its Python process, and spark-submit starts it before that process. If the
     JVM runs already, this function also adds the jar to it, so that the next session finds the plugin.
 
-    :param settings: values by :attr:`~sparkdl_comm.conf.forms.Key.argument`, such as ``slot_timeout="2min"``, or
-        ``slotTimeout``, as in the key.
+    :param settings: settings under ``spark.sparkdl.comm.``. The name of each is that of its key, in camel case or in
+        snake case: both ``slotTimeout="2min"`` and ``slot_timeout="2min"`` set ``slotTimeout``. ``ps_wire`` sets
+        ``ps.wire`` (see :attr:`~sparkdl_comm.conf.forms.Key.argument`).
     :return: the jar that fits the pyspark in use, the plugin, a one-second check for barrier slots (Spark's default
         waits 15 s), Arrow, and ``settings`` under ``spark.sparkdl.comm.``.
     :raises PluginError: there is no jar for this Spark. The message lists the jars, and how to build one. Or the

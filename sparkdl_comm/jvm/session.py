@@ -68,18 +68,20 @@ class PsSession:
         self._bridge.request("attach", path=path)
 
     def report_measurements(self, computing: dict[str, Any]) -> dict[str, Any]:
-        """Return this rank's measurements of its last steps, including transfers (see Measurements.scala).
+        """Send this rank's compute times to the executor. Return them together with the executor's transfer times.
 
-        ``computing``: compute times, the fields of ComputingTimes in Measurements.scala.
+        :param computing: compute times of the last steps: the fields of ComputingTimes in Measurements.scala.
+        :return: the fields of RankReport in Measurements.scala.
         """
         return self._bridge.request("measured", **computing)
 
     def replan(self, reports: Sequence[dict[str, Any]]) -> dict[str, Any]:
-        """Return the buckets that the executor of rank 0 chooses. Rank 0 only.
+        """Let the executor of rank 0 choose the buckets, and return them. Rank 0 only.
 
         :param reports: what :meth:`report_measurements` returned on each rank, in rank order.
-        :return: ``pull``, ``push``: first and last layer of each bucket, counted from 1; ``planned``: True if they were
-            planned again; ``next_look``: the step, counted from 1, after which to ask next, or None if nothing is to measure.
+        :return: ``pull``, ``push``: first and last layer of each bucket, counted from 1. ``planned``: True if this call
+            planned them again. ``next_look``: the step, counted from 1, after which the ranks report again. None: the
+            buckets never change, so no rank measures.
         """
         return self._bridge.request("replan", reports=list(reports))
 

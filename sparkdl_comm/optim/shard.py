@@ -204,7 +204,7 @@ def _options_of(optimizer: torch.optim.Optimizer) -> list[dict[str, Any]]:
 
 
 def _set_options(optimizer: torch.optim.Optimizer, options: Sequence[dict[str, Any]]) -> None:
-    """Set the options of the optimizer's groups to what :func:`_options_of` returned, for as many groups."""
+    """Set the options of the optimizer's groups. ``options``: one entry per group, made by :func:`_options_of`."""
     for group, given in zip(optimizer.param_groups, options, strict=True):
         group.update(given)
 

@@ -107,8 +107,8 @@ def iteration_seconds(
 def equal_cuts(nbytes: Sequence[float]) -> Iterator[list[Batch]]:
     """Yield batchings of the layers into 2, 4, 8, ... batches of about equal bytes.
 
-    A layer larger than its share makes the batches fewer. These are some of the plans that iBatch's planner considers
-    (``Planner.scala``).
+    If a layer has more bytes than a batch should have, there are fewer batches. iBatch's planner (``Planner.scala``)
+    considers these batchings and others.
     """
     until = list(accumulate(nbytes))
     batches = 2

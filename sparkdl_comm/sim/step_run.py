@@ -63,10 +63,10 @@ class ComputeTimings:
         """Return the compute times of a network with float32 parameters.
 
         :param scale: factor of the profile's seconds.
-        :param bucket_bytes: least bytes of a bucket. Buckets end where parameters end, and only the last may be
+        :param bucket_bytes: minimum bytes of a bucket. Buckets end where parameters end, and only the last may be
             smaller.
         :param update: seconds of the update.
-        :param first_bytes: least bytes of the first bucket. None: ``bucket_bytes``.
+        :param first_bytes: minimum bytes of the first bucket. None: ``bucket_bytes``.
         """
 
         def gradients() -> Iterator[tuple[float, float]]:
@@ -90,8 +90,8 @@ def cut(
 
     :param gradients: bytes of each gradient, and the seconds after the beginning of backward when it is complete, in this
         order.
-    :param bucket_bytes: least bytes of a bucket. Only the last may be smaller.
-    :param first_bytes: least bytes of the first bucket. None: ``bucket_bytes``.
+    :param bucket_bytes: minimum bytes of a bucket. Only the last may be smaller.
+    :param first_bytes: minimum bytes of the first bucket. None: ``bucket_bytes``.
     """
     items = list(gradients)
     sizes = [nbytes for nbytes, _ in items]
@@ -218,7 +218,17 @@ def _rank_actions(
     early_count: int,
     on_begin: Callable[[int], None],
 ) -> Iterator[float | _Exchange]:
-    """Yield the actions of a rank: seconds of computing, or an exchange to wait for."""
+    """Yield the actions of a rank in all steps: seconds of computing, or an exchange to wait for.
+
+    Between them, begin the rank's exchanges as soon as their buckets are ready.
+
+    :param part: class of equivalent ranks that this rank stands for (see ``plan_run.py``).
+    :param world: number of ranks. Each makes an equal share of the update.
+    :param reduced: for each step, the reduce-scatter of each bucket.
+    :param gathered: for each step, the all-gather of each bucket.
+    :param early_count: number of buckets whose all-gather begins during backward, once their reduce-scatters are over.
+    :param on_begin: called with the number of each step when the step begins.
+    """
     buckets = computing.buckets
     ready = [bucket.seconds for bucket in buckets]
     spans = [later - sooner for sooner, later in zip([0.0, *ready], [*ready, computing.backward], strict=True)]

@@ -95,7 +95,9 @@ class RowAssignment:
     _exchange: RowExchange | None = None
 
     def __init__(self, spec: TrainSpec, gang: Gang, rows: RowCache, counts: Sequence[int]) -> None:
-        """Start the row exchange if rows are shuffled globally. All ranks call it.
+        """Serve this rank's rows to the other ranks from now on, if rows are shuffled globally. All ranks call it.
+
+        No row moves yet: a rank fetches rows when it reads them.
 
         :param rows: the rows of this rank.
         :param counts: number of rows of each rank.

@@ -164,7 +164,11 @@ def check(parser: ArgumentParser, options: Namespace) -> None:
 
 
 def rows(options: Namespace) -> Iterator[Row]:
-    """Yield a row for each setting and system."""
+    """Run all races. Yield a row of results for each system in each setting.
+
+    A setting names conditions of computing and of the network, such as C2-N2 (see conditions.py). A row has the seconds
+    to the goal of one race for each seed.
+    """
     with tempfile.TemporaryDirectory(prefix="sparkdl-race-") as folder:
         data = Path(folder) / "data.npz"
         _write_data(options, data)

@@ -254,9 +254,11 @@ class RankJob:
 def main() -> None:
     """Train, and print the result on rank 0.
 
-    It has ``samples``, the slowest rank's seconds per iteration in each run; ``parts``, the mean seconds of an iteration's
-    parts; the strategy's ``details``; and ``verified``: one process finds the same final weights. With compressed
-    gradients, all ranks have the same finite weights. DDP has neither parts nor details.
+    - ``samples``: seconds per iteration of the slowest rank, for each run.
+    - ``parts``: mean seconds of each part of an iteration. Empty for DDP.
+    - ``details``: details of the strategy. Empty for DDP.
+    - ``verified``: True if one process finds the same final weights. With compressed gradients: True if all ranks have
+      the same finite weights.
     """
     folder, job, place = rank_job(RankJob)
     profile = shrunk(job.network, job.shrink)

@@ -46,7 +46,7 @@ class Group:
 
     - ``members``: indices of jobs, in order.
     - ``aggregator``: index of the aggregator, or None if the only member goes straight to the servers.
-    - ``arrivals``: each member's schedule to the aggregator. Empty without aggregator.
+    - ``arrivals``: each member's schedule to the aggregator. Empty if there is no aggregator.
     - ``deliveries``: schedule to each server.
     - ``ready``: time at which the deliveries may begin, seconds.
     - ``done``: time at which the deliveries of this group and all earlier ones are complete, seconds.
@@ -174,7 +174,7 @@ class _Search:
         return self._best_links
 
     def _count_link_bytes(self) -> list[int]:
-        """Return the least bytes that links must carry to aggregators, indexed by the number of straight updates.
+        """Return the minimum bytes that links must carry to aggregators, indexed by the number of straight updates.
 
         Updates on an aggregator's host may need no link.
         """
@@ -187,9 +187,9 @@ class _Search:
         return [sum(sizes) - near - before for before in accumulate(sizes, initial=0)]
 
     def _finish_straight(self, number: int, after: list[ResidualNetwork]) -> float:
-        """Return when the first ``number`` updates reach the servers if all go straight, seconds.
+        """Return when the first ``number`` updates reach the servers if all go straight there, seconds.
 
-        ``after`` caches the residual network after each of them.
+        ``after`` caches the residual networks: the first one has no update, the next one the first update, and so on.
         """
         for index in self._placed[len(self._straight_groups) : number]:
             after.append(after[-1].copy())
@@ -197,8 +197,13 @@ class _Search:
         return self._straight_groups[number - 1].done if number else self._busy_until
 
     def _try(self, number: int, after: list[ResidualNetwork], patience: float = -math.inf) -> None:
-        """Try the grouping whose first ``number`` updates go straight. ``patience``: latest time for the first sum,
-        if later than usual."""
+        """Compute the grouping whose first ``number`` updates go straight to the servers. Keep it if it is the best so
+        far.
+
+        :param after: cache of residual networks, as in :meth:`_finish_straight`.
+        :param patience: updates may reach the first aggregator until this time, seconds, or until the servers have
+            received all earlier groups, whichever is later.
+        """
         self._finish_straight(number, after)
         trial = after[number].copy()
         groups = self._group_rest(self._straight_groups[:number], trial, patience)
@@ -228,7 +233,11 @@ class _Search:
         deliver(group, self._jobs, network, self._side, after)
 
     def _group_rest(self, straight: list[Group], network: ResidualNetwork, patience: float) -> list[Group] | None:
-        """Return all groups after these straight ones, or None if they would be worse than the best so far."""
+        """Return the straight groups, then groups of all other updates. None if they would be worse than the best so
+        far.
+
+        ``patience`` is that of :meth:`_try`.
+        """
         groups, first = straight, len(straight)
         used: set[int] = set()
         while first < len(self._placed) and len(used) < len(self._side.aggregators):
@@ -290,7 +299,7 @@ class Branch:
     - ``members``: indices of jobs.
     - ``distributor``: index of the distributor, or None if the only member gets the model straight from the servers.
     - ``arrivals``: schedule from each server to the distributor, or to that member.
-    - ``onward``: schedule from the distributor to each member. Empty without distributor.
+    - ``onward``: schedule from the distributor to each member. Empty if there is no distributor.
     """
 
     members: list[int]

@@ -20,7 +20,7 @@ _SETTLING_ITERATIONS = 2
 class LayerTimes:
     """Stopwatch for the seconds that each layer takes in a pass, forward or backward.
 
-    It keeps the last ``window`` passes.
+    It keeps the last ``window`` passes. The mark is the time at which the current interval began.
     """
 
     def __init__(self, layers: int, window: int, clock: Clock) -> None:
@@ -31,30 +31,30 @@ class LayerTimes:
         self._layer: int | None = None
 
     def begin(self) -> None:
-        """Begin a pass. Time counts for no layer yet."""
+        """Begin a pass, and set the mark. No layer runs yet."""
         self._round = [0.0] * self._layers
         self._layer = None
         self._since = self._clock()
 
     def stop(self) -> None:
-        """Count the time since :meth:`start_layer` for its layer, and the time from now on for none."""
+        """Add the time since the mark to the running layer, if any. Then no layer runs."""
         if self._layer is not None:
             self._round[self._layer] += self._clock() - self._since
         self._layer = None
 
     def start_layer(self, layer: int) -> None:
-        """Count the time from now on for ``layer``."""
+        """Stop the running layer. Let ``layer`` run from now on, and set the mark."""
         self.stop()
         self._layer, self._since = layer, self._clock()
 
     def record_layer(self, layer: int) -> None:
-        """Count the time since the last call for ``layer``."""
+        """Add the time since the mark to ``layer``, and set the mark."""
         now = self._clock()
         self._round[layer] += now - self._since
         self._since = now
 
     def skip(self) -> None:
-        """Count the time since the last call for no layer."""
+        """Set the mark, so that the time since the last mark counts for no layer."""
         self._since = self._clock()
 
     def end(self) -> None:

@@ -12,7 +12,7 @@ import scala.util.Random
 object Seeds {
   private val Variable = "SPARKDL_TEST_SEED"
 
-  /** The seeds of two runs are in ranges of this length. */
+  /** Number of seeds that each run has for itself, so that no two runs share a seed. */
   private val Stride = 100000L
 
   private val run: Long = sys.env.get(Variable).filter(_.nonEmpty).getOrElse("0") match {

@@ -38,12 +38,12 @@ import sparkdl.comm.transport.{
 object FetchBench {
 
   /**
-   * Run the benchmark.
+   * Measure how long rank 0 takes to fetch blocks from the other ranks, in several ways.
    *
-   * @param sizes bytes of the blocks, separated by commas.
-   * @param windows bytes, separated by commas. Blocks then come from all servers at once, with
-   *    windows that follow the link and with each of these. If it is empty, all other ways are
-   *    measured
+   * @param sizes bytes of the blocks, separated by commas
+   * @param windows bytes of fixed windows, separated by commas. If there are any, rank 0 fetches a
+   *    block from every server at once, with the adaptive window and with each fixed one. If there
+   *    are none, it fetches in all other ways of python/benchmarks/fetch/run.py, such as `notice`
    * @param repeats samples of each way, after as many runs that do not count
    * @return a JSON array of {way, servers, bytes, seconds: [...], verified}
    */
@@ -116,7 +116,7 @@ object FetchBench {
     @volatile var network: ChunkNetwork = _
     @volatile var peer: ChunkPeer = _
 
-    /** Senders with the window that follows the link, and with each fixed one. */
+    /** Senders with the adaptive window, and with each fixed one. */
     private lazy val sends = new ScheduledSends(network, SystemClock, onPeerLost) +:
       windows.map(bytes =>
         new ScheduledSends(network, SystemClock, onPeerLost, FixedWindows.scheduler(bytes))
@@ -237,7 +237,7 @@ private final class FetchBench(
     /**
      * Begin to fetch a block.
      *
-     * @param window index of the window with which it is served; 0 is the one that follows the link
+     * @param window index of the window with which it is served; 0 is the adaptive one
      */
     def start(server: Int, window: Int = 0): Fetch = {
       val block = RemoteBlock(servers(server).chunks, Job, name(bytes, window), bytes.toLong)

@@ -17,8 +17,8 @@ private[bigdl] final class RankData(
 ) {
 
   /**
-   * Return the next batch. As in DistriOptimizer, each call has a dataset's window of rows, which
-   * may begin anywhere.
+   * Return a batch. Each call computes the partition of the dataset again, as DistriOptimizer does.
+   * So a batch may begin at any row, and does not continue the previous one.
    */
   def next(): MiniBatch[Float] = train().next()
 

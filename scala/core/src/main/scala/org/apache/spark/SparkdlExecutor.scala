@@ -21,10 +21,10 @@ import sparkdl.comm.transport.{
 /**
  * Executor that runs in this JVM.
  *
- * Names that Spark's module core declares `private[spark]` are used only in this package: here, and
- * those of block storage in [[SparkdlBlocks]] and [[SparkdlChunks]]. Two other parts of Spark are
- * public but no stable API. The module network-common is used in the package sparkdl.comm.chunks.
- * The trait `Logging` is extended by all classes that log.
+ * The plugin uses names that Spark's module core declares `private[spark]` in three classes only:
+ * this class, [[SparkdlBlocks]] and [[SparkdlChunks]]. It also uses two parts of Spark that are
+ * public but no stable API: the module network-common, in the package sparkdl.comm.chunks, and the
+ * trait `Logging`, in all classes that log.
  */
 final class SparkdlExecutor(conf: SparkConf) extends Transport with ExecutorEnvironment {
   private val env = SparkEnv.get

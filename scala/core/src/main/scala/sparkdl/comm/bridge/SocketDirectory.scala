@@ -16,8 +16,8 @@ private[bridge] object SocketDirectory extends Logging {
   private val Prefix = "sparkdl-"
 
   /**
-   * Most bytes of the parent's path. A Unix socket's path has at most 107, and this directory and
-   * the socket in it need some.
+   * Maximum length of the parent's path in bytes. The path of a Unix socket has at most 107 bytes.
+   * The names of this directory and of the socket need some of them.
    */
   private val MaxParentBytes = 60
 

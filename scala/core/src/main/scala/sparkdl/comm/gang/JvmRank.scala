@@ -30,10 +30,10 @@ private[comm] final class JvmRank private (
 private[comm] object JvmRank {
 
   /**
-   * Run `body` as a rank of the gang, together with the other tasks of the stage. If it fails, it
-   * tells the other ranks, and the waits of their sessions end.
+   * Run `body` as a rank of the gang, together with the other tasks of the stage. Return its result
+   * when all ranks have finished. If `body` fails, the other ranks get an error instead of waiting.
    *
-   * @param job of this attempt; every gang of the application has a different one
+   * @param job id of the gang; every gang of the application has a different one
    */
   def run[T](context: BarrierTaskContext, job: Long)(body: JvmRank => T): T = {
     val node = CommExecutorPlugin.node

@@ -58,8 +58,8 @@ private[ibatch] final case class Profile(
   def layers: Int = transfer.size
 
   /**
-   * Return true if a batch travels inside its notices, so that nobody fetches it. False without
-   * [[bytes]].
+   * Return true if a batch travels inside its notices, so that nobody fetches it. Return false if
+   * [[bytes]] is empty, because the size of the batch is then unknown.
    */
   def isInline(batch: Batch): Boolean =
     bytes.nonEmpty && bytes.slice(batch.first - 1, batch.last).sum <= noticeBytes

@@ -2,10 +2,16 @@
 
 package sparkdl.comm.ps
 
-/** Memory files of other processes, as Python workers have them. */
+/** Memory files of processes that stand in for Python workers. */
 object Memory {
 
-  /** Run `body` with the path of another process's memory file, as a worker has one. */
+  /**
+   * Start a process that creates a memory file, as a Python worker does. Run `body` with the path
+   * of the file. Then end the process.
+   *
+   * @param bytes size of the file
+   * @param seals names of the file's seals, separated by spaces
+   */
   def withPath[T](
       bytes: Long,
       seals: String = "F_SEAL_SHRINK F_SEAL_GROW F_SEAL_SEAL"

@@ -84,9 +84,9 @@ private[spark] final class SparkdlChunks(
   }
 
   /**
-   * Open a part of a block. A block on disk stays there, unlike with BlockManager.getLocalBytes,
-   * which reads a whole block into memory if there is room. Only blocks of this plugin are served:
-   * Spark's broadcasts may contain secrets.
+   * Open a part of a block. Return None if this executor does not have the block, or if the block
+   * is not this plugin's: Spark's broadcasts may contain secrets. A block on disk stays there,
+   * unlike with BlockManager.getLocalBytes, which reads a whole block into memory if there is room.
    */
   override def open(chunk: Chunk): Option[ManagedBuffer] = {
     val id = BroadcastBlockId(chunk.job, chunk.block)
@@ -137,8 +137,9 @@ private[spark] final class SparkdlChunks(
   }
 
   /**
-   * Decrypt a part of a block. In counter mode, each 16 bytes are encrypted separately. Their
-   * counter is the vector at the beginning of the file plus their index.
+   * Decrypt a part of a block on disk. In counter mode, AES encrypts every 16 bytes separately. The
+   * file begins with the initialization vector. The i-th 16 bytes have this vector plus i as their
+   * counter, with i from 0.
    */
   private def decrypt(id: BlockId, key: Array[Byte], chunk: Chunk): Array[Byte] = {
     val vectorBytes = CryptoStreamUtils.IV_LENGTH_IN_BYTES
