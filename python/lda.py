@@ -1,4 +1,4 @@
-"""Finds topics in docstrings of the installed libraries, on Spark executors, over the fabric's API.
+"""Find topics in docstrings of the installed libraries, on Spark executors, over the fabric's API.
 
     spark-submit --jars sparkdl-comm-….jar --conf spark.plugins=sparkdl.comm.CommPlugin python/lda.py \
         --workers 2 --sync async:30 --output DIR
@@ -42,7 +42,7 @@ class Job:
 
 
 def one_rank(job: Job) -> dict[str, Any]:
-    """What each rank runs: the first is the server, the others are workers."""
+    """Run one rank: the server if it is the first rank, else a worker. The server returns the results."""
     rank = Communicator.current().rank
     if rank != _SERVER:
         worker = fabric.register_as_worker(job.params)

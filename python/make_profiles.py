@@ -1,4 +1,4 @@
-"""Writes the profiles of lab.emulated: parameters of each layer, and seconds from its floating-point operations.
+"""Write the profiles of lab.emulated: parameters of each layer, and seconds from its floating-point operations.
 
     python python/make_profiles.py
 
@@ -106,7 +106,7 @@ NETWORKS: dict[str, tuple[str, Callable[[], nn.Module], Callable[[int], torch.Te
 
 
 def operations(module: nn.Module, output: torch.Tensor) -> int:
-    """Floating-point operations of a layer's forward pass."""
+    """Return the number of floating-point operations of a layer's forward pass."""
     if isinstance(module, nn.Conv2d):
         return 2 * output.numel() * module.weight[0].numel() + (output.numel() if module.bias is not None else 0)
     if isinstance(module, nn.Linear):
@@ -119,7 +119,7 @@ def operations(module: nn.Module, output: torch.Tensor) -> int:
 
 
 def profile(name: str, rows: int, rate: float) -> Profile:
-    """The profile of one network, its layers in the order in which a training step computes them first."""
+    """Return the profile of one network. Its layers are in the order in which a training step first computes them."""
     title, make, batch = NETWORKS[name]
     with torch.device("meta"):
         network, data = make().train(), batch(rows)

@@ -1,4 +1,4 @@
-"""Writes what is made from the code: ``params.md``, ``cli.md`` and the table in ``configuration.md``, of docs/reference,
+"""Write what is made from the code: ``params.md``, ``cli.md`` and the table in ``configuration.md``, of docs/reference,
 and ``conf/sparkdl-defaults.conf``.
 
     python python/make_reference.py

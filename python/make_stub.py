@@ -1,4 +1,4 @@
-"""Writes ``sparkdl_comm/ml/params.pyi``, the types of what ``params.py`` makes of its table.
+"""Write ``sparkdl_comm/ml/params.pyi``, the types of what ``params.py`` makes of its table.
 
     python python/make_stub.py
 

@@ -1,9 +1,9 @@
-"""Trains the paper's LeNet-5 on scikit-learn's handwritten digits, on Spark executors. `make demo` runs it.
+"""Train the paper's LeNet-5 on scikit-learn's handwritten digits, on Spark executors. `make demo` runs it.
 
     spark-submit --jars sparkdl-comm-….jar --conf spark.plugins=sparkdl.comm.CommPlugin python/train.py --output DIR
 
-Trains, saves the model, stops Spark, and scores the test set with the saved model in a new session. Prints a summary and
-writes it to DIR/summary.json.
+The program trains, saves the model, stops Spark, and scores the test set with the saved model in a new session. It
+prints a summary and writes it to DIR/summary.json.
 """
 
 from __future__ import annotations
@@ -23,7 +23,7 @@ from sparkdl_comm.networks import LeNet5, digits_28x28, parameter_count
 
 
 def digits(spark: SparkSession) -> tuple[DataFrame, DataFrame]:
-    """Train and test set, with columns ``features`` (array<float>, 784) and ``label``."""
+    """Return the training set and the test set, with columns ``features`` (array<float>, 784) and ``label``."""
     pixels, labels = digits_28x28()
 
     def frame(rows: np.ndarray) -> DataFrame:

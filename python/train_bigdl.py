@@ -1,11 +1,12 @@
-"""Trains BigDL's LeNet-5 on scikit-learn's handwritten digits with IBatchOptimizer, on Spark executors. `make demo-bigdl` runs
-it.
+"""Train BigDL's LeNet-5 on scikit-learn's handwritten digits with IBatchOptimizer, on Spark executors.
+
+`make demo-bigdl` runs this program.
 
     PYTHONPATH=build/bigdl python python/train_bigdl.py --executors 3 --output DIR
 
 Without a master in Spark's conf it starts local-cluster here. Submitted to a cluster, the application needs the settings of
-``sparkdl_comm.bigdl.installation.spark_conf()``. Trains, saves the model in BigDL's format, loads it again, and
-scores the test set with it. Prints a summary and writes it to DIR/summary.json.
+``sparkdl_comm.bigdl.installation.spark_conf()``. The program trains, saves the model in BigDL's format, loads it again,
+and scores the test set with it. It prints a summary and writes it to DIR/summary.json.
 """
 
 from __future__ import annotations
@@ -26,7 +27,7 @@ _EXECUTOR_MIB = 2048
 
 
 def samples(sc: SparkContext) -> tuple[Any, Any]:
-    """Train and test set, RDDs of BigDL's ``Sample``. BigDL counts classes from 1."""
+    """Return the training set and the test set, RDDs of BigDL's ``Sample``. BigDL counts classes from 1."""
     from bigdl.dllib.utils.common import Sample
 
     pixels, labels = (tensor.numpy() for tensor in digits_28x28())

@@ -31,7 +31,7 @@ PAGES = Path(__file__).parent
 MIB = 1 << 20
 #: From this number of samples on, tables show the middle half. Of fewer samples they show the whole range.
 QUARTILES_FROM = 8
-#: Least number of samples for a verdict.
+#: Minimum number of samples for a verdict.
 COMPARED_FROM = 3
 
 #: Columns of many tables.

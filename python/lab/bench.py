@@ -46,12 +46,12 @@ def measure(cases: Mapping[str, Callable[[], R]], *, warmup: int, repeats: int) 
 
 
 def allreduce_seconds(world: int, nbytes: int, rate_mbit: float) -> float:
-    """Return the least seconds of an all-reduce over one link per rank: 2 (N-1)/N x bytes / rate."""
+    """Return the minimum seconds of an all-reduce over one link per rank: 2 (N-1)/N x bytes / rate."""
     return 2 * (world - 1) / world * nbytes * 8 / (rate_mbit * 1e6)
 
 
 def broadcast_seconds(nbytes: int, rate_mbit: float) -> float:
-    """Return the least seconds of a broadcast over one link per rank: every rank must receive all bytes once."""
+    """Return the minimum seconds of a broadcast over one link per rank: every rank must receive all bytes once."""
     return nbytes * 8 / (rate_mbit * 1e6)
 
 

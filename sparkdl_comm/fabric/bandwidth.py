@@ -33,15 +33,15 @@ from sparkdl_comm.fabric.protocol import Rates
 PROBE_FACTOR = 10.0
 #: Share of the time a transfer must be blocked to count as limited by the network.
 _BLOCKED_SHARE = 0.5
-#: Least bytes of a transfer whose rate is evidence. Fewer fit into buffers and never feel the link.
+#: Minimum bytes of a transfer whose rate is evidence. Fewer fit into buffers and never feel the link.
 _EVIDENCE_BYTES = 256 * 1024
-#: Least seconds that a smaller sample of such a transfer must cover to be evidence.
+#: Minimum seconds that a smaller sample of such a transfer must cover to be evidence.
 _EVIDENCE_SECONDS = 0.03
 #: Seconds for which a link must exceed its nominal bandwidth before the higher rate is believed.
 _BURST_SECONDS = 0.1
 #: Share of a link's bandwidth that may stay unused on a link that counts as full.
 _SLACK_SHARE = 0.15
-#: Least share of the fastest transfer's rate that every transfer gets on a link that is the bottleneck.
+#: Minimum share of the fastest transfer's rate that every transfer gets on a link that is the bottleneck.
 _FAIR_SHARE = 0.5
 #: A link has become slower if it carries less than this share of its recent rate. Smaller drops may be chance.
 _SLOWER_SHARE = 0.5

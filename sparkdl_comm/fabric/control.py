@@ -174,7 +174,7 @@ class Directory:
     - ``nodes``: the registration of each node.
     - ``hosts``: the number of each host.
     - ``num_replica_aggregators``: how many aggregators, the last ones, work for replicas.
-    - ``elements``: elements of each server's shard of the model; empty without servers.
+    - ``elements``: elements of each server's shard of the model. Empty if there are no servers.
     """
 
     nodes: dict[Node, Register]

@@ -95,7 +95,7 @@ class Monitor:
             self._thread.join(INTERVAL_SECONDS * 10)
 
     def measure(self) -> Rates:
-        """Return what happened since the last call."""
+        """Return the host's traffic since the last call of this method."""
         now, counts = self._clock(), self._counters.read()
         seconds = max(now - self._last_time, 1e-9)
         flows, current_progress = [], {}

@@ -11,7 +11,7 @@ import torch
 from sparkdl_comm.gang.gang import Gang
 from sparkdl_comm.gang.tensors import allocate, describe, raw
 
-#: Most bytes per round, of each rank and of all ranks together: rank 0 holds them in memory.
+#: Maximum bytes per round, of each rank and of all ranks together: rank 0 holds them in memory.
 _ROUND, _ROUND_OF_ALL = 1 << 20, 64 << 20
 
 

@@ -33,7 +33,7 @@ from sparkdl_comm.gang.store import GangStore, StoreService
 
 #: Seconds that other ranks wait longer than rank 0, so that rank 0 can name the missing ranks.
 GRACE_SECONDS = 3.0
-#: Most seconds that closing waits for connection threads. Only threads of strangers take that long.
+#: Maximum seconds that closing waits for connection threads. Only threads of strangers take that long.
 CONNECTION_SECONDS = 1.0
 CONTROL = "control"
 

@@ -35,7 +35,7 @@ Address = tuple[str, int]
 MAGIC = b"SPKDLHS2"
 SECRET_BYTES = 32
 NONCE_BYTES = 32
-#: Most bytes of a peer's first frame, which names its rank and the requested service.
+#: Maximum bytes of a peer's first frame, which names its rank and the requested service.
 MAX_HELLO = 4096
 
 

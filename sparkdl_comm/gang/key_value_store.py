@@ -10,9 +10,9 @@ from typing import Any
 from sparkdl_comm.errors import DeadlineError, GangError, InputError, ProtocolError, SparkdlCommError
 from sparkdl_comm.gang.frames import TIMEOUT_KEY
 
-#: Most bytes of one value.
+#: Maximum bytes of one value.
 MAX_VALUE = 4 << 20
-#: Most bytes of all values together.
+#: Maximum bytes of all values together.
 MAX_TOTAL = 256 << 20
 #: Longest wait in seconds. torch's "no timeout" means this.
 MAX_WAIT = 86400.0

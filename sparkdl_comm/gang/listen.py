@@ -26,7 +26,7 @@ HOST_KEY = "spark.sparkdl.comm.driver.host"
 BIND_KEY = "spark.driver.bindAddress"
 RAILS_KEY = "spark.sparkdl.comm.rails"
 PORTS_KEY = "spark.sparkdl.comm.ports"
-#: Most connections in the listening socket's queue.
+#: Maximum number of connections in the listening socket's queue.
 BACKLOG = 1024
 
 
@@ -202,8 +202,8 @@ def bind(ip: str, ports: range | None) -> socket.socket:
 
 #: Seconds that a connection has for handshake and hello.
 HANDSHAKE_SECONDS = 10.0
-#: Most connections in authentication at once, in addition to the expected peers. More are refused, which bounds the number
-#: of threads that strangers can start.
+#: Maximum number of connections in authentication at once, in addition to the expected peers. More are refused, so that
+#: strangers can start only so many threads.
 MAX_HANDSHAKES = 256
 
 _log = logging.getLogger(__name__)

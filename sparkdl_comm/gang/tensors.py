@@ -28,7 +28,7 @@ from sparkdl_comm.errors import GangError, InputError, ModelError, ProtocolError
 
 #: Seconds that each piece (8 MiB) may take. A deadline for the whole transfer would not fit models of all sizes.
 STALL_SECONDS = 60.0
-#: Most bytes of the header's JSON: enough for about 100,000 tensors.
+#: Maximum bytes of the header's JSON: enough for about 100,000 tensors.
 MAX_HEADER = 16 << 20
 MAX_NAME = 1024
 MAX_DIMS = 64

@@ -1,4 +1,4 @@
-"""Rank 0's end of its connection to the driver; see :mod:`sparkdl_comm.job.driver_listener`."""
+"""Rank 0's end of the connection to the driver; see :mod:`sparkdl_comm.job.driver_listener`."""
 
 from __future__ import annotations
 

@@ -67,7 +67,7 @@ class Summary(dict[str, Any]):
         return f"{ran}: {self.get('iterations')} steps of {1e3 * seconds:.4g} ms{speed}"
 
     def _choices(self) -> str:
-        """Return, in brackets, what was chosen by measuring."""
+        """Return the choices that were made by measuring, in brackets."""
         chosen = self.get("auto", {}).get("chosen")
         batching = self.get("batching")
         kept = describe_kept(batching["pull"]["kept"], batching["push"]["kept"]) if batching else None

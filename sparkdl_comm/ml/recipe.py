@@ -98,7 +98,7 @@ class TrainingRecipe(EstimatorParams):
     def check_checkpoints(self, spark: SparkSession) -> Checkpoints | None:
         """Check the directory for checkpoints as far as the driver can. Return the settings of checkpoints.
 
-        Return None without ``checkpointDir``.
+        Return None if ``checkpointDir`` is not set.
 
         :raises ConfError: the directory's file system is unknown, or a client of Spark Connect gave no scheme; the directory
             cannot be written; or it has checkpoints and ``resume`` is not set.

@@ -38,7 +38,7 @@ _LAYERWISE = (LARS, LAMB)
 
 #: Steps of the test: enough for behavior that starts after a few steps, or occurs every tenth step.
 _STEPS = 12
-#: Most elements of a test tensor: a matrix of 128 x 128, the size from which some optimizers factor their state.
+#: Maximum number of elements of a test tensor: 128 x 128, the size from which some optimizers factor their state.
 _ELEMENTS = 1 << 14
 #: Ends of the stripes, as fractions of a tensor.
 _CUTS = (0.0, 0.4, 1.0)

@@ -28,7 +28,7 @@ class Setting:
 
     :param strategy: one of :data:`STRATEGIES`.
     :param batching: batching of ps; "traced" is as in the timeline.
-    :param bucket: least bytes of gradients that a collective reduces at once.
+    :param bucket: minimum bytes of gradients that a collective reduces at once.
     :raises ConfError: there is no such strategy or batching, the strategy cannot run on the topology, or the topology
         has no rates.
     """

@@ -105,7 +105,7 @@ class ParameterSpace:
         """Split the vector into buckets that end where parameters end, from its end to its beginning: (first element,
         end).
 
-        :param least: least number of elements. Only the last bucket may be smaller.
+        :param least: minimum number of elements. Only the last bucket may be smaller.
         """
         backwards = self.entries[::-1]
         parts = (
@@ -146,8 +146,8 @@ def group_into_buckets(sizes: Iterable[float], least: float, first: float | None
     """Split consecutive items into buckets: ranges of positions, from 0.
 
     :param sizes: sizes of the items.
-    :param least: least size of a bucket. Only the last bucket may be smaller.
-    :param first: least size of the first bucket. None: ``least``.
+    :param least: minimum size of a bucket. Only the last bucket may be smaller.
+    :param first: minimum size of the first bucket. None: ``least``.
     """
     buckets: list[range] = []
     begin, end, size, least_now = 0, 0, 0.0, least if first is None else first

@@ -33,9 +33,9 @@ from sparkdl_comm.gang.tensors import pieces, raw
 _KIND = "rows"
 #: Approximate bytes of rows per request.
 _PIECE = 4 << 20
-#: Most rows per request.
+#: Maximum rows per request.
 _MOST_ROWS = 1 << 16
-#: Most bytes of a request's JSON.
+#: Maximum bytes of a request's JSON.
 _MAX_HEADER = 256
 
 

@@ -30,7 +30,7 @@ class Stopping:
 
     :param patience: epochs without improvement after which training stops. None: never stop early.
     :param monitor: column of the history to watch.
-    :param min_delta: least change that counts as an improvement.
+    :param min_delta: minimum change that counts as an improvement.
     :param mode: ``min`` or ``max``: which direction is better.
     :param restore: end with the parameters and buffers of the best epoch.
     """

@@ -142,7 +142,7 @@ def odd_in_one_process(rows: int, epochs: int) -> dict[str, torch.Tensor]:
 @BOTH
 @pytest.mark.parametrize("rows", [ROWS - 2, slow(2)])
 def test_batch_norm_over_all_ranks_is_that_of_one_process(spark, strategy, rows):
-    """With frozen, shared, unused and empty parameters; of 2 rows, one rank has none."""
+    """The model has frozen, shared, unused and empty parameters. Of 2 rows, one rank has none."""
     model = fit(frame(spark, rows), model=synchronized, epochs=5, optimizer=PLAIN, strategy=strategy)
     assert distance(model.module.state_dict(), odd_in_one_process(rows, 5)) <= 1e-5
     assert model.module.decoder.weight is model.module.encoder.weight

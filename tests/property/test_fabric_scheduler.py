@@ -114,7 +114,7 @@ def test_no_link_carries_more_than_it_can(data: st.DataObject) -> None:
 def test_server_and_replica_never_differ_by_more_than_they_may(
     data: st.DataObject, momentum: float, limit: float
 ) -> None:
-    """With real vectors: the norm of what they differ by <= the bound of norms <= the limit, after every step of either."""
+    """With real vectors, the norm of their difference <= the bound of norms <= the limit after every step of either."""
     params = FabricParams("async:100", limit, momentum, step_scale=2.0)
     cluster = Cluster(REPLICATED, params, data.draw(rates()))
     draw = np.random.default_rng(data.draw(st.integers(0, 2**32)))

@@ -249,7 +249,7 @@ def _row(found: dict[str, Any], case: Case, topology: str) -> Row:
 
 
 def rows(options: Namespace, note: Note) -> Iterator[Row]:
-    """Yield rows of all systems, for each network and number of executors.
+    """Train with all systems. Yield a row of results for each system, network and number of executors.
 
     :raises ConfError: the rate is invalid. LabError: the application failed.
     """

@@ -19,7 +19,7 @@ RESULTS = {
 
 
 def rivals(data: Data, name: str) -> Iterator[Line]:
-    """`ibatch` beside BigDL's optimizer and beside the other policies."""
+    """Yield `ibatch` beside BigDL's optimizer and beside the other policies."""
     for ours, other in data.pairs(name, {"ibatch": ("bigdl", "whole", "layerwise")}, "case", "world"):
         gain = f"{other.seconds / ours.seconds:.2f} x: {with_theory(ours)}"
         theirs = f"`{other.algorithm}`: {seconds(other)}"
@@ -36,7 +36,7 @@ def too_short(row: Row) -> str:
 
 
 def overlap(data: Data, name: str) -> Iterator[Line]:
-    """Shares of an iteration in which ranks compute, wait for data, or do both."""
+    """Yield the shares of an iteration in which ranks compute, wait for data, or do both."""
     for row in data.rows(name):
         if parts := row.extra["overlap"]:
             times = (parts[part] for part in ("overlapped", "communication_only", "computation_only"))
@@ -44,7 +44,7 @@ def overlap(data: Data, name: str) -> Iterator[Line]:
 
 
 def scaling(data: Data) -> Iterator[Line]:
-    """Speed-up over the fastest system on one executor. There is none if a sample on one executor is refused."""
+    """Yield speed-ups over the fastest system on one executor. There is none if a sample on one executor is refused."""
     rows = data.rows("bigdl-scaling")
     for row in rows:
         alone = [one for one in rows if one.world == 1 and one.case == row.case]
@@ -82,7 +82,7 @@ def _share(part: float, row: Row) -> str:
 
 
 def chart(data: Data) -> Chart:
-    """Each system beside BigDL's optimizer."""
+    """Return the time of each system beside that of BigDL's optimizer."""
     groups = []
     for name in (name for names in RESULTS.values() for name in names):
         for rival in data.rows(name, algorithm="bigdl"):

@@ -44,7 +44,7 @@ from sparkdl_comm.topology import Topology
 
 
 def own(options: Namespace, topology: Topology) -> Iterator[Row]:
-    """Yield rows of all algorithms, operations, blocks and sizes on a topology."""
+    """Measure all algorithms, operations, blocks and sizes on a topology, and yield their rows of results."""
     with Lab.loopback(topology) if options.loopback else Lab(topology) as cluster:
         for algorithm, block in itertools.product(options.algorithms, options.block):
             asked = [operation for operation in options.operations if operation in ALGORITHMS[algorithm].operations]
@@ -59,7 +59,10 @@ def own(options: Namespace, topology: Topology) -> Iterator[Row]:
 
 
 def peers(options: Namespace, topology: Topology, note: Note) -> Iterator[Row]:
-    """Yield rows of other systems, on a star of as many hosts with the fastest NIC of each. Note which are skipped."""
+    """Measure other systems, and yield their rows of results. Note which systems are skipped.
+
+    They run on a star with the number of hosts of the topology, at the rate of the fastest NIC.
+    """
     star = Topology.parse(f"star:{len(topology.hosts)}").with_rates(round(max(options.rate) * 1e6))
     for name in options.peers:
         try:

@@ -83,7 +83,7 @@ class Timed(NamedTuple):
 
 
 def selections(options: Namespace) -> Iterator[Row]:
-    """Yield a row for each distribution, count and operator."""
+    """Time the selections. Yield a row of results for each distribution, number of elements and operator."""
     for name, distribution in DISTRIBUTIONS.items():
         for count in options.counts:
             torch.manual_seed(_SEED)

@@ -48,7 +48,7 @@ COPIES, EPOCHS, TIMEOUT = 8, 2, 1500.0
 
 
 def rows(options: Namespace, note: Note) -> Iterator[Row]:
-    """Yield a row for each way."""
+    """Run all fits. Yield a row of results for each way to keep the rows."""
     with (
         tempfile.TemporaryDirectory(prefix="sparkdl-cache-") as folder,
         Lab(TOPOLOGY.with_rates(round(RATE_MBIT * 1e6))) as lab,

@@ -63,7 +63,7 @@ WAYS = {
 
 
 def rows(options: Namespace, note: Note) -> Iterator[Row]:
-    """Yield a row for each task, rate and way."""
+    """Run all fits. Yield a row of results for each rate, task and way."""
     chosen = {name: WAYS[name] for name in options.ways}
     for rate in options.rates:
         with Lab(TOPOLOGY.with_rates(round(rate * 1e6))) as lab, lab.spark(memory="1g") as spark:

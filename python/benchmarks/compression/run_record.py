@@ -60,7 +60,7 @@ def ways(stages: int) -> dict[str, list[dict[str, str]]]:
 
 
 def rows(options: Namespace, note: Note) -> Iterator[Row]:
-    """Yield a row for each way and stage, and one for each way."""
+    """Run all trainings. Yield a row of results for each stage of each way, and one for all stages of the way."""
     topology, sides, epochs, seeds = TOPOLOGY, SIDES, EPOCHS, SEEDS
     if options.quick:
         topology, sides, epochs, seeds = QUICK_TOPOLOGY, (8, 16), (_UNTIMED + 1,) * 2, 1

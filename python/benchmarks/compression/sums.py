@@ -54,7 +54,7 @@ def check(topology: Topology, algorithms: Sequence[str]) -> None:
 
 
 def rows(options: Namespace) -> Iterator[Row]:
-    """Yield a row for each count and algorithm."""
+    """Measure the sums. Yield a row of results for each algorithm and number of elements."""
     with Lab(options.topology) as lab:
         for count in options.counts:
             for algorithm in options.algorithms:
@@ -82,7 +82,7 @@ def _row(algorithm: str, count: int, result: dict[str, Any], options: Namespace)
 
 
 def link_bytes(algorithm: str, topology: Topology, count: int, density: float) -> float:
-    """Return the least number of bytes into the NIC of a host."""
+    """Return the minimum number of bytes into the NIC of a host."""
     hosts, slots = len(topology.hosts), topology.ranks_per_host
     if algorithm == "hitopk":
         return sum((hosts - 1) * _selected(count // slots, density) for _ in range(slots))

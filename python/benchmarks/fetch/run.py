@@ -13,8 +13,8 @@ One executor measures and the others serve, in local-cluster over loopback. Thes
 
     python python/benchmarks fetch --windows 64KiB,256KiB,1MiB --topology star:4 --rate 10,50,200,1000 --json
 
-Blocks come from all servers at once, with the window that follows the link (`own`) and with each of these fixed
-windows. On links they take about a second. Without `--topology` they have `--sizes`, over loopback.
+Blocks come from all servers at once, with the adaptive window (`own`) and with each of these fixed windows. They take
+about a second on links. Without `--topology` they have `--sizes`, over loopback.
 
 Verified: the bytes that arrive in every run, and decoded numbers up to rounding.
 """
@@ -77,7 +77,7 @@ def _rows(found: list[dict[str, Any]], executors: int, topology: str, rate_mbit:
 
 
 def _on_links(options: Namespace) -> Iterator[Row]:
-    """Yield a row for each rate and window.
+    """Measure all windows at each rate. Yield a row of results for each rate and window.
 
     :raises LabError: an application failed.
     """
@@ -101,7 +101,7 @@ def arguments(parser: ArgumentParser, words: Sequence[str]) -> Namespace:
         default="1KiB,64KiB,1MiB,16MiB,64MiB",
         help="sizes of a block: 16 (MiB), 64KiB, ...",
     )
-    parser.add_argument("--windows", type=sizes, default=[], help="fixed windows, beside the one that follows the link")
+    parser.add_argument("--windows", type=sizes, default=[], help="fixed windows, beside the adaptive one")
     parser.add_argument("--topology", type=topology_of, help="measure windows on an emulated network: star:N")
     parser.add_argument("--rate", type=link_rates, default="200", help="Mbit/s of each of its links")
     options = parser.parse_args(words)

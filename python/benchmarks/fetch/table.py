@@ -19,7 +19,7 @@ def fetch(data: Data) -> Iterator[Line]:
 
 
 def fetch_windows(data: Data, name: str) -> Iterator[Line]:
-    """The window that follows the link beside the fastest fixed window."""
+    """Yield the adaptive window beside the fastest fixed window, on each link."""
     for ours in data.rows(name, algorithm="own"):
         beside_it = data.rows(name, rate_mbit=ours.rate_mbit, bytes=ours.bytes)
         best = min((row for row in beside_it if row.algorithm != "own"), key=lambda row: row.seconds)

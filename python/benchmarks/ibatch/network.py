@@ -80,7 +80,7 @@ def cases(options: Namespace) -> list[Case]:
 
 
 def rows(options: Namespace, note: Note) -> Iterator[Row]:
-    """Yield a row for each case and way.
+    """Train each case in all ways. Yield a row of results for each case and way.
 
     :raises LabError: an application failed.
     """
@@ -176,7 +176,7 @@ def _predicted(found: list[dict[str, Any]]) -> dict[str, float]:
 
 # --- The application ----------------------------------------------------------------------------------------------------
 
-#: Least size of a bucket of all-reduced gradients.
+#: Minimum size of a bucket of all-reduced gradients.
 BUCKET = "256KiB"
 
 

@@ -43,7 +43,7 @@ def set_up(topology: Topology) -> tuple[float, bool]:
 
 
 def _rows(topology: Topology, seconds: float, warmup: int, repeats: int) -> Iterator[Row]:
-    """Yield the rows of both cases of a topology, whose rails have the same rate."""
+    """Measure both cases of a topology, whose rails have the same rate, and yield their rows of results."""
     rate = topology.rates[0]
     made = measure({"set-up": lambda: set_up(topology)}, warmup=warmup, repeats=repeats)["set-up"]
     yield Row(

@@ -99,7 +99,7 @@ PEERS: dict[str, Callable[[], Iterator[System]]] = {"torch-ddp": torch_ddp, "big
 
 
 def rows(options: Namespace, note: Note) -> Iterator[Row]:
-    """Yield rows of all systems. Note which are skipped or failed, and go on.
+    """Train with all systems, and yield their rows of results. Note which systems are skipped or failed, and go on.
 
     :raises LabUnavailableError: all were skipped. LabError: some failed.
     """
@@ -124,7 +124,7 @@ def rows(options: Namespace, note: Note) -> Iterator[Row]:
 
 
 def trained(lab: Lab, spark: SparkCluster, system: System, options: Namespace) -> Iterator[Row]:
-    """Let a system train. Yield its rows.
+    """Train with a system, and yield its rows of results.
 
     :raises LabError: the application failed, or its data did not cross the links.
     """

@@ -56,7 +56,7 @@ GROUPS = (
 
 
 def rows(options: Namespace, note: Callable[[str], None]) -> Iterator[Row]:
-    """Yield a row for each cell, and note the errors."""
+    """Predict all cells, then measure them. Yield a row of results for each cell, and note the errors."""
     groups = GROUPS[:1] if options.quick else GROUPS
     parameters = validation.fitted_parameters()
     predicted = {

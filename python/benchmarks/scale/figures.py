@@ -191,7 +191,7 @@ class Nodes:
 
 
 def _ibatch(quick: bool) -> Iterator[Row]:
-    """Yield a row for each network, number of nodes and way."""
+    """Predict iBatch's iterations. Yield a row of results for each network, number of nodes and way."""
     networks, counts = (list(IBATCH_PAPER)[:1], (IBATCH_NODES,)) if quick else (list(IBATCH_PAPER), NODES)
     slowdown = _slowdown(networks)
     every = [Nodes(network, count, slowdown) for network in networks for count in counts]
@@ -245,7 +245,7 @@ def _ibatch_row(nodes: Nodes, way: str, seconds: float, **extra: Any) -> Row:
 
 
 def _greedy(quick: bool) -> Iterator[Row]:
-    """Yield a row for each profile and policy, of all its cases together."""
+    """Plan all cases of each profile by each policy. Yield a row of predicted seconds for each profile and policy."""
     for path in sorted(PROFILES.glob("*.json"))[: 1 if quick else None]:
         profile = Profile.read(path)
         cases = list(_cases(profile))

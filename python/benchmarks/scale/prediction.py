@@ -60,7 +60,10 @@ PLACES = (
 
 
 def rows(options: Namespace, note: Callable[[str], None]) -> Iterator[Row]:
-    """Yield a row for each strategy in each place. Note the errors, and the pairs of strategies in the right order."""
+    """Measure and predict each strategy in each place. Yield a row of results for each.
+
+    Note the errors of the predictions, and how many pairs of strategies they put in the right order.
+    """
     profile = share_of(options.network, FORWARD)
     places = PLACES[:: len(PLACES) - 1] if options.quick else PLACES
     found: list[Row] = []

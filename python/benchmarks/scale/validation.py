@@ -111,7 +111,9 @@ class Cell:
 
 
 def rows(options: Namespace, note: Callable[[str], None]) -> Iterator[Row]:
-    """Yield a row for each cell. Note the parameters, and the errors of the cells that were not fitted."""
+    """Simulate the measured cells, and yield a row of results for each. Note the fitted parameters, and the errors of
+    the cells that were not fitted.
+    """
     parameters = fitted_parameters()
     note(f"fitted: {parameters}")
     errors: dict[str, list[float]] = defaultdict(list)

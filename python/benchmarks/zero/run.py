@@ -102,7 +102,7 @@ def cells_of(text: str) -> list[Cell]:
 
 
 def rows(options: Namespace, note: Note) -> Iterator[Row]:
-    """Yield the rows of all cells. Note which failed, and go on.
+    """Run all cells, and yield their rows of results. Note which cells failed, and go on.
 
     :raises LabError: some failed.
     """

@@ -21,7 +21,7 @@ from sparkdl_comm.fabric.core.order import Job, order
 from sparkdl_comm.fabric.core.replication import ReplicationPlan, ReplicationTask
 from sparkdl_comm.fabric.core.state import PendingTurn, SchedulerState
 
-#: Least seconds by which an overtaken update must be later. Smaller gains are not worth the messages.
+#: Minimum seconds by which an overtaken update must be later. Smaller gains are not worth the messages.
 _WORTHWHILE = 0.01
 
 

@@ -20,11 +20,11 @@ Span = tuple[float, float, float]
 #: Spans in the order of time, without overlap, with rates above 0. The last one of a link never ends.
 Spans = tuple[Span, ...]
 
-#: Least rate of a link in bytes per second, so that every transfer ends.
+#: Minimum rate of a link in bytes per second, so that every transfer ends.
 LEAST_RATE = 1.0
 #: Share of a link's rate below which the rest counts as zero, to absorb rounding in sums of floats.
 _ROUNDING = 1e-9
-#: Least relative change of a transfer's remaining time for which it gets a new schedule.
+#: Minimum relative change of a transfer's remaining time for which it gets a new schedule.
 _WORTHWHILE = 0.01
 
 

@@ -37,7 +37,7 @@ from sparkdl_comm.fabric.core.updates import Divergence
 
 #: Share of the divergence bound at which punted updates are sent.
 _SEND_SHARE = 0.5
-#: Most punted updates per worker before they are sent.
+#: Maximum number of punted updates per worker before they are sent.
 _MOST_KEPT = 8
 
 

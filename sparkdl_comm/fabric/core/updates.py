@@ -186,7 +186,7 @@ class UpdateLedger:
         return alone
 
     def count_slowest(self) -> int:
-        """Return the least number of applied or dropped updates among the remaining workers."""
+        """Return the minimum number of applied or dropped updates among the remaining workers."""
         return min((count for worker, count in enumerate(self.settled) if worker not in self.lost_workers), default=0)
 
     def get_remaining_share(self, workers: int) -> float:

@@ -136,7 +136,7 @@ class CheckpointedSharedReentrant(CheckpointedShared):
 
 
 class Hooked(Dense):
-    """With a hook of the user's on a gradient."""
+    """Layer with a hook of the user's on a gradient."""
 
     def __init__(self) -> None:
         super().__init__()

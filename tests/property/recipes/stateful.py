@@ -39,7 +39,7 @@ class Moving(Part):
                 owner.register_buffer(leaf, tensor.detach().clone())
 
     def forget(self) -> None:
-        """Without what was not there when it was made."""
+        """Drop the state that the part did not have when it was made."""
 
 
 class Momentum(Moving, Dense):

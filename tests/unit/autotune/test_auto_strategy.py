@@ -194,7 +194,7 @@ def test_what_compression_left_out_travels_before_another_takes_over(
     ),
 )  # fmt: skip
 def test_goes_on_from_a_checkpoint(scripted: Any, first: str, written: str) -> None:
-    """With the strategy that had written it, whichever the fit would begin with, and the bits of a fit that went on."""
+    """The fit goes on with the strategy that wrote the checkpoint, and gets the bits of a fit without a break."""
     kept: dict[int, Any] = {}
 
     def keep(loop: Any) -> None:

@@ -213,7 +213,7 @@ def state(transfer: int, values: float, version: int, turn: int) -> Arrival:
 
 @pytest.mark.parametrize("fenced", [False, True])
 def test_a_replica_goes_on_without_a_copy_that_is_cancelled(fenced: bool) -> None:
-    """With what it has, also if the copy comes after all."""
+    """The replica goes on with the updates that it has, even if the copy arrives after all."""
     replica = LoggedServer()
     replica.expect(0, 0)
     replica.arrive(0)

@@ -41,7 +41,7 @@ def test_downloads_of_scalafmt_are_not_shown_but_why_it_fails(tmp_path: Path, st
     [("test", None, None), ("test-all", None, "random"), ("test-all", "17", "17"), ("test", "17", "17")],
 )
 def test_draws_are_new_only_in_test_all(tmp_path: Path, target: str, given: str | None, seed: str | None) -> None:
-    """With Python's programs replaced, and all prerequisites taken to be done."""
+    """Python's programs are replaced, and all prerequisites count as done."""
     programs = tmp_path / "bin"
     programs.mkdir()
     (programs / "python").write_text('#!/bin/sh\necho "seed ${SPARKDL_TEST_SEED-unset}"\n')

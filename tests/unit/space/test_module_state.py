@@ -51,7 +51,7 @@ class OneWay(nn.Linear):
 
 
 class Sparse(nn.Linear):
-    """With a buffer that has no plain bytes."""
+    """Layer with a buffer that has no plain bytes."""
 
     def __init__(self, *sizes: int) -> None:
         super().__init__(*sizes)

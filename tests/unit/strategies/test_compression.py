@@ -128,7 +128,7 @@ def test_what_rounding_takes_is_not_lost(values_as: str) -> None:
 
 
 class Linear(nn.Module):
-    """With ``product`` as its loss it has gradients that do not depend on the parameters."""
+    """Layer whose gradients do not depend on the parameters if ``product`` is the loss."""
 
     def __init__(self) -> None:
         super().__init__()

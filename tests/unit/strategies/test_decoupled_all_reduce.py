@@ -192,7 +192,7 @@ def test_gathers_of_the_last_layers_begin_in_backward_and_all_are_in_the_order_o
 
 
 def test_forward_waits_for_what_it_uses() -> None:
-    """With parameters that are NaN until they are waited for."""
+    """Parameters are NaN until forward waits for them."""
     done: list[str] = []
 
     class Late(DecoupledAllReduce):

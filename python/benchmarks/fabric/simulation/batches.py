@@ -53,7 +53,7 @@ class Decided(NamedTuple):
 
 
 def rows(options: Namespace) -> Iterator[Row]:
-    """Yield a row for each size and kind of rates."""
+    """Time the scheduler's decisions. Yield a row of results for each batch size, with even and with drawn rates."""
     draw = np.random.default_rng(0)
     for updates in options.scheduler:
         cases = {case: partial(_timed, updates, case, draw) for case in ("even", "drawn")}

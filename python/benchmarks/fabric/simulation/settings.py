@@ -95,7 +95,10 @@ def systems(name: str, controls: Sequence[Control]) -> list[Simulated]:
 
 
 def rows(options: Namespace) -> Iterator[Row]:
-    """Yield a row for each setting and system."""
+    """Simulate all runs. Yield a row of results for each system in each setting, such as C2-N2 (see conditions.py).
+
+    A row has the virtual seconds of one run for each seed.
+    """
     for setting in options.settings:
         for one in options.systems:
             yield _row(one, setting, [_run(one, setting, seed, options) for seed in range(options.repeats)], options)

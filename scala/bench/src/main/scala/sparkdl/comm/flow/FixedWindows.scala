@@ -2,13 +2,13 @@
 
 package sparkdl.comm.flow
 
-/** Windows of fixed size, to compare with the window that follows the link. */
+/** Windows of fixed size, to compare with the adaptive window. */
 object FixedWindows {
 
   /**
    * Make a scheduler.
    *
-   * @param bytes most bytes in flight, to all peers together and to each
+   * @param bytes maximum bytes in flight, to all peers together and to each
    */
   private[comm] def scheduler(bytes: Long): TransferScheduler =
     new TransferScheduler(() => new Fixed(bytes))

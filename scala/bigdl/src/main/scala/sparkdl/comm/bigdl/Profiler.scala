@@ -52,7 +52,7 @@ private object Profiler {
 
 /**
  * Stopwatch that times one layer at a time, or none. It keeps the rounds of the last `steps` steps.
- * Times are in seconds.
+ * Times are in seconds. The mark is the time at which the current interval began.
  */
 private[bigdl] final class LayerTimes(layers: Int, steps: Int, clock: Clock) {
   private val rounds = new RecentSteps[Array[Double]](steps)
@@ -60,34 +60,34 @@ private[bigdl] final class LayerTimes(layers: Int, steps: Int, clock: Clock) {
   private var since = 0L
   private var current = Option.empty[Int]
 
-  /** Begin a round, whose time counts for no layer yet. */
+  /** Begin a round, and set the mark. No layer runs yet. */
   def begin(): Unit = {
     round = new Array[Double](layers)
     current = None
     since = clock.nanoTime
   }
 
-  /** Count the time so far for the current layer, and the time from now on for no layer. */
+  /** Add the time since the mark to the running layer, if any. Then no layer runs. */
   def stop(): Unit = {
     current.foreach(layer => round(layer) += (clock.nanoTime - since) / 1e9)
     current = None
   }
 
-  /** Count the time from now on for `layer`. */
+  /** Stop the running layer. Let `layer` run from now on, and set the mark. */
   def start(layer: Int): Unit = {
     stop()
     current = Some(layer)
     since = clock.nanoTime
   }
 
-  /** Count the time since the last call for `layer`. */
+  /** Add the time since the mark to `layer`, and set the mark. */
   def record(layer: Int): Unit = {
     val now = clock.nanoTime
     round(layer) += (now - since) / 1e9
     since = now
   }
 
-  /** Count the time since the last call for no layer. */
+  /** Set the mark, so that the time since the last mark counts for no layer. */
   def skip(): Unit = since = clock.nanoTime
 
   def end(): Unit = {

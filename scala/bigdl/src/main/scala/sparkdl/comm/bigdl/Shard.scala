@@ -20,7 +20,7 @@ private[bigdl] final case class Stretch(start: Int, values: Array[Float])
  * @param weights the initial values of all parameters
  * @param method by layer; it is copied
  * @param gradients number of gradients in each sum; the optimizer gets their mean
- * @param clipping least and largest value of a gradient
+ * @param clipping smallest and largest value of a gradient
  */
 private[bigdl] final class Shard(
     map: SegmentMap,

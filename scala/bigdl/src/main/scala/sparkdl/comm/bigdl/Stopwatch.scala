@@ -41,7 +41,7 @@ private[bigdl] final class Stopwatch(clock: Clock) {
 
   def seconds(phase: Phase.Value): Double = spent(phase.id)
 
-  /** Return the times of computing since the last call. */
+  /** Return the spans of computing since the last call of this method. */
   def takeComputed(): IndexedSeq[Span] = {
     val taken = computed
     computed = Vector.empty

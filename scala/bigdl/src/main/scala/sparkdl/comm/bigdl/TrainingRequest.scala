@@ -16,7 +16,7 @@ private[bigdl] final case class CheckpointRequest(trigger: Trigger, path: String
 /**
  * Request of the driver to all ranks.
  *
- * @param job of this attempt.
+ * @param job id of the gang; every attempt has a different one
  * @param conf the application's keys about training.
  * @param methods by the name of their part of the network
  * @param spans first element and length of each part in the flat vector

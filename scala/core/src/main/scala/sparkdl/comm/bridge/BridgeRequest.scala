@@ -74,12 +74,12 @@ private[bridge] object BridgeRequest {
   final case class FileExists(remote: String) extends BridgeRequest
 
   /**
-   * Most elements of a layer. A whole network must have fewer than 2^62, so that its bytes fit a
-   * Long.
+   * Maximum number of elements of a layer. A whole network must have fewer than 2^62, so that its
+   * bytes fit a Long.
    */
   private val MostElements = 1L << 40
 
-  /** Most versions. A version counts 2^32 in the value that reports sums to the worker. */
+  /** Maximum version. A version counts 2^32 in the value that reports sums to the worker. */
   private val MostVersions = Int.MaxValue.toLong
 
   private final case class Operation(posted: Boolean, parse: Fields => BridgeRequest)

@@ -19,11 +19,11 @@ private[comm] final case class RankReport(
  * @param compute seconds of each layer
  * @param startup seconds from the request of a batch to its first byte.
  * @param perByte seconds of transfer for each byte that this rank receives
- * @param gap seconds of a start-up that cannot overlap with other start-ups; None without two
- *    batches to measure it
- * @param sum of pushes: seconds per step in which gradients are added up
- * @param update of pushes: seconds per step in which the optimizer occupies the thread that
- *    computes
+ * @param gap seconds of a start-up that cannot overlap with other start-ups; None if there were
+ *    not two batches to measure it
+ * @param sum seconds per step in which gradients are added up; 0 for pulls
+ * @param update seconds per step in which the optimizer occupies the thread that computes; 0 for
+ *    pulls
  */
 private[comm] final case class DirectionProfile(
     compute: IndexedSeq[Double],

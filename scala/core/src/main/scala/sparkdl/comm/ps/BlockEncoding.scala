@@ -18,8 +18,8 @@ private[comm] trait BlockEncoding {
   def name: String
 
   /**
-   * Return the most bytes that a block has; at least 1 unless the shape is empty. A block of
-   * several layers has at most as many as one block per layer.
+   * Return the maximum bytes of a block; at least 1 unless the shape is empty. A block of several
+   * layers has at most as many as one block per layer.
    */
   def maxBytes(shape: BlockShape): Long
 

@@ -28,10 +28,10 @@ private[ps] final class BlockFetch(
   @volatile private var requested: () => Long = () => sink.firstByteNanos
   @volatile private var lastByte = 0L
 
-  /** Most bytes that another executor sends for it. */
+  /** Maximum bytes that another executor sends for the block. */
   val maxBytes: Long = if (isElsewhere) sink.maxBytes else 0
 
-  /** Bytes that another executor sent for it. */
+  /** Bytes that another executor sent for the block. */
   def bytes: Long = if (isElsewhere) received else 0
 
   /** Bytes of the block, once it has arrived. */

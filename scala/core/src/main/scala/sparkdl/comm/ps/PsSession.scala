@@ -33,7 +33,7 @@ private[comm] final case class SessionSettings(
 
 private[comm] object SessionSettings {
 
-  /** Most seconds of a timeout: thirty years. Its nanoseconds fit a Long. */
+  /** Maximum timeout in seconds: thirty years. Its nanoseconds fit a Long. */
   val MostSeconds: Long = 1000000000L
 }
 

@@ -34,7 +34,7 @@ private[ps] final class SegmentSink(
   /** Bytes that have arrived; all of the block's, once it is complete. */
   def received: Long = written.get
 
-  /** Most bytes that fit. */
+  /** Maximum bytes of the block: all that fit into the ranges. */
   val maxBytes: Long = starts.last
 
   /** Return true if a block may have so many bytes. */
