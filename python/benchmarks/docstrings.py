@@ -19,16 +19,16 @@ PER_LIBRARY, WORDS = 800, 60
 
 
 def documents(per_library: int = PER_LIBRARY) -> Iterator[tuple[int, list[str], bool]]:
-    """Yield the number of the library of each docstring, its words, and whether it is for testing."""
+    """Yield for each docstring the number of its library, its words, and True if it belongs to the test set."""
     for number, (library, part) in enumerate(LIBRARIES.items()):
         for words, testing in islice(docstrings(library, part), per_library):
             yield number, words, testing
 
 
 def docstrings(library: str, part: str) -> Iterator[tuple[list[str], bool]]:
-    """Yield the words of each docstring of 20 words or more, and whether it is for testing.
+    """Yield the words of each docstring of 20 words or more, and True if it belongs to the test set.
 
-    Docstrings of a file are either all for training or all for testing. The files are parsed, not imported.
+    Docstrings of one file are all in the training set, or all in the test set. The files are parsed, not imported.
 
     :param part: folder of the library to read. Empty: all of it.
     """

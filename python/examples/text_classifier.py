@@ -30,7 +30,7 @@ VOCABULARY = 4000
 
 
 def docstrings(library: str) -> Iterator[tuple[str, bool]]:
-    """Yield each docstring of a library, and whether it is for testing."""
+    """Yield each docstring of a library, and True if it belongs to the test set."""
     for file in sorted(Path(importlib.import_module(library).__path__[0]).rglob("*.py")):
         for text in re.findall(r'"""(.+?)"""', file.read_text(encoding="utf-8"), re.DOTALL):
             yield text, zlib.crc32(file.name.encode()) % 5 == 0

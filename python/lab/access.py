@@ -1,7 +1,7 @@
-"""Way of a lab's commands to the kernel: as root, or in a user namespace.
+"""Access of a lab's commands to the kernel: as root, or in a user namespace.
 
-A user namespace lives as long as a process in it. That process is the holder, which only sleeps. Commands enter the
-namespace with ``nsenter``, so the program that uses the lab stays outside.
+A user namespace ends with its last process. So the lab starts a holder in it, a process that only sleeps. Commands enter
+the namespace with ``nsenter``, so the program that uses the lab stays outside.
 """
 
 from __future__ import annotations
@@ -91,7 +91,11 @@ class Access:
         return done.stdout
 
     def batch(self, name: str, lines: Sequence[str], namespace: str | None = None) -> None:
-        """Run ``lines`` with one ``ip`` or ``tc``, in a network namespace of the lab or outside of them, up to a failure."""
+        """Run ``lines`` by one process of the tool ``name``, ``ip`` or ``tc``. It stops at the first line that fails.
+
+        :param namespace: network namespace of the lab. None: the commands run outside of the lab's network namespaces.
+        :raises LabError: a line failed. The text has the tool's error output.
+        """
         if lines:
             where = [] if namespace is None else ["-netns", namespace]
             self.run(name, *where, "-batch", "-", stdin="\n".join(lines) + "\n")
@@ -100,7 +104,7 @@ class Access:
 def open_access(mode: Mode | None = None) -> Access:
     """Return access as root if we may, else by a new holder. ``mode`` asks for one of them.
 
-    :raises LabUnavailableError: a missing tool (names the package), or no permission for either.
+    :raises LabUnavailableError: a tool is missing, or neither is permitted. For a tool, the message names its package.
     """
     if mode not in (None, "root", "userns"):
         raise ConfError(f"mode {mode!r}: must be root or userns")

@@ -7,9 +7,9 @@ Rank 0 decides for all ranks. Between two decisions the ranks run one *turn*: a 
 some measured ones. After each turn the ranks report their step times to rank 0, which returns the next turn.
 
 1. The first candidate takes some steps, which measure the compute time. Then all candidates are predicted.
-2. Candidates belong to families, such as all-reduces. From each family only the one with the fastest prediction can be tried.
-   It is tried, the fastest prediction first, if it should be near the fastest measured step. A candidate that is far behind
-   after one step is dropped.
+2. Candidates belong to families, such as all-reduces. From each family only the candidate with the fastest prediction can be
+   tried. The trials begin with the fastest of these predictions. A candidate is left out if its prediction is well above the
+   fastest measured step. A trial ends after one step if that step is far slower than the fastest measured one.
 3. The fastest candidate stays. If none beats the incumbent by more than chance, the incumbent stays.
 4. From then on each turn is a *window*. If a window's median step time is far from the time measured in the trial, in either
    direction, the candidates are predicted and tried again.

@@ -287,9 +287,12 @@ def plan_candidate(
 
 
 def _fit_linear(taken: Sequence[float], sizes: Sequence[int]) -> tuple[float, list[float]]:
-    """Return the start-up time and the transfer time of each layer, in seconds.
+    """Return the start-up time of a message, and the transfer times of the layers, in seconds.
 
-    ``taken``: seconds of a message with 1/16 of the elements, and with all. ``sizes``: elements of each layer.
+    The times are fitted to the predicted times of two messages.
+
+    ``taken``: predicted seconds of a message with 1/16 of the elements, and of one with all elements. ``sizes``: elements
+    of each layer.
     """
     few, whole = taken
     startup = min(whole, max(0.0, few - (whole - few) / (_SIZE_RATIO - 1)))

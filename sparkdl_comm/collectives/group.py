@@ -191,14 +191,14 @@ def topology_of(ranks: RankGroup, text: str) -> SubTopology:
 
 
 class CollectiveGroup:
-    """Collectives of a gang's ranks by ``algorithm``, or by the cheapest algorithm for each operation and size
-    (``cheapest``).
+    """Collectives among ranks of a gang, by one algorithm.
 
-    All ranks create one and call the same methods in the same order. A gang may have one group per algorithm. Tensors
-    are on ``device``: CPU tensors travel over sockets and all rails, GPU tensors by torch.distributed.
+    All ranks create a group and call the same methods in the same order. A gang may have one group per algorithm.
+    Tensors are on ``device``: CPU tensors travel over sockets and all rails, GPU tensors by torch.distributed.
 
     Each group has its own connections, so collectives of different groups may run at the same time in any order.
 
+    :param algorithm: name of an algorithm. ``cheapest``: the group picks one for each operation and size.
     :param ranks: ranks that create the group and take part; None for the whole gang. Ranks are numbered within it.
     :raises ConfError: the topology does not fit the ranks, or the algorithm does not fit the topology.
     """

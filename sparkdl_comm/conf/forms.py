@@ -256,8 +256,8 @@ PREFIX = "spark.sparkdl.comm."
 class Key:
     """Key of the configuration.
 
-    ``default``: its text. ``meaning``: one or more sentences. ``is_chosen``: a fit chooses the value if the key is not set,
-    so the reference does not show ``default``. ``name``: the key without :data:`PREFIX`. The value is
+    ``default``: default value as text. ``meaning``: one or more sentences. ``is_chosen``: a fit chooses the value if the
+    key is not set, so the reference does not show ``default``. ``name``: the key without :data:`PREFIX`. The value is
     ``conf.GROUP.FIELD``, or ``conf.FIELD`` if ``group`` is "".
     """
 

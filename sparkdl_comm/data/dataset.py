@@ -71,7 +71,7 @@ class PartitionDataset(IterableDataset[dict[str, Any]]):
     def __init__(self, batches: Iterator[pa.RecordBatch], folder: Path) -> None:
         """Write ``batches`` to a file in ``folder``. The caller removes the folder.
 
-        :raises InputError: there are nulls; names the column and the number of rows.
+        :raises InputError: there are nulls. The message names the column and the number of rows.
         """
         self._file = folder / "partition.arrow"
         self._rows = 0

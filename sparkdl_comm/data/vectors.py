@@ -121,9 +121,9 @@ def pair_values(field: Field, column: pa.LargeListArray) -> pa.LargeListArray:
 
 
 def to_tensor(field: Field, values: torch.Tensor, lengths: torch.Tensor) -> torch.Tensor:
-    """Return the rows as the model's argument, ``[rows, width]`` or of the field's shape, dense or sparse.
+    """Return the rows as one tensor for the model, dense or sparse: ``[rows, width]``, or rows of the field's shape.
 
-    :param values: all pairs, ``[pairs, 2]``, on any device.
+    :param values: pairs of index and value of all rows, one row after another, ``[pairs, 2]`` on any device.
     :param lengths: number of pairs of each row, int64 ``[rows]``.
     """
     assert field.width is not None

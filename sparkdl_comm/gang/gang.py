@@ -87,7 +87,7 @@ class Gang:
         :param ports: ports to try. None: the system chooses a free port.
         :raises ConfError: there is no such NIC, or no free port.
         :raises InputError: the payload is not JSON.
-        :raises DeadlineError: ranks are missing; names them.
+        :raises DeadlineError: ranks are missing. The message names these ranks.
         :raises AuthenticationError: a peer does not know the secret.
         :raises RankLostError: a rank died meanwhile.
         :raises GangError: rank 0 refused this rank, or the ranks do not form a gang.

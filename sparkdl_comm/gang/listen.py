@@ -74,7 +74,7 @@ def choose_address(host: str, nic: str | None, key: str = NIC_KEY) -> str:
     """Return the numeric address to listen on: of ``nic`` (interface name, IP or CIDR) if given, else of ``host``.
 
     :param key: conf key by which the user sets the address, for messages.
-    :raises ConfError: there is no such address; names ``key`` and the existing NICs.
+    :raises ConfError: there is no such address. The message names ``key`` and the existing NICs.
     """
     host = _strip_brackets(host)
     nics = all_nics()
@@ -139,7 +139,7 @@ def _strip_brackets(host: str) -> str:
 
 
 def _is_name(host: str) -> bool:
-    """Return whether ``host`` is a name other than ``localhost``, which is meant to be the loopback."""
+    """Return whether ``host`` is a name, but not ``localhost``: a user who sets ``localhost`` wants the loopback."""
     return _parse_ip(host) is None and not host.startswith("localhost")
 
 
@@ -173,7 +173,7 @@ def _first_nic() -> str | None:
 def bind(ip: str, ports: range | None) -> socket.socket:
     """Return a listening socket on ``ip``: on the first free port of ``ports``, or on one that the system chooses.
 
-    :raises ConfError: all ports are taken, or ``ip`` is not of this host; names the key to change.
+    :raises ConfError: all ports are taken, or ``ip`` is not of this host. The message names the key to change.
     """
     family = socket.AF_INET6 if ":" in ip else socket.AF_INET
     last: OSError | None = None

@@ -122,7 +122,7 @@ def pack_value(value: Any) -> dict[str, torch.Tensor]:
     It accepts None, bool, int, float, str, bytes, torch tensors, numpy arrays and numbers, and dicts, lists and tuples
     of these. A numpy number becomes a Python number. An instance of a subclass becomes one of the base class.
 
-    :raises InputError: ``value`` contains something else; says where.
+    :raises InputError: ``value`` contains something else. The message says where.
     """
     tensors: dict[str, torch.Tensor] = {}
     tree = json.dumps(_encode(value, tensors, "", _MAX_DEPTH)).encode()

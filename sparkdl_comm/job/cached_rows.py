@@ -119,7 +119,11 @@ class _CodePickler(cloudpickle.CloudPickler):  # type: ignore[misc]
 
 
 def digest(decode: Decode) -> str:
-    """Return a digest of a function as executors receive it, and of its code, even if executors import it."""
+    """Return a digest of a function and its code.
+
+    The digest covers the pickle that executors receive. If executors import the function, the pickle has only its name,
+    so the digest covers its code as well.
+    """
     function = getattr(decode, "func", decode)
     code = getattr(function, "__code__", None) or getattr(type(function).__call__, "__code__", None)
     file = io.BytesIO()

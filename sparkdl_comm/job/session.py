@@ -266,8 +266,9 @@ def check_disk_cache(spark: SparkSession, conf: CommConf) -> None:
 
 
 def warn_unencrypted(spark: SparkSession, what: str) -> None:
-    """Warn if Spark has to encrypt its traffic: ``what`` travels between ranks and driver outside of Spark,
-    unencrypted.
+    """Warn if Spark has to encrypt its traffic, because traffic outside of Spark is not encrypted.
+
+    :param what: name of the unencrypted traffic between ranks and driver, for the message.
     """
     conf = application_conf(spark)
     asked = [key for key in _ENCRYPTED if conf.get(key, "false").lower() == "true"]

@@ -221,7 +221,7 @@ def _is_encoded(df: DataFrame, name: str, param: str) -> bool:
 def to_numbers(df: DataFrame, field: Field) -> Column:
     """Return a column of numbers, ready for Arrow; null stays null.
 
-    :raises InputError: the column is missing or its type is not accepted; names the Param, column and type.
+    :raises InputError: the column is missing or its type is not accepted. The message names the Param, column and type.
     """
     kind, column = _column_type(df, field.name, field.param), _column(field.name)
     if isinstance(kind, (VectorUDT, OldVectorUDT)):

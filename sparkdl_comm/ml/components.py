@@ -226,7 +226,7 @@ def check_picklable(**parts: Any) -> None:
 
     Tensors are left out, so the check needs no memory. torch can pickle all tensors.
 
-    :raises ModelError: a part cannot be pickled; names the part and the attribute at fault.
+    :raises ModelError: a part cannot be pickled. The message names the part and the attribute at fault.
     """
     for name, part in parts.items():
         error = pickle_error(part)

@@ -171,7 +171,7 @@ class TorchEstimator(Estimator[TorchModel], TrainingRecipe, MLReadable["TorchEst
         :param components: ``model``, ``loss`` and so on, in place of the saved ones. Required for components that
             cannot be imported by name; see :mod:`sparkdl_comm.ml.persistence`.
         :raises PersistenceError: there is nothing at ``path``, it cannot be read, or a component is required.
-        :raises ModelError: ``model`` is another model; names the tensors that differ.
+        :raises ModelError: ``model`` is another model. The message names the tensors that differ.
         :raises TypeError: ``components`` has an unknown name.
         """
         unknown = sorted(set(components) - set(COMPONENTS))

@@ -210,7 +210,7 @@ class TorchModel(Model, TorchParams, MLReadable["TorchModel"], MLWritable):
         :param decode: required if the model was trained with a ``decode`` that cannot be imported by name.
         :param collate_fn: required if the model was trained with a ``collate_fn`` that cannot be imported by name.
         :raises PersistenceError: there is nothing at ``path``, it cannot be read, or one of the parameters is required.
-        :raises ModelError: ``model`` is another model; names the tensors that differ.
+        :raises ModelError: ``model`` is another model. The message names the tensors that differ.
         """
         given = {"model": model, "decode": decode, "collate_fn": collate_fn}
         return TorchModelReader(cls, {name: value for name, value in given.items() if value is not None}).load(path)

@@ -87,7 +87,7 @@ class Declaration:
     def check(self, value: Any) -> None:
         """Check a value that is set.
 
-        :raises ConfError: it is not allowed; names Param, value and limit.
+        :raises ConfError: the value is not allowed. The message names Param, value and limit.
         """
         if self.minimum is not None and not value >= self.minimum:
             raise ConfError(f"{self.name}={value}: must be at least {self.minimum}")
@@ -405,7 +405,7 @@ class TorchParams(
     def _check_params(self) -> None:
         """Check the values of all Params.
 
-        :raises ConfError: a value cannot be used; names Param, value and limit.
+        :raises ConfError: a value cannot be used. The message names Param, value and limit.
         """
         for declared in (*SHARED, *OWN):
             value = self.getOrDefault(declared.name)

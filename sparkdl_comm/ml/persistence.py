@@ -163,7 +163,7 @@ class FolderReader(MLReader[T]):
     def rebuild_components(self, metadata: Mapping[str, Any], folder: Path, path: str) -> dict[str, Any]:
         """Return all components: the given ones, and the others rebuilt.
 
-        :raises PersistenceError: a component must be given; names it.
+        :raises PersistenceError: a component must be given. The message names the component.
         """
         missing = {name: why for name, why in metadata["missing"].items() if name not in self._given}
         tensors = read_tensors(folder / _COMPONENTS, path) if (folder / _COMPONENTS).exists() else {}
@@ -206,7 +206,7 @@ def blueprint_of(value: Any, tensors: dict[str, torch.Tensor], name: str) -> Blu
 
     :param tensors: receives the tensors in ``value``.
     :param name: of ``value``, for the error.
-    :raises PersistenceError: something in ``value`` cannot be imported by name; names it.
+    :raises PersistenceError: an object in ``value`` cannot be imported by name. The message names the object.
     """
     if value is None or type(value) in (bool, int, float, str):
         return value

@@ -41,7 +41,7 @@ def read_weights(factory: Any, folder: Path, path: str) -> torch.nn.Module:
 
     :param factory: function that makes a module, or a module, which is copied.
     :raises PersistenceError: it does not make a module, or the weights cannot be read.
-    :raises ModelError: it makes another module; names the tensors that differ.
+    :raises ModelError: it makes another module. The message names the tensors that differ.
     """
     try:
         module = copy.deepcopy(factory) if isinstance(factory, torch.nn.Module) else factory()
@@ -117,7 +117,7 @@ class _TensorView:
 def read_tensors(file: Path, path: str) -> dict[str, torch.Tensor]:
     """Return the tensors in ``file``.
 
-    :raises PersistenceError: it cannot be read; names ``path``.
+    :raises PersistenceError: the file cannot be read. The message names ``path``.
     """
     try:
         return safetensors.torch.load_file(file)

@@ -34,7 +34,7 @@ class Shard:
 
     An optimizer that needs norms of whole parameters gets them by an all-gather in each step.
 
-    ``owned``: (first element, exact values, float32 ``[n]``). ``gradients``: gradients of the same ranges.
+    ``owned``: (first element, unrounded values, float32 ``[n]``). ``gradients``: gradients of the same ranges.
 
     :raises ModelError: the optimizer is neither elementwise nor layer-wise.
     """
@@ -104,17 +104,17 @@ AllReduce = Callable[[torch.Tensor], None]
 
 @dataclass(frozen=True)
 class WholeState:
-    """Optimizer state in flat vectors, as long as the model: the part of one rank, or of all ranks.
+    """Optimizer state laid out for the whole model: the part of one rank, or the combined state of all ranks.
 
-    With it, training can continue with other stripes per rank. Per parameter, an elementwise optimizer keeps tensors of the
-    parameter's shape, stored here in flat vectors, and numbers, such as its step count. All stripes of a parameter have the
-    same numbers.
+    Training can continue from it with other stripes per rank. For each parameter, an elementwise optimizer keeps state
+    tensors of the parameter's shape, and scalars such as its step count. The state tensors are stored in flat vectors,
+    which have an element for each element of the model. All stripes of a parameter have the same scalars.
 
     :param options: options of the optimizer's parameter groups.
-    :param vectors: state tensors by name, such as ``exp_avg``, float32 ``[count]`` each. Elements are -0.0 where this
-        rank has no values.
-    :param parameters: by a parameter's number, the names of its ``vectors`` and its ``numbers`` by name, such as
-        ``step``. JSON-able.
+    :param vectors: flat vectors of state tensors by name, such as ``exp_avg``, float32 ``[count]`` each. Elements are
+        -0.0 where this rank has no values.
+    :param parameters: a dict for each parameter, by the parameter's index. Its entry ``vectors`` lists the names of the
+        parameter's state tensors. Its entry ``numbers`` has the scalars by name, such as ``step``. JSON-able.
     """
 
     options: list[dict[str, Any]]

@@ -139,9 +139,11 @@ class Timeline:
         return figure
 
     def _choose_iteration(self, iteration: int | None, ranks: Sequence[int]) -> int:
-        """Return the iteration to draw: ``iteration``, or the last one traced on all ``ranks``.
+        """Return ``iteration``, or by default the last iteration that was traced on all ``ranks``.
 
-        With strategy fabric, each rank has its own iterations.
+        With strategy fabric, each rank counts its own iterations, so perhaps none was traced on all.
+
+        :raises InputError: there is no such rank, or no such iteration on all ``ranks``.
         """
         if not ranks or not set(ranks) <= set(range(self.world)):
             raise InputError(f"ranks={list(ranks)}: there are ranks 0 to {self.world - 1}. Name at least one of them")
@@ -210,7 +212,8 @@ class SavedTrace(NamedTuple):
 def read_trace(path: Path) -> SavedTrace:
     """Read a timeline.
 
-    :raises InputError: there is no such file, or it is not a timeline; names the wrong event.
+    :raises InputError: the file cannot be read, or it is not a timeline. If one of its events is malformed, the message
+        has the event's index.
     """
     document = _load_document(path)
     spans: list[dict[str, Any]] = []

@@ -79,10 +79,10 @@ def make_script(plan: Plan, marks: Sequence[Hashable]) -> Script:
 
 
 class _Outline:
-    """Properties of a rank's program that decide whether it is like another's. It is small, since all ranks' outlines
-    exist at once.
+    """Properties of a rank's program that decide whether it is like another's. An outline is small, since all ranks'
+    outlines exist at once.
 
-    :param shapes: known shapes and their numbers; new ones are added.
+    :param shapes: an id for each known shape. A new shape is added with the next id.
     """
 
     def __init__(self, plan: Plan, rank: int, shapes: dict[Hashable, int]) -> None:

@@ -89,7 +89,7 @@ class Profile:
     def load(cls, name: str) -> Profile:
         """Return a profile of the package.
 
-        :raises InputError: there is no profile ``name``; lists the known ones.
+        :raises InputError: there is no profile ``name``. The message lists the known ones.
         """
         if name not in (known := shipped()):
             raise InputError(
@@ -102,8 +102,8 @@ class Profile:
     def read(cls, path: Path) -> Profile:
         """Return a profile from a JSON file that :meth:`to_json` wrote.
 
-        :raises InputError: fields are missing or unknown, names are not unique, shapes or seconds are invalid; names
-            file and layer.
+        :raises InputError: fields are missing or unknown, names are not unique, or shapes or seconds are invalid. The
+            message names file and layer.
         """
         try:
             return cls._of(json.loads(path.read_text()))

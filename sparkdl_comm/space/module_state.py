@@ -76,7 +76,7 @@ def is_plain(tensor: torch.Tensor) -> bool:
 def check(module: nn.Module) -> None:
     """Check that everything in the module's state_dict can be sent to the trained model.
 
-    :raises ModelError: a part of the state cannot; names it.
+    :raises ModelError: a part of the state cannot be sent. The message names the part.
     """
     for name, part in _parts(module).items():
         description = _describe(name, part)
@@ -187,7 +187,7 @@ def check_no_aliases(module: nn.Module, trained: Mapping[str, torch.Tensor]) -> 
 
     Parameters next to each other in one storage are allowed, and so is one Parameter in several places.
 
-    :raises ModelError: a trained parameter shares an element; names both tensors.
+    :raises ModelError: a trained parameter shares an element. The message names both tensors.
     """
     trained_names = {id(tensor): name for name, tensor in trained.items()}
     others: dict[str, torch.Tensor] = {

@@ -127,7 +127,7 @@ class Strategy(ABC):
     #: True if the strategy can send compressed gradients (``spark.sparkdl.comm.compression``).
     can_compress = False
 
-    #: True if ranks compute with rounded parameters; only :meth:`owned` then returns the exact values.
+    #: True if ranks compute with rounded parameters. Only :meth:`owned` then returns the values before rounding.
     has_rounded_parameters = False
 
     #: True if a rank keeps its parameters from one step to the next; a callback may then change them, if it makes the same
@@ -202,7 +202,9 @@ class Strategy(ABC):
 
     @abstractmethod
     def owned(self) -> list[tuple[int, torch.Tensor]]:
-        """Return the exact values that this rank updates: (first element in the flat vector, float32 ``[n]``), on CPU or GPU.
+        """Return the unrounded values that this rank updates: (first element in the flat vector, float32 ``[n]``).
+
+        They are on the CPU or a GPU.
 
         Between :meth:`update` and :meth:`before_forward`, a rank of a sharded strategy has no other values of the next step.
         """

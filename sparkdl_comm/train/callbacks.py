@@ -1,8 +1,8 @@
 """Callbacks: user code that runs on the ranks during training.
 
 :class:`ParameterGuard` keeps their changes of trained parameters if every rank updates all parameters, and refuses them
-else. With other strategies a rank has exact values only for its own part of the parameters, and other ranks read its
-memory or write to it. A change would be lost, or reach only some ranks.
+else. With other strategies a rank updates only its own part of the parameters, and other ranks read its memory or write
+to it. A change would be lost, or reach only some ranks.
 """
 
 from __future__ import annotations

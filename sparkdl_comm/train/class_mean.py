@@ -42,7 +42,7 @@ class ClassMean:
     """Loss over classes: the sum over the rows, divided by the sum of their counts. It is 0 if no row counts, where
     torch returns NaN.
 
-    :param loss: the user's loss; takes a keyword ``reduction``.
+    :param loss: the user's loss, which takes a keyword ``reduction``.
     :param weight: class weights ``[classes]``. None: all are 1.
     :param ignored: label that does not count.
     :param column: label column, for messages.

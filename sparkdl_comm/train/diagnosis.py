@@ -65,7 +65,7 @@ class ClassLabels:
 
         :param output: the model's output for a batch: ``[rows, classes, …]``.
         :param parts: all rows of this rank.
-        :raises InputError: labels are outside the classes; says in how many rows.
+        :raises InputError: labels are outside the classes. The message says in how many rows.
         :raises ModelError: the shapes do not match.
         """
         shape = parts[0].targets[0].shape[1:]

@@ -31,7 +31,7 @@ def model() -> FlatModel:
 
 
 def layout(count: int) -> dict[str, Any]:
-    """As the JVM gives it to the only rank: parameters, gradients and exact values, one behind the other."""
+    """As the JVM gives it to the only rank: parameters, gradients and master weights, one behind the other."""
     return {
         "segment_bytes": 4 * 3 * count + 8,
         "parameters_offsets": [0],

@@ -144,7 +144,7 @@ DOCUMENTS = Subject(300, "fabric-30,fabric-bsp,ring,async", "C1-N1")
 
 
 def defaults(options: Namespace) -> dict[str, Any]:
-    """Return the defaults of the options for which the simulator has others."""
+    """Return the races' defaults of the options whose defaults differ from the simulator's."""
     subject = DOCUMENTS if options.lda else DIGITS
     return {"workers": 6, "accuracy": 0.92, **subject._asdict()}
 

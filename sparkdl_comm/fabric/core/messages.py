@@ -181,8 +181,8 @@ class Push(Transfer):
     """Update, or an aggregator's sum of several, on its way to a server or replica.
 
     - ``updates``: ids, in order.
-    - ``scales``: step size of each update. The node that sends the update *itself* multiplies by it; an aggregator
-      only adds.
+    - ``scales``: step size of each update. The update's worker multiplies the update by it before sending. An
+      aggregator only adds.
     - ``shard``: index of the server whose component is sent, or None for all components, to an aggregator.
     - ``turn``: position in the order in which servers and replicas apply transfers, or None to an aggregator. Turns
       count from 0 without gaps, except those named by a :class:`SkippedTurn`. A turn is one optimizer step and raises
@@ -199,7 +199,7 @@ class Push(Transfer):
 class ModelTransfer(Transfer):
     """The model, or the component of server ``shard``, sent to a worker or distributor.
 
-    - ``workers``: workers that get it: the target itself, or the ones to which the target forwards it by further
+    - ``workers``: workers that get the model: the target, or the workers to which a distributor forwards it by further
       transfers.
     - ``shard``: index of the server, or None for all components.
     - ``batch``: number shared by transfers of one version. Each server's version is fixed when it starts its first

@@ -1,4 +1,8 @@
-"""Memory that a rank of strategy ps shares with its executor's JVM: parameters, gradients, exact values of the shard."""
+"""Memory that a rank of strategy ps shares with its executor's JVM: parameters, gradients and master weights.
+
+The master weights are the float32 values of the rank's shard, which its optimizer updates. The model computes with the
+parameters, which are rounded if ``ps.wire`` is bf16 or fp16.
+"""
 
 from __future__ import annotations
 

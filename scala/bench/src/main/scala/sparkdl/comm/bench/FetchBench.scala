@@ -38,14 +38,15 @@ import sparkdl.comm.transport.{
 object FetchBench {
 
   /**
-   * Measure how long rank 0 takes to fetch blocks from the other ranks, in several ways.
+   * Measure how long rank 0 takes to fetch blocks from the other ranks, by several methods.
    *
    * @param sizes bytes of the blocks, separated by commas
    * @param windows bytes of fixed windows, separated by commas. If there are any, rank 0 fetches a
    *    block from every server at once, with the adaptive window and with each fixed one. If there
-   *    are none, it fetches in all other ways of python/benchmarks/fetch/run.py, such as `notice`
-   * @param repeats samples of each way, after as many runs that do not count
-   * @return a JSON array of {way, servers, bytes, seconds: [...], verified}
+   *    are none, it fetches by all other methods of python/benchmarks/fetch/run.py, such as
+   *    `notice`
+   * @param repeats samples of each method, after as many runs that do not count
+   * @return a JSON array of {way, servers, bytes, seconds: [...], verified}. `way` is the method
    */
   def run(
       context: SparkContext,
@@ -80,8 +81,8 @@ object FetchBench {
       new Part(memory.slice(offset.toInt, length))
 
     /**
-     * Return true if the memory has the expected bytes. Then clear it, so that the next way has to
-     * bring all of them.
+     * Return true if the memory has the expected bytes, and clear the memory. So the next transfer
+     * method cannot pass by bytes that an earlier one left.
      */
     def isExpected: Boolean = {
       val right = memory.clear().equals(expected)

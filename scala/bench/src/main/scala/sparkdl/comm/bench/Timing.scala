@@ -6,8 +6,8 @@ import com.fasterxml.jackson.databind.{JsonNode, ObjectMapper}
 import com.fasterxml.jackson.databind.node.ObjectNode
 
 /**
- * Way to bring `bytes` from each of `servers`. `run` returns when they have arrived, and returns a
- * function that checks them.
+ * Method that is timed, such as a fetch. `run` brings `bytes` from each of `servers`. It returns
+ * when all have arrived, and its result is a function that checks them.
  */
 private[bench] final case class Way(name: String, servers: Int, bytes: Int)(
     val run: () => () => Boolean
@@ -16,10 +16,11 @@ private[bench] final case class Way(name: String, servers: Int, bytes: Int)(
 private[bench] object Timing {
 
   /**
-   * Measure all ways in turn, so that a disturbance affects them alike.
+   * Measure all methods in turn, so that a disturbance affects them alike.
    *
-   * @param repeats samples of each way, after as many runs that do not count
-   * @return for each way a JSON object {way, servers, bytes, seconds: [...], verified}
+   * @param repeats samples of each method, after as many runs that do not count
+   * @return for each method a JSON object {way, servers, bytes, seconds: [...], verified}. `way` is
+   *    the method's name
    */
   def measure(repeats: Int, ways: Seq[Way]): Seq[String] = {
     val seconds = ways.map(_ => Array.newBuilder[Double])

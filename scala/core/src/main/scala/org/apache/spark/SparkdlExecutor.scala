@@ -32,8 +32,8 @@ final class SparkdlExecutor(conf: SparkConf) extends Transport with ExecutorEnvi
   override val blocks: Blocks = new SparkdlBlocks(env)
 
   /**
-   * Host of this JVM. In local mode the driver's block manager is not up yet, and on an executor
-   * Spark's RpcEnv has no address.
+   * Host of this JVM: that of Spark's RpcEnv, or of the block manager if the RpcEnv has no address.
+   * On an executor the RpcEnv has none. In local mode the block manager is not up yet.
    */
   override def host: String =
     Option(env.rpcEnv.address).fold(env.blockManager.blockManagerId.host)(_.host)

@@ -114,14 +114,15 @@ private[bridge] object BridgeRequest {
 
   def names: Set[String] = operations.keySet
 
-  /** Return true if this operation has no answer, even if the rest of the request is not valid. */
+  /** Return true if the operation `name` has no answer. The request need not be valid otherwise. */
   def isPosted(name: String): Boolean = operations.get(name).exists(_.posted)
 
   /**
    * Parse a request.
    *
-   * @throws CommException of the kind Protocol, and IllegalArgumentException, if the request is not
-   *    valid
+   * @throws CommException of the kind Protocol, if the operation is unknown, or a field is missing,
+   *    out of range or of another type
+   * @throws IllegalArgumentException if the wire format or a batching policy does not exist
    */
   def parse(message: JsonNode): BridgeRequest = {
     val name = message.path("op").asText

@@ -63,7 +63,10 @@ private[chunks] object DirectReadAllocator {
   private val ReadBytes = 1 << 14
   private val MostBytes = 1 << 20
 
-  /** Memory of the counting buffers, in place of the bytes. Nobody reads its contents. */
+  /**
+   * Array that all counting buffers share. Nobody reads it: the bytes that they count are in the
+   * fetch's target.
+   */
   private val Scrap = new Array[Byte](MostBytes)
 
   /** Read at most `maxCount` bytes and drop them. */

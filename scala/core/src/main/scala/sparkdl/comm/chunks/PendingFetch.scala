@@ -23,10 +23,10 @@ import sparkdl.comm.transport.{
 }
 
 /**
- * Fetch of one chunk in progress. Once it is over, it releases its target and drops bytes that
- * still arrive.
+ * Fetch of one chunk in progress. When it ends, it releases its target. From then on it drops bytes
+ * that still arrive.
  *
- * @param deadlines keep the fetch until it is over
+ * @param deadlines keep the fetch until it ends
  */
 private[chunks] final class PendingFetch(
     from: ChunkPeer,
@@ -37,7 +37,7 @@ private[chunks] final class PendingFetch(
     onEnd: Option[ChunkFailure] => Unit
 ) extends ChunkFetch
     with Logging {
-  // Both are null once the fetch is over.
+  // Both are null once the fetch has ended.
   private var target = into
   private var done = onEnd
 
@@ -112,7 +112,7 @@ private[chunks] final class PendingFetch(
   }
 
   /**
-   * Pass bytes to the target, unless the fetch is over. Return None if the target did not take
+   * Pass bytes to the target, unless the fetch has ended. Return None if the target did not take
    * them.
    */
   private def passToTarget[T](take: ChunkTarget => T): Option[T] = {

@@ -10,13 +10,14 @@ import sparkdl.comm.Clock
 import sparkdl.comm.transport.{ChunkAnswer, ChunkPeer, MessagePart, OutboundTransfer, PeerMessages}
 
 /**
- * Sender of messages, and of chunks that peers ask for, in the order that a [[TransferScheduler]]
- * decides. It schedules this executor's uplink. The kernel sends in order, so it gets little more
- * at a time than the links carry. Data that waits here can be overtaken by more urgent data. Each
- * executor has one sender for all its data. Thread-safe and non-blocking.
+ * Sender of this executor's messages, and of the chunks that peers ask for. A [[TransferScheduler]]
+ * decides the order of all of them, because they share the executor's uplink. More urgent data
+ * overtakes data that waits here, but not data that the kernel already has. So the kernel gets
+ * little more at a time than the links carry. Each executor has one sender for all its data.
+ * Thread-safe and non-blocking.
  *
- * @param onLost called with a peer if sending to it failed. All data that waits for that connection
- *    is lost, as if it had ended
+ * @param onLost called with a peer if sending to the peer failed. All data that waits for the
+ *    peer's connection is lost, as when a connection ends
  */
 private[comm] final class ScheduledSends(
     messages: PeerMessages,

@@ -10,7 +10,8 @@ private[comm] final case class ByteRange(offset: Long, count: Long)
  * Call them inside its `access`. Any number of threads may call them at once, for different blocks.
  *
  * A function of an element range gives its place, as a byte offset. The values that the model
- * computes with are one flat vector. The optimizer's values lie apart ([[SegmentMap.master]]).
+ * computes with are one flat vector. The optimizer updates the master weights
+ * ([[SegmentMap.master]]).
  */
 private[comm] trait BlockEncoding {
 

@@ -16,7 +16,7 @@ private[comm] abstract class DenseEncoding(override val name: String, val elemen
   /**
    * True if a block consists of the elements themselves. It is then served from their place and
    * arrives in their place. Otherwise owner and readers compute with the decoded values, and the
-   * exact values lie apart.
+   * optimizer updates separate master weights ([[SegmentMap.master]]).
    */
   def inPlace: Boolean
 

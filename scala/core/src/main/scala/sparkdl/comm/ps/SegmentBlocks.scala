@@ -16,8 +16,8 @@ private[ps] final class SegmentBlocks(segment: Segment, map: SegmentMap) {
   private def placeIn(vector: Long)(range: ElementRange): Long = vector + range.start * 4
 
   /**
-   * Make the block of a slice of this rank's shard from its exact values. Put the values that its
-   * readers will decode into this rank's parameters of `version`.
+   * Make the block of a slice of this rank's shard from the master weights. Put the values that the
+   * block's readers will decode into this rank's parameters of `version`.
    */
   def encodeParameters(slice: ShardSlice, version: Long): Array[ByteBuffer] = segment.access {
     val computed = placeIn(map.parameters(version)) _

@@ -19,11 +19,12 @@ private[comm] final case class ShardSlice(server: Int, firstLayer: Int, shape: B
 /**
  * Byte offsets of everything in one rank's segment.
  *
- * If a block of parameters consists of the elements themselves, the shard that this rank serves
- * *is* its stripe of the parameters that the model computes with. In another encoding, every rank,
- * the owner too, must compute with the same decoded values, so the exact values lie apart in
- * `master`. They also lie there if parameters are pulled ahead, because the optimizer writes them
- * while backward still computes with the parameters before.
+ * The optimizer updates the master weights: the float32 values of the shard that this rank serves.
+ * If a block of parameters consists of the elements themselves, the master weights are this rank's
+ * stripe of the parameters that the model computes with. In another encoding, every rank, the owner
+ * too, must compute with the same decoded values. The master weights are then separate, in
+ * `master`. They are also separate if parameters are pulled ahead, because the optimizer writes
+ * them while backward still computes with the parameters before.
  *
  *   parameters, in two buffers for even and odd versions if they are pulled ahead | gradients |
  *   inbox: one slot per peer, its gradients for this shard | pullbox: one slot per peer, its
@@ -80,8 +81,8 @@ private[comm] final class SegmentMap(
   val shard: IndexedSeq[ElementRange] = layout.shard(rank)
 
   /**
-   * Offset of each range, by its first element. Empty if the parameters themselves are the exact
-   * values.
+   * Offset of each range's master weights, by the range's first element. Empty if the master
+   * weights are among the parameters.
    */
   private val masters: Map[Long, Long] =
     if (encodings.parameters.inPlace && !pullsAhead) Map.empty
@@ -121,10 +122,7 @@ private[comm] final class SegmentMap(
     stored.getLong() == job && stored.getLong() == rank
   }
 
-  /**
-   * Return the byte offset of the exact values of a range of this rank's shard, which the optimizer
-   * updates.
-   */
+  /** Return the byte offset of the master weights of a range of this rank's shard. */
   def master(range: ElementRange): Long =
     masters.getOrElse(range.start, parameters(0) + range.start * 4)
 

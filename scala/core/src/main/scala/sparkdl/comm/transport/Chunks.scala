@@ -55,8 +55,8 @@ trait DirectChunkTarget extends ChunkTarget {
 trait ChunkFetch {
 
   /**
-   * End it with [[ChunkFailure.Cancelled]] if it is not over. Once this returns, nothing is written
-   * to its target.
+   * Fail the fetch with [[ChunkFailure.Cancelled]], unless it has already ended. After this call,
+   * nothing is written to the fetch's target.
    */
   def cancel(): Unit
 }
