@@ -1,4 +1,4 @@
-"""``python -m sparkdl_comm``: runs the console script ``sparkdl-comm``, even if the script is not installed."""
+"""``python -m sparkdl_comm`` does the same as the console script ``sparkdl-comm``, which need not be installed."""
 
 import sys
 

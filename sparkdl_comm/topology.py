@@ -201,8 +201,8 @@ class Topology:
 def _weave(rows: list[list[int]]) -> list[int]:
     """Return one cycle through all rows. Each row is a cycle, and hosts at the same index of two rows are neighbors.
 
-    The first column is kept for the way back, unless the number of rows is even. Then the way there ends in that column
-    anyway.
+    The first column is kept for the return to the first row, unless the number of rows is even. Then the path through the
+    rows ends in that column anyway.
     """
     if len(rows[0]) == 1 or len(rows) % 2 == 0:
         return [host for index, row in enumerate(rows) for host in (reversed(row) if index % 2 else row)]

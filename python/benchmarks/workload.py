@@ -110,7 +110,7 @@ def check(settings: Mapping[str, str], world: int) -> None:
 
 
 def fits(way: str, topology: Topology) -> bool:
-    """Return whether a way to train can run on a topology. Only collectives depend on it."""
+    """Return whether the strategy named ``way`` can run on a topology. Only collectives depend on the topology."""
     strategy = NamedStrategy.parse(way).strategy
     return strategy not in ALGORITHMS or not ALGORITHMS[strategy].why_ineligible(topology)
 

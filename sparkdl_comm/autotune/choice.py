@@ -92,7 +92,9 @@ def find_candidates(
     why_no_plugin: str | None,
     why_no_planner: str | None,
 ) -> tuple[list[Candidate], dict[str, str]]:
-    """Return the candidates that can run, and the reasons why others cannot, by name. The fit begins with the first candidate.
+    """Return the candidates that can run, and for each other candidate, by name, the reason why it cannot.
+
+    The fit begins with the first candidate.
 
     Decoupled collectives with planned buckets are candidates only if ``auto.candidates`` names them. They come last. With
     ``collective.batching=ibatch`` the candidates are the fixed and the planned buckets of ``conf.strategy``, decoupled.

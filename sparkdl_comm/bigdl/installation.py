@@ -21,7 +21,7 @@ _PYTHON_API = "sparkdl.comm.bigdl.PythonIBatch"
 _FIRST_UNSUPPORTED_NUMPY = (2, 3)
 _ADAPTER_PATTERN = "sparkdl-comm-bigdl-spark*.jar"
 _LAST_JAVA = 17
-#: Spark's default log settings. BigDL's jar contains others, which log every task to standard output.
+#: Spark's default log settings. BigDL's jar contains log settings of its own, which log every task to standard output.
 _LOG4J_OPTION = "-Dlog4j2.configurationFile=org/apache/spark/log4j2-defaults.properties"
 
 

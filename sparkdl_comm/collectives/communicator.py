@@ -247,7 +247,7 @@ class Communicator:
         return self._start_torch("barrier", None, lambda: dist.barrier(self._torch_group(), async_op=True))
 
     def in_step(self, batches: Iterable[T]) -> Iterator[T]:
-        """Yield from ``batches`` as long as *every* rank has another batch, at the cost of a small all-reduce each.
+        """Yield from ``batches`` until some rank has no further batch. Each batch costs a small all-reduce.
 
         Partitions differ in length. Without this, ranks with more batches would wait for the others in vain.
         """

@@ -170,7 +170,7 @@ def _check_one_rank_per_host(members: Sequence[Member], text: str) -> None:
 def _find_bcube(networks: Sequence[Sequence[str]]) -> tuple[tuple[int, ...], list[int]]:
     """Return the radices of the BCube in which rail r of member m is on ``networks[r][m]``, and the order of members.
 
-    Two members have the same digit l exactly if they reach each other over the other rails. So the members that those
+    Two members have the same digit l if, and only if, they reach each other over the other rails. So the members that those
     rails connect have the same digit l.
     """
     world = len(networks[0])

@@ -146,7 +146,7 @@ def _no_ranges(rank: int) -> list[tuple[int, int]]:
 
 @dataclass(frozen=True)
 class Plan:
-    """Way in which ``algorithm`` runs a collective. ``program(rank)`` returns a rank's program.
+    """Programs by which the ranks run a collective with ``algorithm``. ``program(rank)`` returns a rank's program.
 
     ``owned_ranges(rank)``: ranges (start, stop) that a rank owns in reduce_scatter and all_gather. Each element has one owner.
     """

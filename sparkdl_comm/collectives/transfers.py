@@ -1,8 +1,8 @@
 """Transfers of a plan: a valid order of them, and a run of the plan in memory.
 
 A send and its matching receive are one transfer. It waits for the dependencies of both steps, and for the previous
-transfer on the same connection. A plan is free of deadlocks, even if no network buffered a byte, exactly if these waits
-have no cycle. :func:`order_transfers` sorts them, or raises if there is a cycle.
+transfer on the same connection. If these waits have no cycle, the plan cannot deadlock, not even on a network that
+buffers nothing. :func:`order_transfers` sorts the transfers, or raises if there is a cycle.
 """
 
 from __future__ import annotations

@@ -328,7 +328,7 @@ _gangs: weakref.WeakSet[Gang] = weakref.WeakSet()
 
 
 def _close_in_children(gang: Gang) -> None:
-    """Make forked children close all sockets of the gang, as long as it lives."""
+    """Make children that are forked during the gang's life close all of the gang's sockets."""
     if not _gangs:
         os.register_at_fork(after_in_child=_close_all)
     _gangs.add(gang)

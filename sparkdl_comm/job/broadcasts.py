@@ -51,7 +51,7 @@ class _BroadcastFile:
 
 
 class ModuleBroadcasts:
-    """Broadcasts of modules, one per module as long as it does not change.
+    """Broadcasts of modules: one for each module, until the module changes.
 
     Spark removes the blocks of a broadcast when the module and all plans that use it are gone. The next call of
     :meth:`of` or :meth:`sweep` removes its file.

@@ -10,7 +10,7 @@ the model's:
 1. One optimizer takes some steps on the whole tensors.
 2. Two optimizers take the same steps on stripes of the tensors, cut as two ranks would have them: flat, and not at the
    ends of tensors. Norms that they request are those of the whole tensors.
-3. Both ways must lead to the same values.
+3. The values after 1 and 2 must be equal.
 """
 
 from __future__ import annotations

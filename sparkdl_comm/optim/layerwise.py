@@ -34,7 +34,7 @@ def norm(tensor: torch.Tensor) -> torch.Tensor:
 
 
 class Norms(ABC):
-    """Source of norms of whole parameters. All ranks call it once per optimizer step, even if they request none."""
+    """Source of norms of whole parameters. All ranks call it once per optimizer step, also ranks that request no norms."""
 
     @abstractmethod
     def __call__(self, parameters: Sequence[torch.Tensor], others: Sequence[torch.Tensor]) -> list[tuple[float, float]]:
@@ -268,7 +268,7 @@ class LARS(Layerwise):
 
 
 class LAMB(Layerwise):
-    """AdamW in which the step of each parameter ``w``, including decay, is as long as ``lr`` times the parameter.
+    """AdamW in which the step of each parameter ``w``, including decay, has the norm of ``lr`` times the parameter.
 
     Layer-wise adaptive moments, for large batches (You et al. 2020).
 

@@ -95,8 +95,8 @@ class OptimizerMaker:
         return not type(optimizer).__module__.startswith("torch.optim.")
 
     def __call__(self, tensors: Sequence[tuple[nn.Parameter, nn.Parameter]]) -> torch.optim.Optimizer:
-        """Return the optimizer. ``tensors``: pairs of a module's parameter and what this rank updates of it, itself or
-        a stripe.
+        """Return the optimizer. ``tensors``: pairs of a module's parameter and the tensor that this rank updates: the
+        same parameter, or a stripe of it.
         """
         if self._groups is None:
             params: list[Any] = _at_least_one([tensor for _, tensor in tensors])

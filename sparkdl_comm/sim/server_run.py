@@ -108,7 +108,7 @@ def equal_cuts(nbytes: Sequence[float]) -> Iterator[list[Batch]]:
     """Yield batchings of the layers into 2, 4, 8, ... batches of about equal bytes.
 
     If a layer has more bytes than a batch should have, there are fewer batches. iBatch's planner (``Planner.scala``)
-    considers these batchings and others.
+    considers these batchings too.
     """
     until = list(accumulate(nbytes))
     batches = 2

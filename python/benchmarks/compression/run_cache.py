@@ -6,10 +6,10 @@ The next fit finds the rows of a named cache. Some fits keep half of them in mem
 ranks again in each epoch: the rows then cross the links while steps are computed. Rows are PNGs of digits at 96 x 96, in
 Parquet files that every executor can open. Ranks decode them once.
 
-A row is a way: seconds of the whole fit, with `reading`, the seconds until the slowest rank had decoded its rows, and
-`epochs`. `memory`: of the largest rank's process, without mapped files. `disk` and `held`: bytes of all ranks' rows on disks,
-and the part of them that is in memory too. Verified: ways with the same order of rows have the same losses in all epochs,
-to the last bit, others have not; fits that should find their rows on disks have done so.
+A row is a storage mode (see `WAYS`): seconds of the whole fit, with `reading`, the seconds until the slowest rank had decoded
+its rows, and `epochs`. `memory`: of the largest rank's process, without mapped files. `disk` and `held`: bytes of all ranks'
+rows on disks, and the part of them that is in memory too. Verified: fits with the same order of rows have the same losses in
+all epochs, to the last bit. Fits with another order have other losses. Fits that should find their rows on disks have done so.
 """
 
 from __future__ import annotations
@@ -48,7 +48,7 @@ COPIES, EPOCHS, TIMEOUT = 8, 2, 1500.0
 
 
 def rows(options: Namespace, note: Note) -> Iterator[Row]:
-    """Run all fits. Yield a row of results for each way to keep the rows."""
+    """Run all fits. Yield a row of results for each storage mode."""
     with (
         tempfile.TemporaryDirectory(prefix="sparkdl-cache-") as folder,
         Lab(TOPOLOGY.with_rates(round(RATE_MBIT * 1e6))) as lab,
@@ -80,7 +80,7 @@ def rows(options: Namespace, note: Note) -> Iterator[Row]:
 
 
 def _is_right(name: str, fits: dict[str, dict[str, Any]]) -> bool:
-    """Check a way's fit beside the other fits on the same files."""
+    """Check a storage mode's fit beside the other fits on the same files."""
     way, fit = WAYS[name], fits[name]
     alike = all((fit["losses"] == fits[other]["losses"]) == (WAYS[other].shuffle == way.shuffle) for other in WAYS)
     return alike and (fit["cache"], fit["reused"], fit["held"] > 0) == (way.cache, way.reused, way.half)
@@ -95,7 +95,7 @@ _NOISE = 8
 
 @dataclass(frozen=True)
 class Way:
-    """Way to keep a fit's rows.
+    """Storage mode of a fit's rows.
 
     ``cache``: memory, or disk for a named cache. ``reused``: the fit finds the rows there. ``half``: half of a rank's rows on
     disk are in memory too. ``shuffle``: the conf's ``data.shuffle``.
@@ -107,7 +107,7 @@ class Way:
     shuffle: str = "local"
 
 
-#: Ways in their order, on the same files.
+#: Storage modes by name, in the order of their fits on the same files.
 WAYS = {
     "memory, first fit": Way("memory"),
     "memory, second fit": Way("memory"),
@@ -121,9 +121,9 @@ WAYS = {
 
 @dataclass(frozen=True)
 class Fits:
-    """Fits by all ways.
+    """Fits in all storage modes.
 
-    ``copies``: noisy copies of each digit. ``epochs``: epochs of a fit. ``repeats``: rounds of all ways, on new files.
+    ``copies``: noisy copies of each digit. ``epochs``: epochs of a fit. ``repeats``: rounds of all modes, each on new files.
     """
 
     ranks: int

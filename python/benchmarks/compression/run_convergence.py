@@ -3,14 +3,15 @@
     python python/benchmarks compression/convergence --tasks lenet5 --json FILE
     python python/benchmarks compression/convergence --tasks transformer --ways dense,exact,auto --rates 100,1000 --seeds 1
 
-Fits of this package's estimator on real data, by Spark executors on emulated hosts: see lab for what it needs. Ways differ
-in strategy and compression alone: they have the same rows, seeds, epochs and learning rates, which fall to 0, and SGD with
-momentum 0.9. The seed decides the network, the order of rows, and which fifth of the digits is held out. With five seeds
-each digit is tested once. ``hitopk-mstopk`` selects like the paper's HiTopK, the other hierarchical ways exactly.
-``-lost`` is without error feedback, ``-momentum`` with momentum correction, ``auto`` with schedule auto.
+Fits of this package's estimator on real data, by Spark executors on emulated hosts: see lab for what it needs. ``--ways``
+lists configurations, which differ in strategy and compression alone. They have the same rows, seeds, epochs and learning
+rates, which fall to 0, and SGD with momentum 0.9. The seed decides the network, the order of rows, and which fifth of the
+digits is held out. With five seeds each digit is tested once. ``hitopk-mstopk`` selects like the paper's HiTopK, the other
+hierarchical configurations exactly. ``-lost`` is without error feedback, ``-momentum`` with momentum correction, ``auto``
+with schedule auto.
 
-A row is a task by a way: seconds of a step after the first epochs, and the accuracy on held-out rows after the last epoch,
-of each seed. Verified: all losses are finite, and all ranks end with the same bits.
+A row is a task in a configuration: seconds of a step after the first epochs, and the accuracy on held-out rows after the last
+epoch, of each seed. Verified: all losses are finite, and all ranks end with the same bits.
 """
 
 from __future__ import annotations
@@ -49,7 +50,7 @@ def _sparse(strategy: str, operator: str, **more: str) -> dict[str, str]:
     return {"strategy": strategy, "compression": f"{operator}:0.01", **about}
 
 
-#: Settings of each way, without their prefix.
+#: Settings of each configuration, without their prefix.
 WAYS = {
     "dense": {"strategy": "ring"},
     **{operator: _sparse("ring", operator) for operator in ("exact", "mstopk", "topk")},
@@ -63,7 +64,7 @@ WAYS = {
 
 
 def rows(options: Namespace, note: Note) -> Iterator[Row]:
-    """Run all fits. Yield a row of results for each rate, task and way."""
+    """Run all fits. Yield a row of results for each rate, task and configuration."""
     chosen = {name: WAYS[name] for name in options.ways}
     for rate in options.rates:
         with Lab(TOPOLOGY.with_rates(round(rate * 1e6))) as lab, lab.spark(memory="1g") as spark:
@@ -113,9 +114,9 @@ _MOMENTUM = 0.9
 
 @dataclass(frozen=True)
 class Fits:
-    """Fits of a task by several ways.
+    """Fits of a task in several configurations.
 
-    ``ways``: each way's settings of ``spark.sparkdl.comm``, without the prefix. ``epochs``: 0 for the task's own.
+    ``ways``: settings of ``spark.sparkdl.comm`` by configuration, without the prefix. ``epochs``: 0 for the task's own.
     """
 
     task: str

@@ -6,7 +6,7 @@ or each computes a part and the ranks all-gather them.
 Cases: `lars`, a step of the optimizer; `norms`, the norms of parameters and gradients alone, which the paper times (11 ms,
 and 7 ms in parts on 128 GPUs, section 5.4); `gather`, the all-gather of strategy ps in a step of LARS or LAMB, 16 bytes
 per layer. Algorithms: `local`; `pto-gang`, gathered through rank 0 as in fits; `pto-ring`, by this package's ring.
-Verified: all ways lead from the same weights to the same weights, but for rounding, with the same bits on all ranks.
+Verified: from the same weights, all algorithms lead to the same weights up to rounding, with the same bits on all ranks.
 
 Seconds are the slowest rank's. Each rank has one thread. With fewer cores than ranks, ranks wait for each other's norms
 when each computes all of them. So on two cores `--topology star:2` says more about that than star:8.
@@ -70,7 +70,7 @@ def arguments(parser: ArgumentParser, words: Sequence[str]) -> Namespace:
 
 # --- The rank program -------------------------------------------------------------------------------------------------
 
-#: Way in which every rank computes all norms. In other ways each computes a part and gathers the others.
+#: Algorithm by which every rank computes all norms. With the other algorithms each rank computes a part and gathers the rest.
 LOCALLY = "local"
 #: Relative tolerance for norms and weights: float32 norms of parts are rounded otherwise.
 TOLERANCE = 1e-6
@@ -119,7 +119,7 @@ class GroupRanks:
 
 
 class Bench:
-    """Cases of one rank. Each takes a way, and returns the seconds of a step and whether the result is right."""
+    """Cases of one rank. Each takes an algorithm, and returns the seconds of a step and whether the result is right."""
 
     def __init__(self, gang: Gang, ways: dict[str, Ranks | None], job: Job) -> None:
         self._gang, self._ways, self._job = gang, ways, job
@@ -140,7 +140,7 @@ class Bench:
         self.nbytes = {"lars": whole, "norms": 2 * whole, "gather": 16 * len(shapes)}
 
     def lars(self, way: str) -> tuple[float, bool]:
-        """Time LARS steps from the initial weights. The local way comes first."""
+        """Time LARS steps from the initial weights. The local algorithm comes first."""
         with torch.no_grad():
             for parameter, value in zip(self._params, self._start, strict=True):
                 parameter.copy_(value)
@@ -197,7 +197,7 @@ class Bench:
 
 
 def main() -> None:
-    """Print a JSON line for each case and way, on rank 0. All ranks have the same parameters and gradients."""
+    """Print a JSON line for each case and algorithm, on rank 0. All ranks have the same parameters and gradients."""
     folder, job, place = rank_job(Job)
     conf = CommConf.from_mapping({}, topology=str(place.topology), timeout=f"{job.timeout}s")
     with join_gang(folder, place, job.timeout) as gang, closing(CollectiveGroup(gang, "ring", conf)) as group:

@@ -3,14 +3,14 @@
     python python/benchmarks compression/record --json python/benchmarks/compression/results/compress-record.json
 
 Fits of this package's estimator on digits, by Spark executors on emulated hosts: see lab for what it needs. A training has
-a stage for each of SIDES, with as many EPOCHS (see `training`). The ways are those of the paper's section 5.6: `record`
-sums by hitopk, with momentum correction, in the first stage and by the dense 2D torus in later ones. `dense` and `sparse`
-do only one of them.
+a stage for each of SIDES, with as many EPOCHS (see `training`). The configurations are those of the paper's section 5.6.
+`record` sums by hitopk, with momentum correction, in the first stage, and by the dense 2D torus in later stages. `sparse`
+sums by hitopk in all stages, and `dense` by the torus.
 
-A row is a way by a stage: seconds of a step of `rows`, without the stage's first epoch, in which Python and JVMs start; and
-`accuracies` after the stage, of each seed. One more row of each way is of whole trainings: seconds of all steps up to the
-end of the first epoch with the TARGET accuracy on held-out rows, which `reached` trainings have. Verified: all losses are
-finite, and all ranks end with the same bits.
+A row is a configuration in a stage: seconds of a step of `rows`, without the stage's first epoch, in which Python and JVMs
+start; and `accuracies` after the stage, of each seed. One more row of each configuration is of whole trainings: seconds of
+all steps up to the end of the first epoch with the TARGET accuracy on held-out rows, which `reached` trainings have.
+Verified: all losses are finite, and all ranks end with the same bits.
 """
 
 from __future__ import annotations
@@ -49,7 +49,7 @@ _UNTIMED = 1
 
 
 def ways(stages: int) -> dict[str, list[dict[str, str]]]:
-    """Return each way's settings by stage, without their prefix."""
+    """Return each configuration's settings by stage, without their prefix."""
     dense = {"strategy": "torus2d"}
     sparse = {"strategy": "hitopk", "compression": f"exact:{DENSITY:g}", "compression.momentum": "0.9"}
     return {
@@ -60,7 +60,7 @@ def ways(stages: int) -> dict[str, list[dict[str, str]]]:
 
 
 def rows(options: Namespace, note: Note) -> Iterator[Row]:
-    """Run all trainings. Yield a row of results for each stage of each way, and one for all stages of the way."""
+    """Run all trainings. For each configuration, yield a row of results for each stage, and one for all stages."""
     topology, sides, epochs, seeds = TOPOLOGY, SIDES, EPOCHS, SEEDS
     if options.quick:
         topology, sides, epochs, seeds = QUICK_TOPOLOGY, (8, 16), (_UNTIMED + 1,) * 2, 1
@@ -124,10 +124,10 @@ _LEARNING_RATE = 0.05
 
 @dataclass(frozen=True)
 class Trainings:
-    """Trainings by several ways.
+    """Trainings in several configurations.
 
-    ``ways``: each way's settings of ``spark.sparkdl.comm`` by stage, without the prefix. ``sides``: the images' pixels in
-    each stage. ``epochs``: epochs of each stage.
+    ``ways``: settings of ``spark.sparkdl.comm`` by configuration and stage, without the prefix. ``sides``: the images'
+    pixels in each stage. ``epochs``: epochs of each stage.
     """
 
     ways: dict[str, list[dict[str, str]]]

@@ -2,7 +2,7 @@
 
     python python/benchmarks fetch --json
 
-One executor measures and the others serve, in local-cluster over loopback. These ways are measured in turn:
+One executor measures and the others serve, in local-cluster over loopback. These methods are measured in turn:
 
 - `fetchBlockSync` is Spark's, and leaves the block in a buffer.
 - `fetch` writes the block into memory of the caller's choice as it arrives.

@@ -48,14 +48,14 @@ from sparkdl_comm.networks import LeNet5
 from sparkdl_comm.sim.profile import Profile
 from sparkdl_comm.topology import Topology
 
-#: Application that trains in all ways.
+#: Application that trains in all configurations.
 JOB = Path(__file__)
 #: Steps of an epoch. A quick run needs as many: an iteration is measured before the plan, and then the plan is tried.
 STEPS = 4
 
 
 def cases(options: Namespace) -> list[Case]:
-    """Return a case for each network, pull-to-forward ratio and delay. Set the ways, if none are given.
+    """Return a case for each network, pull-to-forward ratio and delay. Set the configurations, if none are given.
 
     :param options: of the benchmark `ps`.
     :raises ConfError: an option that makes no sense.
@@ -80,7 +80,7 @@ def cases(options: Namespace) -> list[Case]:
 
 
 def rows(options: Namespace, note: Note) -> Iterator[Row]:
-    """Train each case in all ways. Yield a row of results for each case and way.
+    """Train each case in all configurations. Yield a row of results for each case and configuration.
 
     :raises LabError: an application failed.
     """
@@ -153,10 +153,10 @@ def _rows(case: Case, found: list[dict[str, Any]], topology: Topology) -> Iterat
 
 
 def _predicted(found: list[dict[str, Any]]) -> dict[str, float]:
-    """Return the predicted seconds of an iteration by way, with the batches in use.
+    """Return the predicted seconds of an iteration by configuration, with the batches in use.
 
-    Batches that were cut without a profile are judged by the profile of another way, if possible one with several batches
-    in flight. Without any profile there are no predictions.
+    Batches that were cut without a profile are judged by the profile of another configuration, if possible one with several
+    batches in flight. Without any profile there are no predictions.
     """
     plans = {result["way"]: result["batching"] for result in found if result.get("batching")}
     complete = [each for each in plans.values() if all("profile" in plan for plan in each.values())]
@@ -188,8 +188,8 @@ def _all_reduce(name: str) -> dict[str, str]:
     return {"strategy": name, "collective.bucket": BUCKET}
 
 
-#: Way -> its settings of spark.sparkdl.comm. The paper batches pulls only, and requests one batch at a time. All-reduces
-#: overlap backward.
+#: Configuration -> its settings of spark.sparkdl.comm. The paper batches pulls only, and requests one batch at a time.
+#: All-reduces overlap backward.
 WAYS: dict[str, dict[str, str]] = {
     "whole": _ps("whole", "whole"),
     "layerwise": _ps("layerwise", "layerwise"),
@@ -201,10 +201,10 @@ WAYS: dict[str, dict[str, str]] = {
 }
 #: All-reduces of other benchmarks.
 OTHER_WAYS = {name: _all_reduce(name) for name in ("p2p-ps", "lp", "tree")}
-#: Ways that push a hundredth of the gradients.
+#: Configurations that push a hundredth of the gradients.
 SPARSE_WAYS = {f"{name}-sparse": WAYS[name] | {"compression": "exact:0.01"} for name in ("whole", "ibatch")}
 _SETTINGS = WAYS | OTHER_WAYS | SPARSE_WAYS
-#: Way of torch's DistributedDataParallel over gloo, under TorchDistributor.
+#: Configuration with torch's DistributedDataParallel over gloo, under TorchDistributor.
 DDP = "ddp"
 #: Epochs in which a fit measures, plans and tries its plan. Timed epochs of equal length follow.
 _WARM_UP_EPOCHS = 6
@@ -232,16 +232,16 @@ REAL: dict[str, Callable[[], nn.Module]] = {"real:lenet5": LeNet5, "real:vgg": S
 
 @dataclass(frozen=True)
 class Job:
-    """Fits of a network by several ways.
+    """Fits of a network in several configurations.
 
     :param network: key of REAL, or name of an emulated network's profile.
     :param forward: seconds of forward of an emulated network.
-    :param ways: keys of WAYS, OTHER_WAYS or SPARSE_WAYS, or DDP.
+    :param ways: names of configurations: keys of WAYS, OTHER_WAYS or SPARSE_WAYS, or DDP.
     :param rows: rows of a rank in a step.
     :param steps: steps of an epoch.
     :param epochs: timed epochs.
     :param warmup: fits before all others, so that JVMs compile.
-    :param timeline: file for the timeline of the first way.
+    :param timeline: file for the timeline of the first configuration.
     """
 
     network: str
@@ -257,7 +257,7 @@ class Job:
     def profile_iterations(self) -> int:
         """Return the iterations of the profile, so that the choice is in use before the first timed epoch.
 
-        The profile is followed by trials, at most as long: of the plan, of up to three plainer ways, and of a second
+        The profile is followed by trials, at most as long: of the plan, of up to three plainer batchings, and of a second
         plan. Pulls change one step later, and pushes two.
         """
         return (_WARM_UP_EPOCHS * self.steps - 3) // 6
@@ -311,7 +311,7 @@ def weights(model: TorchModel) -> torch.Tensor:
 
 
 def result(model: TorchModel, job: Job, others: torch.Tensor) -> dict[str, Any]:
-    """Return the result of a fit. `others`: expected weights, but for the order of additions."""
+    """Return the result of a fit. `others`: the weights that another fit reached, equal but for the order of additions."""
     summary, found = model.summary or {}, weights(model)
     return {
         "samples": [row["seconds"] / job.steps for row in model.history[_WARM_UP_EPOCHS:]],

@@ -37,7 +37,7 @@ IBATCH_PAPER_72 = (45, 26, 32)
 
 KEPT = ("", "`ibatch` kept", "ours", "verdict")
 SPLIT = ("", "overlapping", "communication", "computation", "iteration")
-#: Ways in the order of the table of nodes. The paper batches pulls alone, like `paper`, and pushes whole.
+#: Configurations in the order of the table of nodes. The paper batches pulls alone, like `paper`, and pushes whole.
 NODE_WAYS = ("whole", "paper", "layerwise", "ibatch")
 
 
@@ -49,7 +49,7 @@ def networks(data: Data, name: str) -> Iterator[Line]:
 
 
 def beside_policy(ours: Row, other: Row) -> str:
-    """Return the verdict on `ibatch` beside another way.
+    """Return the verdict on `ibatch` beside another configuration.
 
     It says `the same cuts` if both have one batch, or one batch per layer, in each run. Then the difference is chance.
     """
@@ -66,7 +66,7 @@ def _layers(data: Data, source: str, ours: Row) -> int | None:
 
 
 def rivals(data: Data, network: str) -> Iterator[Line]:
-    """Compare `ibatch` with its bound, other ways of `ps`, and all-reduces; then the paper's way with `whole`."""
+    """Compare `ibatch` with its bound, other batchings of `ps`, and all-reduces. Then compare `paper` with `whole`."""
     source = f"ibatch-rivals-{network}"
     for ours in data.rows(source, algorithm="ibatch"):
         about = f"a pull {ours.extra['pull_seconds'] / ours.extra['forward_seconds']:.2g} x forward"
@@ -112,7 +112,7 @@ def startups(data: Data) -> Iterator[Line]:
 def scaling(data: Data) -> Iterator[Line]:
     """Yield the paper's figure 5: speed-ups over one node, on links of one rate.
 
-    The paper's figures are those of the ways that were run.
+    Of the paper, only the configurations that were run are shown.
     """
     measured = {nodes: data.rows(f"ibatch-nodes-{nodes}") for nodes in (2, 4, 8, 16)}
     for alone in data.rows("ibatch-nodes-1", algorithm="whole"):
@@ -166,7 +166,7 @@ def runs(row: Row) -> Sequence[Mapping[str, Any]]:
 def kept(row: Row, layers: int | None = None) -> str:
     """Return the kept batches, such as "plan, 7 pulls, 5 pushes", ``parts:24`` or ``layerwise``.
 
-    Runs that kept others are all told, as in "`whole` or `layerwise`".
+    If runs kept different batches, all are named, as in "`whole` or `layerwise`".
 
     :param layers: layers of the network, if known.
     """
@@ -209,7 +209,7 @@ def tried(row: Row) -> str:
 
 
 def chart(data: Data) -> Chart:
-    """Return the chart of ways on eight hosts."""
+    """Return the chart of configurations on eight hosts."""
     shown = ("whole", "layerwise", "ibatch", "ring", "ddp")
     groups = [
         (f"{network}, pull {ratio:g} x forward", [bar(row) for row in rows])

@@ -9,7 +9,8 @@ steps both have the same weights, to 1e-5 of the largest.
 
     python python/benchmarks ps --topology star:8 --rate auto:1 --model vgg19 --batching whole,layerwise,ibatch --json
 
-With a topology, layers are cut into batches in several ways, on an emulated network. ibatch/network.py has the theory.
+With a topology, `--batching` lists configurations, which cut layers into batches differently, or all-reduce. They run on
+an emulated network. ibatch/network.py has the theory.
 Computing is emulated: each layer has the same share of its parameters and times, so that forward takes `--forward`
 seconds on a slow device (see case.py). Models `real:…` compute.
 
@@ -17,8 +18,8 @@ seconds on a slow device (see case.py). Models `real:…` compute.
 - `ring`, `bml` and `ddp` are all-reduces that overlap backward. `ddp` is torch's, under TorchDistributor.
 - `…-sparse` pushes a hundredth of the gradients. Its theory is that of whole gradients.
 
-Verified: all ways of `ps` end with the same bits, and sparse ways among themselves. The others have the same weights,
-to 1e-5 of the largest, and those of DDP are the weights of one process.
+Verified: all configurations of `ps` with whole gradients end with the same bits, and so do all sparse ones. All-reduces
+end with the same weights, to 1e-5 of the largest, and those of DDP are the weights of one process.
 """
 
 from __future__ import annotations
@@ -139,7 +140,7 @@ def arguments(parser: ArgumentParser, words: Sequence[str]) -> Namespace:
     lab.add_argument(
         "--batching",
         type=names_of(known),
-        help=f"ways: {', '.join(known)} (default: {', '.join(WAYS)}, and {DDP} where computing is emulated)",
+        help=f"any of {', '.join(known)} (default: {', '.join(WAYS)}, and {DDP} where computing is emulated)",
     )
     lab.add_argument(
         "--rate",

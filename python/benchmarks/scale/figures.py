@@ -191,7 +191,7 @@ class Nodes:
 
 
 def _ibatch(quick: bool) -> Iterator[Row]:
-    """Predict iBatch's iterations. Yield a row of results for each network, number of nodes and way."""
+    """Predict iBatch's iterations. Yield a row of results for each network, number of nodes and batching."""
     networks, counts = (list(IBATCH_PAPER)[:1], (IBATCH_NODES,)) if quick else (list(IBATCH_PAPER), NODES)
     slowdown = _slowdown(networks)
     every = [Nodes(network, count, slowdown) for network in networks for count in counts]

@@ -35,9 +35,9 @@ from sparkdl_comm.units import parse_size
 
 #: Seconds of forward.
 FORWARD = 0.25
-#: Way of the fit whose timeline is used.
+#: Configuration of the fit whose timeline is used.
 SOURCE = "ibatch"
-#: Way of the parameter server -> predicted batches.
+#: Configuration of the parameter server -> predicted batches.
 BATCHINGS = {SOURCE: "traced", **{way: way for way in SIMPLE_BATCHINGS}}
 
 

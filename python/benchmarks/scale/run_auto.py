@@ -53,7 +53,7 @@ from sparkdl_comm.sim.profile import Profile, shipped
 
 #: Steps that count, the last ones of a fit, unless it is auto's. Before them JVMs compile, and ranks connect.
 TIMED = 10
-#: Way whose first steps measure, plan and try the plan.
+#: Strategy whose first steps measure, plan and try the plan.
 PLANNED = "ps+ibatch"
 #: A strategy of each family of auto's candidates, and further collectives.
 WAYS = (
@@ -212,7 +212,7 @@ AUTO = "auto"
 
 @dataclass(frozen=True)
 class AutoJob:
-    """Fits of the ways, strategies by the names of auto's candidates.
+    """Fits by the strategies in ``ways``, named like auto's candidates.
 
     - ``network``: name of the profile. ``forward``, ``slowdown``: of the emulated network, as in case.py.
     - ``conf``: settings of spark.sparkdl.comm.

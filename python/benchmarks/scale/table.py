@@ -27,7 +27,7 @@ AUTO = tuple(
     for topology in ("star4", "star8", "hosts2x2", "bcube22")
     for network in ("googlenet", "inception_v3", "vgg19")
 )
-#: Results of a model whose computing takes no longer than the parameter server's way through the JVMs.
+#: Results of a model whose computing takes no longer than the parameter server's path through the JVMs.
 AUTO_SMALL = "auto-small-vgg19"
 #: Aims for regrets, %: the median and the worst; and for the steps after a change of rates until a new decision.
 AUTO_AIMS, AUTO_STEPS = (3.0, 10.0), 20

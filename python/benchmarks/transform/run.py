@@ -2,7 +2,7 @@
 
     python python/benchmarks transform --json
 
-All ways score the same cached DataFrame, and Spark's noop sink consumes the result.
+All scorers score the same cached DataFrame, and Spark's noop sink consumes the result.
 
 - `transform` adds `prediction`.
 - `pandas_udf` adds it too, as tutorials do: the model comes from a broadcast, and each Arrow batch is one forward pass.

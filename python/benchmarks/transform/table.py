@@ -23,7 +23,7 @@ def transform(data: Data) -> Iterator[Line]:
 
 
 def chart(data: Data) -> Chart:
-    """Return all ways to score, by the columns that they add."""
+    """Return the chart of all scorers, by the columns that they add."""
     groups = []
     for case in dict.fromkeys(row.case for row in data.rows("transform")):
         for columns, series in CHART.items():

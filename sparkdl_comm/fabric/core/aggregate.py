@@ -1,9 +1,9 @@
 """Aggregation: choose the updates that go straight to the servers and the ones an aggregator sums first.
 
-MLfabric, section 5.2, algorithm 3. The first n updates, in order, go straight to the servers. The following ones go to
-the first aggregator as long as they reach it before the servers have received everything earlier. Then the second
-aggregator takes updates, and so on. An aggregator sends its sum when its group is complete. The last aggregator takes
-all remaining updates.
+MLfabric, section 5.2, algorithm 3. The first n updates, in order, go straight to the servers. The next updates go to the
+first aggregator, if they reach it before the servers have received everything earlier. When an update would be too late
+for that, the second aggregator takes updates, and so on. An aggregator sends its sum when its group is complete. The
+last aggregator takes all remaining updates.
 
 Differences from the paper:
 

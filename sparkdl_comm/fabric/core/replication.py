@@ -204,7 +204,7 @@ class ReplicationTask:
 
 
 class _StepSimulation:
-    """Simulation of the steps of server and replica in order, as long as each keeps the limit."""
+    """Simulation of the steps of server and replica, in order, up to the first step that exceeds the limit."""
 
     def __init__(self, task: ReplicationTask, server_groups: Sequence[Group], replicas: Sequence[Group]) -> None:
         self._task, self._groups, self._replicas = task, server_groups, replicas

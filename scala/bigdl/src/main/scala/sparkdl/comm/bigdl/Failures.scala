@@ -5,7 +5,7 @@ package sparkdl.comm.bigdl
 import org.apache.spark.SparkException
 
 /**
- * Request that cannot be trained this way. The message says what to change. Most such requests are
+ * Request that cannot be trained as it is. The message says what to change. Most such requests are
  * refused before training.
  */
 final class UnsupportedTrainingException(message: String) extends IllegalArgumentException(message)
