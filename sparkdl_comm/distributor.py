@@ -125,7 +125,7 @@ class CommDistributor:
         spark = session.session_of(df)
         with cancel_on_interrupt(spark):
             rows = tensor_columns(df)
-            row_bytes = sum(measure.bytes for measure in measure_columns(df, df.columns).values())
+            row_bytes = sum(measure_columns(df, df.columns).values())
             return self._run(spark, _check_call(train_fn, args, kwargs), limit_batches(rows, row_bytes))
 
     def _run(self, spark: SparkSession, call: Callable[..., Any], rows: DataFrame | None) -> Any:

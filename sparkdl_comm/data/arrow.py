@@ -7,6 +7,7 @@ Columns hold numbers or arrays of numbers, nested to any depth. All arrays at on
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator
+from dataclasses import replace
 from typing import Any
 
 import numpy as np
@@ -31,16 +32,22 @@ def read(field: Field, column: pa.Array) -> NDArray[Any] | Ragged:
     """
     if field.decode is not None:
         column = decode_column(field, column)
-    elif pa.types.is_struct(column.type):
-        field = vectors.with_width(field, column)
-        if field.width is not None:
-            check_fits(field, (field.width,))
-        column = vectors.to_lists(column) if field.width is None else vectors.to_pairs(field, column)
     refuse_nulls(field, count_null_rows(column), len(column))
-    lengths = distinct_lengths(column)[1 if field.is_ragged else 0 :]
+    is_vector = pa.types.is_struct(column.type)
+    lengths = [vectors.distinct_sizes(column)] if is_vector else distinct_lengths(column)[1 if field.is_ragged else 0 :]
     if any(len(level) > 1 for level in lengths):
         raise InputError(f"{field}: arrays of different lengths in {len(column)} rows: {format_lengths(lengths)}")
+    if is_vector:
+        return _read_vectors(field, column, max(lengths[0], default=0))
     return Ragged.of(field, *to_ragged(column)) if field.is_ragged else cast_rows(field, to_array(column))
+
+
+def _read_vectors(field: Field, column: pa.StructArray, width: int) -> NDArray[Any] | Ragged:
+    """Return Vectors without nulls, all of size ``width``, as :func:`read` does."""
+    check_fits(field, (width,))
+    if vectors.are_whole(field, vectors.count_words(field, column), width):
+        return cast_rows(field, to_array(vectors.to_lists(column)))
+    return Ragged.of(replace(field, width=width), *vectors.to_words(field, column))
 
 
 def refuse_nulls(field: Field, nulls: int, rows: int) -> None:
@@ -166,11 +173,8 @@ _FIRST_ROWS = 8
 def decode_batch(batch: pa.RecordBatch, rows: RowFormat) -> Iterator[pa.RecordBatch]:
     """Yield ``batch`` in parts with decoded inputs. Decoded values may be large, so each part has a limited size.
 
-    :raises InputError: as :func:`decode_column` and :func:`sparkdl_comm.data.vectors.to_pairs` do.
+    :raises InputError: as :func:`decode_column` does.
     """
-    for index, field in enumerate(rows.inputs):
-        if field.width is not None:
-            batch = _replace_input(batch, index, vectors.to_pairs(field, batch[f"input{index}"]))
     encoded = [(index, field) for index, field in enumerate(rows.inputs) if field.decode is not None]
     if not encoded:
         yield batch
@@ -179,15 +183,11 @@ def decode_batch(batch: pa.RecordBatch, rows: RowFormat) -> Iterator[pa.RecordBa
     while start < batch.num_rows:
         part = batch.slice(start, size)
         for index, field in encoded:
-            part = _replace_input(part, index, decode_column(field, part[f"input{index}"]))
+            name = f"input{index}"
+            part = part.set_column(part.schema.names.index(name), name, decode_column(field, part[name]))
         yield part
         start += size
         size = max(1, _PART_BYTES * part.num_rows // max(1, part.nbytes))
-
-
-def _replace_input(batch: pa.RecordBatch, index: int, column: pa.Array) -> pa.RecordBatch:
-    name = f"input{index}"
-    return batch.set_column(batch.schema.names.index(name), name, column)
 
 
 def decode_column(field: Field, column: pa.Array) -> pa.Array:

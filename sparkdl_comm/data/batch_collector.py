@@ -18,7 +18,7 @@ import pyarrow as pa
 import pyarrow.compute as pc
 from numpy.typing import NDArray
 
-from sparkdl_comm.data import arrow_file
+from sparkdl_comm.data import arrow_file, vectors
 from sparkdl_comm.data.arrow_file import ColumnLayout, MappedFile
 from sparkdl_comm.data.builders import make_builders, order_equal_ids
 from sparkdl_comm.data.fields import RowFormat
@@ -124,9 +124,9 @@ class BatchCollector:
         self._rows = rows
         self._ids: list[NDArray[np.int64]] = []
         self._is_validation: list[NDArray[np.bool_]] = []
-        self._lengths: dict[str, list[NDArray[np.int64]]] = {
-            name: [] for name, field in rows.named_fields() if field.is_ragged
-        }
+        self._ragged = {name: field for name, field in rows.named_fields() if field.is_ragged}
+        self._lengths: dict[str, list[NDArray[np.int64]]] = {name: [] for name in self._ragged}
+        self._widths: dict[str, int] = {}
         self._in_memory: list[pa.RecordBatch] = []
         self._spill: Spill | None = None
         self.folder: Folder | None = None
@@ -146,8 +146,13 @@ class BatchCollector:
         self._ids.append(_copy(batch["id"], np.int64))
         if self._rows.validation is not None:
             self._is_validation.append(_copy(batch["validation"], bool))
-        for name, lengths in self._lengths.items():
-            lengths.append(_copy(pc.list_value_length(batch[name]), np.int64))
+        for name, field in self._ragged.items():
+            column = batch[name]
+            if field.width is None:
+                self._lengths[name].append(_copy(pc.list_value_length(column), np.int64))
+            else:
+                self._lengths[name].append(vectors.count_words(field, column))
+                self._widths[name] = max(vectors.distinct_sizes(column))
         if self._spill is not None:
             try:
                 self._spill.add(batch)
@@ -178,9 +183,11 @@ class BatchCollector:
         place = np.empty(len(ids), np.int64)
         place[order] = np.arange(len(ids))
 
-        def lengths(name: str) -> NDArray[np.int64]:
+        def lengths(name: str) -> NDArray[np.int64] | None:
+            field = self._ragged[name]
             found: NDArray[np.int64] = np.concatenate([np.empty(0, np.int64), *self._lengths[name]])[order]
-            return found
+            is_whole = field.width is not None and vectors.are_whole(field, found, self._widths.get(name, 0))
+            return None if is_whole else found
 
         builders: dict[str, Any] = make_builders(self._rows, len(ids), lengths)
         file = self._create_file(builders, len(ids))

@@ -14,7 +14,7 @@ import pyarrow as pa
 import torch
 from numpy.typing import NDArray
 
-from sparkdl_comm.data import arrow, arrow_file
+from sparkdl_comm.data import arrow, arrow_file, vectors
 from sparkdl_comm.data.arrow_file import ColumnLayout
 from sparkdl_comm.data.fields import Field, RowFormat
 from sparkdl_comm.data.ragged import Ragged, offsets_of
@@ -63,7 +63,7 @@ class ArrayBuilder:
         self.array: NDArray[Any] = np.empty((0,), field.type_of(np.dtype(np.float32)))
 
     def layout(self, column: pa.Array) -> ColumnLayout:
-        array = arrow.to_array(column)
+        array = _to_array(column)
         dtype = self._field.type_of(array.dtype)
         return ColumnLayout(dtype, self._field.row_shape(array.shape[1:], dtype))
 
@@ -71,7 +71,7 @@ class ArrayBuilder:
         if len(self.array) == 0:
             layout = self.layout(column)
             self.array = np.empty((self._rows, *layout.shape), layout.dtype)
-        self.array[where] = arrow.to_array(column).reshape(len(column), *self.array.shape[1:])
+        self.array[where] = _to_array(column).reshape(len(column), *self.array.shape[1:])
 
     def build(self) -> torch.Tensor:
         return arrow_file.as_tensor(self.array)
@@ -100,18 +100,24 @@ class RaggedBuilder:
         self.array: NDArray[Any] = np.empty((0,), field.type_of(np.dtype(np.float32)))
 
     def layout(self, column: pa.Array) -> ColumnLayout | None:
-        elements, _ = arrow.to_ragged(column)
+        return self._layout(self._split(column)[0])
+
+    def _layout(self, elements: NDArray[Any]) -> ColumnLayout | None:
         if not len(elements) and self.offsets[-1]:
             return None
         return ColumnLayout(self._field.storage_type(elements.dtype), elements.shape[1:], self.offsets)
 
     def put(self, column: pa.Array, where: NDArray[np.intp]) -> None:
-        elements, lengths = arrow.to_ragged(column)
-        layout = self.layout(column)
+        elements, lengths = self._split(column)
+        layout = self._layout(elements)
         if len(self.array) == 0 and layout is not None:
             self.array = np.empty((self.offsets[-1], *layout.shape), layout.dtype)
         if len(elements):
             self.array[_element_indices(self.offsets[where], lengths)] = elements
+
+    def _split(self, column: pa.Array) -> tuple[NDArray[Any], NDArray[np.int64]]:
+        """Return all elements of the rows, and the number of each row's."""
+        return vectors.to_words(self._field, column) if pa.types.is_struct(column.type) else arrow.to_ragged(column)
 
     def build(self) -> Ragged:
         return Ragged(self._field, arrow_file.as_tensor(self.array), torch.from_numpy(self.offsets))
@@ -137,17 +143,18 @@ class RaggedBuilder:
 
 
 def make_builders(
-    rows: RowFormat, count: int, lengths: Callable[[str], NDArray[np.int64]]
+    rows: RowFormat, count: int, lengths: Callable[[str], NDArray[np.int64] | None]
 ) -> dict[str, ArrayBuilder | RaggedBuilder]:
     """Return the builders of inputs, targets and weights, by their names in record batches.
 
     :param count: number of rows.
-    :param lengths: function from a column's name to the lengths of its rows, for a column whose rows differ in length.
+    :param lengths: function from a column's name to the lengths of its rows, for a column whose rows may differ in length.
+        None: they are Vectors that all are whole.
     """
-    builders: dict[str, ArrayBuilder | RaggedBuilder] = {
-        name: RaggedBuilder(field, lengths(name)) if field.is_ragged else ArrayBuilder(field, count)
-        for name, field in rows.named_fields()
-    }
+    builders: dict[str, ArrayBuilder | RaggedBuilder] = {}
+    for name, field in rows.named_fields():
+        found = lengths(name) if field.is_ragged else None
+        builders[name] = ArrayBuilder(field, count) if found is None else RaggedBuilder(field, found)
     if rows.weight is not None:
         builders["weight"] = ArrayBuilder(Field("weightCol", rows.weight, "float64", ()), count)
     return builders
@@ -173,6 +180,10 @@ def order_equal_ids(ids: NDArray[np.int64], is_validation: NDArray[np.bool_], co
         order = sorted(rows, key=lambda row: [column.row_bytes(row) for column in columns])
         for column in columns:
             column.reorder(rows.start, order)
+
+
+def _to_array(column: pa.Array) -> NDArray[Any]:
+    return arrow.to_array(vectors.to_lists(column) if pa.types.is_struct(column.type) else column)
 
 
 def _as_bytes(array: NDArray[Any]) -> NDArray[np.uint8]:

@@ -23,11 +23,11 @@ from typing import Any, TypeAlias
 import numpy as np
 import pyarrow as pa
 import torch
-from numpy.typing import NDArray
 
 from sparkdl_comm.data.arrow import decode_batch
 from sparkdl_comm.data.arrow_file import MappedFile
 from sparkdl_comm.data.batch_collector import BatchCollector, SortedColumns
+from sparkdl_comm.data.builders import ArrayBuilder, RaggedBuilder
 from sparkdl_comm.data.fields import RowFormat
 from sparkdl_comm.data.inspection import RowInspection, check_reports
 from sparkdl_comm.data.local_disk import Folder, LocalDisk
@@ -155,7 +155,7 @@ class RowReader:
         """Read all batches. Their columns are described by ``rows``.
 
         :param disk: where to keep the rows, if possible; None: in memory. Call :meth:`close` afterwards.
-        :raises InputError: decode fails, or Vectors differ in width.
+        :raises InputError: decode fails.
         :raises PersistenceError: rows written to the disk cannot be read again.
         """
         self._format = rows
@@ -175,7 +175,7 @@ class RowReader:
         #: JSON-able report for :meth:`rows` of all ranks. ``training`` and ``validation``: number of rows, sum of weights.
         self.account: dict[str, Any] = {
             "inspection": inspection.report(),
-            "columns": [_describe_array(column.array) for column in self._columns],
+            "columns": [_describe(column) for column in self._columns],
             **{
                 name: {
                     "rows": part.stop - part.start,
@@ -215,7 +215,7 @@ class RowReader:
         """Return the rows to use until :meth:`close`.
 
         A column without elements, because this rank has no rows or only empty lists, gets the type and shape ``[0, …]``
-        of the other ranks' columns.
+        of the other ranks' columns. A column of Vectors is a tensor if it is on all ranks.
 
         :param accounts: of all ranks, in order.
         :raises InputError: there are rows that cannot be used (with their number over all ranks), no rows for training,
@@ -231,11 +231,19 @@ class RowReader:
         if selector is not None and training == 0 < validation:
             raise InputError(f"{selector}: all {validation} rows are for validation. Leave some for training")
         nonempty = [a["columns"] for a in accounts if a["training"]["rows"] + a["validation"]["rows"]]
-        for column, *descriptions in zip(self._columns, *nonempty, strict=True):
-            if descriptions and not len(column.array):
-                dtype, shape, _ = max(descriptions, key=lambda description: description[2])
+        lengths = {name: found for account in accounts for name, found in account["inspection"]["lengths"].items()}
+        columns: list[Column] = []
+        for (_, field), column, *descriptions in zip(
+            self._format.named_fields(), self._columns, *nonempty, strict=True
+        ):
+            of_kind = [each for each in descriptions if each[3] == isinstance(column, RaggedBuilder)]
+            if of_kind and not len(column.array):
+                dtype, shape, *_ = max(of_kind, key=lambda description: description[2])
                 column.array = np.empty((0, *shape), dtype)
-        columns = [column.build() for column in self._columns]
+            rows = column.build()
+            if field.width is not None and any(is_ragged for *_, is_ragged in descriptions):
+                rows = Ragged.of_vectors(replace(field, width=lengths[str(field)][0][0]), rows)
+            columns.append(rows)
         return RankRows(
             self._make_cache("training", columns, accounts),
             None if selector is None else self._make_cache("validation", columns, accounts),
@@ -257,6 +265,9 @@ class RowReader:
         return replace(cache, weights=torch.from_numpy(weights.astype(np.float32)))
 
 
-def _describe_array(array: NDArray[Any]) -> list[Any]:
-    """Return a JSON-able description: type, shape of an element, and number of elements."""
-    return [str(array.dtype), list(array.shape[1:]), len(array)]
+def _describe(column: ArrayBuilder | RaggedBuilder) -> list[Any]:
+    """Return a JSON-able description: type, shape of an element, number of elements, and whether rows differ in
+    length.
+    """
+    array = column.array
+    return [str(array.dtype), list(array.shape[1:]), len(array), isinstance(column, RaggedBuilder)]

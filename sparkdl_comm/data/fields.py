@@ -28,8 +28,8 @@ class Field:
     number that is not an integer has shape ``[1]``. ``decode``: makes an array or tensor from a value, with one shape
     for all values. None: the column holds numbers. ``embeds``: integers stay int64, because the model looks something
     up by them. ``limits``: smallest and largest allowed value. None: any value. ``collate``: makes a batch of rows
-    whose first dimension may differ. None: all rows have one shape. ``width``: size of the Vectors, if they are kept as
-    pairs (see :mod:`sparkdl_comm.data.vectors`). None: rows are dense.
+    whose first dimension may differ. None: all rows have one shape. ``width``: size of the column's Vectors, 0 until rows
+    are read (see :mod:`sparkdl_comm.data.vectors`). None: it has no Vectors.
     """
 
     param: str
@@ -54,7 +54,7 @@ class Field:
         return np.dtype(np.int64 if self.embeds and source.kind in "iu" else np.float32)
 
     def storage_type(self, source: np.dtype[Any]) -> np.dtype[Any]:
-        """Return the type in which values of type ``source`` are kept: the tensor's type, but pairs keep theirs."""
+        """Return the type in which values of type ``source`` are kept: the tensor's type, but words keep theirs."""
         return self.type_of(source) if self.width is None else source
 
     @property

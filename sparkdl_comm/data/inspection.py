@@ -68,9 +68,9 @@ class RowInspection:
         usable = column.filter(pa.array(~nulls)) if nulls.any() else column
         if len(usable) == 0:
             return
-        if field.width is not None:
-            usable = vectors.pair_values(field, usable)
-            lengths = [{field.width}]
+        if pa.types.is_struct(usable.type):
+            lengths = [vectors.distinct_sizes(usable)]
+            usable = usable.flatten()[-1]
         else:
             lengths = arrow.distinct_lengths(usable)[1 if field.is_ragged else 0 :]
         column_lengths = self._lengths.setdefault(str(field), [set() for _ in lengths])

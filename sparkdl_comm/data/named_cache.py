@@ -21,6 +21,7 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
+from numpy.typing import NDArray
 
 from sparkdl_comm.data.arrow_file import MappedFile
 from sparkdl_comm.data.batch_collector import COLUMNS_FILE, SortedColumns
@@ -184,9 +185,14 @@ class CachedRows(RowReader):
 def _load_columns(path: Path, seal: dict[str, Any], rows: RowFormat) -> SortedColumns:
     count = seal["rows"]
     file = MappedFile(path) if count else None
-    builders = make_builders(
-        rows, count, lambda name: np.zeros(0, np.int64) if file is None else np.diff(file.offsets[name])
-    )
+    vectors = {name for name, field in rows.named_fields() if field.width is not None}
+
+    def lengths(name: str) -> NDArray[np.int64] | None:
+        if name in vectors and (file is None or name not in file.offsets):
+            return None
+        return np.zeros(0, np.int64) if file is None else np.diff(file.offsets[name])
+
+    builders = make_builders(rows, count, lengths)
     if file is not None:
         for name, builder in builders.items():
             builder.array = file.arrays[name]

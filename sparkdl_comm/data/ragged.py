@@ -1,7 +1,7 @@
 """Feature columns whose rows differ in length, kept as one array of all elements.
 
-The user's ``collate_fn`` makes batches of them. Sparse Vectors are kept in this form, too. Only the rows of a batch
-become a tensor each. ``collate_fn`` may also give several arguments of the model, as :class:`Arguments`.
+The user's ``collate_fn`` makes batches of them. Vectors are kept in this form, too, unless all are dense. Only the rows
+of a batch become a tensor each. ``collate_fn`` may also give several arguments of the model, as :class:`Arguments`.
 """
 
 from __future__ import annotations
@@ -36,6 +36,18 @@ class Ragged:
         values."""
         values = np.array(values, field.storage_type(values.dtype))  # a copy: Arrow's memory must not be written to
         return cls(field, torch.from_numpy(values), torch.from_numpy(offsets_of(lengths)))
+
+    @classmethod
+    def of_vectors(cls, field: Field, rows: torch.Tensor | Ragged) -> Ragged:
+        """Return a column of Vectors as :mod:`sparkdl_comm.data.vectors` keeps them, in the same memory if possible.
+
+        :param field: has the width of the Vectors.
+        :param rows: such a column, or a tensor ``[rows, …]``.
+        """
+        if isinstance(rows, Ragged):
+            return replace(rows, field=field)
+        assert field.width is not None
+        return cls(field, vectors.whole_words(field, rows), torch.arange(len(rows) + 1) * field.width)
 
     def __len__(self) -> int:
         return len(self.offsets) - 1

@@ -9,7 +9,6 @@ from __future__ import annotations
 
 import warnings
 from collections.abc import Sequence
-from dataclasses import dataclass
 from typing import Any
 
 from pyspark.ml.linalg import VectorUDT
@@ -34,6 +33,8 @@ _ROWS_IF_UNKNOWN = 256
 _ROW_BYTES_IF_UNKNOWN = BATCH_BYTES // _ROWS_IF_UNKNOWN
 #: Bytes of a number, and overhead of a row in addition to its arrays.
 _NUMBER_BYTES = 8
+#: Bytes of a stored element of a sparse Vector, with a margin: other rows may store more.
+_SPARSE_BYTES = 24
 #: Nodes of an optimized plan that return their first rows without reading all others.
 _NARROW_NODES = frozenset(
     (
@@ -46,44 +47,29 @@ _NARROW_NODES = frozenset(
 _VECTORS = (VectorUDT, OldVectorUDT)
 
 
-@dataclass(frozen=True)
-class Measure:
-    """Size of a column's first rows.
-
-    ``bytes``: bytes of the largest value. ``width``: elements of a Vector. ``stored``: mean number of elements that a
-    Vector stores. Both are 0 if the column has no Vectors.
-    """
-
-    bytes: int
-    width: int = 0
-    stored: float = 0.0
-
-
-def measure_columns(df: DataFrame, names: Sequence[str]) -> dict[str, Measure]:
-    """Return the measures of the columns ``names``, by name.
+def measure_columns(df: DataFrame, names: Sequence[str], as_stored: Sequence[str] = ()) -> dict[str, int]:
+    """Return the bytes of the largest value in the first rows of the columns ``names``, by name.
 
     Runs a small job if a column has arrays, Vectors, binary or text. Runs none if the query would have to read all of
-    its input for its first rows.
+    its input for its first rows. Then, or if the values of all first rows are null, returns what metadata says, or a
+    default.
+
+    :param as_stored: names of the columns whose Vectors are sent as they are stored. Others are sent as arrays.
     """
     fields = [_find_field(df, name) for name in names]
-    found = {field.name: Measure(_NUMBER_BYTES) for field in fields}
+    found = {field.name: _NUMBER_BYTES for field in fields}
     variable = [field for field in fields if isinstance(field.dataType, (*_VECTORS, ArrayType, BinaryType, StringType))]
     if not variable:
         return found
+    found |= {field.name: _bytes_from_metadata(field) for field in variable}
     if not _is_narrow(df):
-        return found | {field.name: _measure_from_metadata(field) for field in variable}
-    sizes = [_measure_column(field).alias(f"m{index}") for index, field in enumerate(variable)]
+        return found
+    sizes = [_count_bytes(field, field.name in as_stored).alias(f"m{index}") for index, field in enumerate(variable)]
     rows = df.select(*sizes).limit(_MEASURED_ROWS).collect()
     for index, field in enumerate(variable):
-        seen = [row[f"m{index}"] for row in rows if row[f"m{index}"]["size"] is not None]
-        if not seen:
-            continue
-        size = max(each["size"] for each in seen)
-        if isinstance(field.dataType, _VECTORS):
-            stored = [each["stored"] for each in seen]
-            found[field.name] = Measure(_NUMBER_BYTES * size, size, sum(stored) / len(stored))
-        else:
-            found[field.name] = Measure(size * (_NUMBER_BYTES if isinstance(field.dataType, ArrayType) else 1))
+        seen = [row[f"m{index}"] for row in rows if row[f"m{index}"] is not None]
+        if seen:
+            found[field.name] = max(seen)
     return found
 
 
@@ -128,29 +114,35 @@ def warn_about_wide_rows(spark: Any, row_bytes: int) -> None:
         )
 
 
-def _measure_column(field: StructField) -> Column:
-    """Return a struct of ``size`` and ``stored``, null where the column is null."""
+def _count_bytes(field: StructField, is_stored: bool) -> Column:
+    """Return the bytes of each value, null where the column is null.
+
+    :param is_stored: a Vector is sent as it is stored, not as an array.
+    """
     column, kind = F.col("`" + field.name.replace("`", "``") + "`"), field.dataType
     if isinstance(kind, _VECTORS):
         vector = F.unwrap_udt(column)
-        stored = F.when(column.isNotNull(), F.size(vector["values"]))
-        return F.struct(F.coalesce(vector["size"], stored).alias("size"), stored.alias("stored"))
+        stored = F.size(vector["values"])
+        sparse = F.lit(_SPARSE_BYTES) * stored if is_stored else F.lit(_NUMBER_BYTES) * vector["size"]
+        size = F.when(vector["size"].isNull(), F.lit(_NUMBER_BYTES) * stored).otherwise(sparse)
+        return F.when(column.isNotNull(), size)
     if isinstance(kind, ArrayType):
         inner: DataType = kind.elementType
         flat = column
         while isinstance(inner, ArrayType):
             flat, inner = F.flatten(flat), inner.elementType
-        return F.struct(F.when(flat.isNotNull(), F.size(flat)).alias("size"))
-    return F.struct(F.octet_length(column).alias("size"))
+        return F.when(flat.isNotNull(), F.lit(_NUMBER_BYTES) * F.size(flat))
+    return F.octet_length(column)
 
 
-def _measure_from_metadata(field: StructField) -> Measure:
-    """Return a column's bytes per row, as far as its metadata says it. Spark ML's transformers write it for vectors.
+def width_from_metadata(field: StructField) -> int:
+    """Return the size of a column's Vectors, which Spark ML's transformers write into its metadata. 0: unknown."""
+    return int(field.metadata.get("ml_attr", {}).get("num_attrs", 0)) if isinstance(field.dataType, _VECTORS) else 0
 
-    Without metadata, a default.
-    """
-    width = field.metadata.get("ml_attr", {}).get("num_attrs", 0) if isinstance(field.dataType, _VECTORS) else 0
-    return Measure(_NUMBER_BYTES * width or _ROW_BYTES_IF_UNKNOWN, width)
+
+def _bytes_from_metadata(field: StructField) -> int:
+    """Return a column's bytes per row, as far as its metadata says it. Without metadata, a default."""
+    return _NUMBER_BYTES * width_from_metadata(field) or _ROW_BYTES_IF_UNKNOWN
 
 
 def _find_field(df: DataFrame, name: str) -> StructField:

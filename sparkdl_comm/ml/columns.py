@@ -29,20 +29,18 @@ from pyspark.sql.types import (
 )
 
 from sparkdl_comm.data.fields import Collate, Decode, Field, RowFormat
-from sparkdl_comm.data.vectors import saves_memory
 from sparkdl_comm.errors import InputError
-from sparkdl_comm.job.arrow_batches import Measure, limit_batches, measure_columns
+from sparkdl_comm.job.arrow_batches import limit_batches, measure_columns
 from sparkdl_comm.ml.params import TorchParams
 from sparkdl_comm.train.diagnosis import first_layer
 
 #: Function ``(integral, scalar)`` -> type of the tensor.
 TargetType: TypeAlias = Callable[[bool, bool], str]
 
+_VECTORS = (VectorUDT, OldVectorUDT)
+
 #: Number that arrays of any type hardly ever contain.
 _RARE_NUMBER = -77
-
-#: Bytes of a pair of index and value of a sparse Vector.
-_PAIR_BYTES = 12
 
 #: Number of ranges of row hashes. ``validationFraction`` selects the first ones.
 _HASH_RANGES = 1_000_000
@@ -88,28 +86,21 @@ def training_columns(
     return expressions, RowFormat(tuple(fields), tuple(targets), weight, _describe_validation(params))
 
 
-def training_rows(
-    df: DataFrame, params: TorchParams, expressions: Sequence[Column], rows: RowFormat
-) -> tuple[DataFrame, RowFormat]:
-    """Return the DataFrame that ranks get from ``df``, and its description.
+def training_rows(df: DataFrame, params: TorchParams, expressions: Sequence[Column], rows: RowFormat) -> DataFrame:
+    """Return the DataFrame that ranks get from ``df``.
 
     Measures the first rows of ``df`` (:mod:`sparkdl_comm.job.arrow_batches`).
 
     :param expressions: columns returned by :func:`training_columns`, together with ``rows``.
     """
-    measured = measure_columns(df, list(dict.fromkeys([*params.feature_columns(), *params.label_columns()])))
-    expressions, fields = list(expressions), list(rows.inputs)
-    for index, field in enumerate(fields):
-        measure = measured[field.name]
-        if measure.width and (field.dtype == "sparse" or saves_memory(measure.width, measure.stored)):
-            fields[index] = replace(field, width=measure.width)
-            expressions[index] = F.unwrap_udt(_column(field.name))
-    rows = replace(rows, inputs=tuple(fields))
+    features = params.feature_columns()
+    measured = measure_columns(df, list(dict.fromkeys([*features, *params.label_columns()])), as_stored=features)
     columns = {name: expression for (name, _), expression in zip(rows.named_fields(), expressions, strict=True)}
     if rows.weight is not None:
         columns["weight"] = _column(rows.weight).cast("double")
     # Spark's partitions depend on its executors, and its shuffles deliver rows in any order. Only the contents of a row are
-    # the same in every run. So their hash decides the row's rank, and ranks sort by it.
+    # the same in every run. So their hash decides the row's rank, and ranks sort by it. xxhash64 skips nulls, so a dense
+    # Vector has the hash of an array.
     contents = list(columns.values())
     columns["id"] = F.xxhash64(*contents)
     indicator, fraction = params.getValidationIndicatorCol(), params.getValidationFraction()
@@ -119,16 +110,15 @@ def training_rows(
         part = F.pmod(F.xxhash64(F.lit(params.getSeed()), *contents), F.lit(_HASH_RANGES))
         columns["validation"] = part < F.lit(fraction * _HASH_RANGES)
     data = df.select(*(expression.alias(name) for name, expression in columns.items()))
-    return limit_batches(data, sum(_row_bytes(field, measured[field.name]) for _, field in rows.named_fields())), rows
+    return limit_batches(data, sum(_row_bytes(field, measured[field.name]) for _, field in rows.named_fields()))
 
 
-def _row_bytes(field: Field, measure: Measure) -> int:
+def _row_bytes(field: Field, measured: int) -> int:
     """Return the estimated bytes of the column in a row on its way to a rank.
 
-    Decoded and sparse rows may differ in length, so their estimate has a margin.
+    Rows of different lengths have a margin. That of Vectors is in ``measured``, as only sparse ones need it.
     """
-    pair_bytes = 2 * 2 * _PAIR_BYTES * math.ceil(measure.stored) if field.width is not None else 0
-    return pair_bytes or measure.bytes * (2 if field.is_ragged or field.decode else 1)
+    return measured * (2 if field.collate or field.decode else 1)
 
 
 def _describe_validation(params: TorchParams) -> str | None:
@@ -150,7 +140,8 @@ def feature_inputs(
     param = params.feature_param()
     fields = []
     for name, dtype, shape in zip(names, types, shapes, strict=True):
-        field = Field(param, name, dtype, None if shape is None else tuple(shape))
+        is_vector = isinstance(_column_type(df, name, param), _VECTORS)
+        field = Field(param, name, dtype, None if shape is None else tuple(shape), width=0 if is_vector else None)
         is_encoded = _is_encoded(df, name, param)
         if is_encoded:
             field = replace(field, decode=decode)
@@ -163,12 +154,25 @@ def feature_inputs(
             " shape in inputShapes. Leave collate_fn out"
         )
     for field in fields:
-        if field.dtype == "sparse" and not isinstance(_column_type(df, field.name, param), (VectorUDT, OldVectorUDT)):
+        if field.dtype == "sparse" and field.width is None:
             raise InputError(
                 f"inputTypes: 'sparse' is for Vectors; {param} {field.name!r} is"
                 f" {_column_type(df, field.name, param).simpleString()}. Give another type, or None"
             )
-    return [_column(field.name) if field.decode else to_numbers(df, field) for field in fields], fields
+    return [_feature(df, field) for field in fields], fields
+
+
+def _feature(df: DataFrame, field: Field) -> Column:
+    """Return the column as executors get it: an encoded value, a Vector as a struct, or numbers."""
+    column = _column(field.name)
+    if field.decode is not None:
+        return column
+    if field.width is None:
+        return to_numbers(df, field)
+    vector = F.unwrap_udt(column)
+    values = vector["values"] if field.is_wide else vector["values"].cast("array<float>")
+    parts = {"size": vector["size"], "indices": vector["indices"], "values": values}
+    return F.when(column.isNotNull(), F.struct(*(part.alias(name) for name, part in parts.items())))
 
 
 def scoring_inputs(
@@ -197,7 +201,7 @@ def known_row_bytes(df: DataFrame, fields: Sequence[Field], module: torch.nn.Mod
 
 def _for_pandas(df: DataFrame, field: Field, column: Column) -> Column:
     kind = _column_type(df, field.name, field.param)
-    if field.decode is not None or isinstance(kind, (VectorUDT, OldVectorUDT)):
+    if field.decode is not None or isinstance(kind, _VECTORS):
         return _column(field.name)
     if not isinstance(kind, ArrayType):
         return F.struct(F.coalesce(column, F.lit(0)).alias("value"), column.isNull().alias("null"))
@@ -224,7 +228,7 @@ def to_numbers(df: DataFrame, field: Field) -> Column:
     :raises InputError: the column is missing or its type is not accepted. The message names the Param, column and type.
     """
     kind, column = _column_type(df, field.name, field.param), _column(field.name)
-    if isinstance(kind, (VectorUDT, OldVectorUDT)):
+    if isinstance(kind, _VECTORS):
         # vector_to_array throws on null
         return F.when(column.isNotNull(), vector_to_array(column, "float64" if field.is_wide else "float32"))
     element = _element_type(kind)
@@ -250,7 +254,7 @@ def _number_type(element: DataType, field: Field) -> str:
 def _label_field(df: DataFrame, name: str, param: str, target_type: TargetType) -> Field:
     kind = _column_type(df, name, param)
     integral = isinstance(_element_type(kind), (IntegralType, BooleanType))
-    scalar = not isinstance(kind, (ArrayType, VectorUDT, OldVectorUDT))
+    scalar = not isinstance(kind, (ArrayType, *_VECTORS))
     return Field(param, name, target_type(integral, scalar), () if scalar else None)
 
 

@@ -325,8 +325,7 @@ def _train(estimator: TrainingRecipe, dataset: DataFrame) -> TorchModel:
         labels=components.class_labels(loss, rows.targets),
         checkpoints=checkpoints,
     )
-    data, rows = columns.training_rows(dataset, estimator, expressions, rows)  # the first Spark job
-    spec = replace(spec, rows=rows)
+    data = columns.training_rows(dataset, estimator, expressions, rows)  # the first Spark job
     with RunLog.of(estimator) as log, slots.ADMISSION.admit(world, slots.slots_now(spark), conf.turn_timeout):
         spec = replace(spec, model=model_for_tasks(spark, model), cache=make_cache(data, spec))
         (tensors, reports), restarts = restart.run_with_restarts(data, spec, log.log_progress)

@@ -75,6 +75,13 @@ class Random(nn.Sequential):
         )
 
 
+class Wide(nn.Sequential):
+    """Dropout draws for each row of a rank in turn."""
+
+    def __init__(self) -> None:
+        super().__init__(nn.Linear(300, 20), nn.Dropout(0.3), nn.Linear(20, 2))
+
+
 def different_everywhere() -> nn.Module:
     torch.manual_seed(os.getpid())
     return Small()

@@ -8,11 +8,12 @@ from pathlib import Path
 import numpy as np
 import pytest
 from pyspark.ml.functions import array_to_vector
+from pyspark.ml.linalg import Vectors
 from pyspark.sql import DataFrame, SparkSession
 from pyspark.sql import functions as F
 
 from sparkdl_comm.errors import InputError
-from tests.integration.nets import Random, floats
+from tests.integration.nets import Random, Wide, floats
 from tests.integration.test_training import fit, frame, same_bits
 from tests.slow import slow
 
@@ -40,6 +41,19 @@ def test_the_same_bits_from_any_split_of_the_input(files: DataFrame, settings: d
         assert same_bits(again, whole)
         assert [row["loss"] for row in again.history] == [row["loss"] for row in whole.history]
         assert [row.get("val_loss") for row in again.history] == [row.get("val_loss") for row in whole.history]
+
+
+def test_the_same_bits_whichever_vectors_come_first(spark: SparkSession) -> None:
+    """Four that store most of their elements, then many that store few, and the other way around."""
+    random = np.random.default_rng(2)
+    rows = [(Vectors.sparse(300, range(280), random.normal(size=280).tolist()), number % 2) for number in range(4)]
+    rows += [(Vectors.sparse(300, {number: 1.0, 299: 2.0}), number % 2) for number in range(40)]
+    settings = {**SETTINGS, "model": Wide, "validationFraction": 0.3}
+    first, last = (fit(spark.createDataFrame(given, ["features", "label"]), **settings) for given in (rows, rows[::-1]))
+    shuffled = fit(spark.createDataFrame(rows, ["features", "label"]).orderBy(F.rand(3)), **settings)
+    for other in (last, shuffled):
+        assert same_bits(first, other)
+        assert [row["val_loss"] for row in other.history] == [row["val_loss"] for row in first.history]
 
 
 @pytest.mark.parametrize("kind", ["vector", "binary", "nested"])

@@ -93,16 +93,15 @@ def batches(recipe: Recipe, rows: Rows) -> list[pa.RecordBatch]:
 
 
 def _sparse(x: np.ndarray) -> pa.Array:
-    """``[rows, FEATURES]`` as Spark gives ML Vectors to Python."""
+    """``[rows, FEATURES]`` as Spark gives ML Vectors to ranks."""
     places = [np.flatnonzero(row) for row in x]
     return pa.StructArray.from_arrays(
         [
-            pa.array([0] * len(x), pa.int8()),
             pa.array([WIDE] * len(x), pa.int32()),
             pa.array(places, pa.list_(pa.int32())),
-            pa.array([row[place] for row, place in zip(x, places, strict=True)], pa.list_(pa.float64())),
+            pa.array([row[place] for row, place in zip(x, places, strict=True)], pa.list_(pa.float32())),
         ],
-        ["type", "size", "indices", "values"],
+        ["size", "indices", "values"],
     )
 
 

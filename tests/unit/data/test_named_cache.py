@@ -18,6 +18,7 @@ import pytest
 import torch
 from hypothesis import given
 from hypothesis import strategies as st
+from pyspark.ml.linalg import Vectors
 
 from sparkdl_comm.cli import main
 from sparkdl_comm.data import named_cache
@@ -27,7 +28,8 @@ from sparkdl_comm.data.local_disk import LocalDisk
 from sparkdl_comm.data.named_cache import CachedRows, NamedCache
 from sparkdl_comm.errors import ConfError, PersistenceError
 from sparkdl_comm.job.cached_rows import digest
-from tests.unit.data.test_row_files import LABEL, PLAIN, batch, disk, left, received, same
+from tests.unit.data.test_row_files import CPU, LABEL, PLAIN, batch, disk, left, received, same
+from tests.unit.data.test_sparse_rows import batches as vectors
 
 CACHE = NamedCache("clicks", {"rows": 1, "ranks": 3}, is_read=True)
 
@@ -68,6 +70,29 @@ def test_the_next_fit_has_the_same_rows(tmp_path: Path, ragged: bool, counts: li
     assert same(reading.rows(accounts), memory.rows(accounts))
     reading.close()
     assert left(tmp_path) == ["clicks-7"], "for one more"
+
+
+@pytest.mark.parametrize("dtype", [None, "sparse"])
+def test_vectors_are_kept_in_the_form_that_a_rank_has(tmp_path: Path, dtype: str | None) -> None:
+    """Of three ranks, one has dense rows, one sparse ones, and one none."""
+    dense, sparse = [Vectors.dense([2.0] * 300)] * 2, [Vectors.sparse(300, {7: 1.0})] * 3
+    form = RowFormat((Field("featuresCol", "x", dtype, width=0),), (Field("labelCol", "y", "float32", ()),))
+    parts = [vectors(form, given, 10 * rank) if given else [] for rank, given in enumerate((dense, sparse, []))]
+    fresh = [keep_batches(disk(tmp_path / str(rank)), part, form, rank) for rank, part in enumerate(parts)]
+    cached = [load(disk(tmp_path / str(rank)), rank, form, rows=rows) for rank, rows in enumerate((2, 3, 0))]
+    for ranks in ([0, 1, 2], [0, 2], [1, 2]):
+        accounts = [fresh[rank].account for rank in ranks]
+        for rank in ranks:
+            found = cached[rank]
+            assert found is not None
+            expected, again = fresh[rank].rows(accounts).training, found.rows(accounts).training
+            assert type(again.inputs[0]) is type(expected.inputs[0])
+            (one,), (other,) = (rows.take(torch.arange(rows.rows), CPU).inputs for rows in (expected, again))
+            assert one.shape == other.shape == (len((dense, sparse, [])[rank]), 300)
+            assert torch.equal(one.to_dense(), other.to_dense())
+    for reading in (*fresh, *cached):
+        assert reading is not None
+        reading.close()
 
 
 @given(st.sets(st.integers(0, 5)), st.sets(st.integers(0, 5)))

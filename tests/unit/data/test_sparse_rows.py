@@ -1,8 +1,8 @@
-"""Sparse Vectors on their way to a model: pairs until a batch is made of them, in memory, on the disk, between ranks."""
+"""Vectors on their way to a model: whole or pairs, as each is stored, until a batch is made of them, in memory, on the
+disk, between ranks."""
 
 from __future__ import annotations
 
-import re
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -23,7 +23,7 @@ from tests.unit.data.test_vectors import column
 from tests.unit.ranks import train
 
 WIDTH, ROWS = 1 << 12, 24
-FIELD = Field("featuresCol", "x", width=WIDTH)
+FIELD = Field("featuresCol", "x", width=0)
 FORMAT = RowFormat((FIELD,), (Field("labelCol", "y", "float32", ()),))
 WHOLE = RowFormat((replace(FIELD, width=None),), FORMAT.targets)
 
@@ -44,12 +44,23 @@ def whole(given: list[Any]) -> torch.Tensor:
     return torch.tensor(np.stack([row.toArray() for row in given]), dtype=torch.float32)
 
 
-def batches(form: RowFormat, vectors_given: list[Any] | None = None) -> list[pa.RecordBatch]:
-    given = column(rows() if vectors_given is None else vectors_given)
+def sent(field: Field, given: list[Any]) -> pa.StructArray:
+    """As ``fit`` lets Spark send it."""
+    read = column(given)
+    _, sizes, indices, values = read.flatten()
+    if not field.is_wide:
+        values = values.cast(pa.list_(pa.float32()))
+    return pa.StructArray.from_arrays([sizes, indices, values], ["size", "indices", "values"], mask=read.is_null())
+
+
+def batches(form: RowFormat, vectors_given: list[Any] | None = None, first: int = 0) -> list[pa.RecordBatch]:
+    """``first``: id of the first row."""
+    given = sent(form.inputs[0], rows() if vectors_given is None else vectors_given)
     count = len(given)
     if form.inputs[0].width is None:
-        given = vectors.to_lists(given).cast(pa.large_list(pa.float32()))
-    table = {"input0": given, "target0": pa.array(np.arange(count, dtype=np.float32)), "id": pa.array(range(count))}
+        given = vectors.to_lists(given)
+    ids = np.arange(first, first + count)
+    table = {"input0": given, "target0": pa.array(ids.astype(np.float32)), "id": pa.array(ids)}
     batch = pa.RecordBatch.from_pydict(table)
     return [batch.slice(start, 10) for start in range(0, count, 10)]
 
@@ -58,8 +69,8 @@ def batches(form: RowFormat, vectors_given: list[Any] | None = None) -> list[pa.
 def test_a_batch_is_what_the_rows_are(dtype: str | None) -> None:
     given = rows() if dtype != "int64" else [Vectors.sparse(WIDTH, {1: 3.0, 7: 2.0**40}), Vectors.dense([1.0] * WIDTH)]
     expected = torch.tensor(np.stack([row.toArray() for row in given]))
-    field = replace(FIELD, dtype=dtype)
-    read = Ragged.of(field, *arrow.to_ragged(vectors.to_pairs(field, column(given))))
+    field = replace(FIELD, dtype=dtype, width=WIDTH)
+    read = Ragged.of(field, *vectors.to_words(field, column(given)))
     got = read.take(torch.arange(len(given)).flip(0), None)
     assert got.is_sparse == (dtype == "sparse")
     if got.is_sparse:
@@ -110,12 +121,74 @@ def test_a_rank_whose_rows_have_no_values(tmp_path: Path, cache: str, shuffle: s
 
 
 def test_wide_vectors_stay_pairs_and_others_do_not() -> None:
-    plain = replace(FIELD, width=None)
-    assert isinstance(arrow.read(plain, column(rows())), Ragged)
-    assert torch.equal(arrow.read(plain, column(rows())).collate(), whole(rows()))
-    full = [Vectors.sparse(3, {0: 1.0, 1: 1.0}), Vectors.dense(1.0, 2.0, 3.0)]
-    assert isinstance(arrow.read(plain, column(full)), np.ndarray)
-    assert arrow.read(replace(plain, dtype="sparse"), column(full)).collate().is_sparse
+    assert isinstance(arrow.read(FIELD, column(rows())), Ragged)
+    assert torch.equal(arrow.read(FIELD, column(rows())).collate(), whole(rows()))
+    narrow = [Vectors.sparse(3, {0: 1.0, 1: 1.0}), Vectors.dense(1.0, 2.0, 3.0)]
+    dense = [Vectors.dense([0.0] * WIDTH), Vectors.sparse(WIDTH, range(WIDTH // 4 + 1), [1.0] * (WIDTH // 4 + 1))]
+    for given in (narrow, dense):
+        assert isinstance(arrow.read(FIELD, column(given)), np.ndarray)
+        assert arrow.read(replace(FIELD, dtype="sparse"), column(given)).collate().is_sparse
+
+
+def kept(given: list[list[Any]], dtype: str | None = None) -> list[Any]:
+    """The columns of ranks that get these rows in batches."""
+    form = replace(FORMAT, inputs=(replace(FIELD, dtype=dtype),))
+    firsts = np.cumsum([0, *map(len, given)])
+    readings = [RowReader(batches(form, part, int(first)), form) for part, first in zip(given, firsts, strict=False)]
+    return [reading.rows([each.account for each in readings]).training.inputs[0] for reading in readings]
+
+
+def in_batch(found: Any) -> torch.Tensor:
+    index = torch.arange(len(found))
+    return found.take(index, None) if isinstance(found, Ragged) else found[index]
+
+
+def test_each_row_is_kept_as_it_is_stored_whatever_comes_first() -> None:
+    sparse = [row for row in rows(40) if row.toArray().nonzero()[0].size < 7 and not hasattr(row, "array")]
+    dense = [Vectors.dense(np.random.default_rng(seed).normal(size=WIDTH)) for seed in range(14)]
+    (first,), (last,) = kept([dense + sparse]), kept([sparse + dense])
+    for found, given in ((first, dense + sparse), (last, sparse + dense)):
+        assert found.lengths.tolist() == [WIDTH if hasattr(row, "array") else 2 * len(row.values) for row in given]
+        assert torch.equal(in_batch(found), whole(given))
+
+
+def test_dense_rows_are_a_plain_tensor() -> None:
+    """Rows are indexed at once, with 4 bytes a value."""
+    given = [Vectors.dense(np.random.default_rng(seed).normal(size=1000)) for seed in range(8)]
+    (found,) = kept([given])
+    assert isinstance(found, torch.Tensor)
+    assert found.dtype == torch.float32
+    assert torch.equal(found, whole(given))
+
+
+@pytest.mark.parametrize("dtype", [None, "float64", "int64", "uint8", "sparse"])
+def test_ranks_with_dense_rows_sparse_rows_empty_rows_and_none(dtype: str | None) -> None:
+    """Of the rows, which are wholes from 0 to 9, only one rank's are sparse."""
+    random = np.random.default_rng(1)
+    dense = [Vectors.dense(random.integers(0, 9, 300)) for _ in range(3)]
+    sparse = [Vectors.sparse(300, {number: 9.0, 299: 1.0}) for number in range(4)]
+    given: list[list[Any]] = [dense, sparse, [], [Vectors.sparse(300, {})] * 2]
+    for order in (given, given[::-1]):
+        found = kept(order, dtype)
+        assert {column.values.dtype for column in found} == {
+            torch.int64 if dtype not in (None, "sparse") else torch.int32
+        }
+        for column_found, part in zip(found, order, strict=True):
+            batch = in_batch(column_found)
+            assert batch.is_sparse == (dtype == "sparse")
+            expected = whole(part) if part else torch.zeros(0, 300)
+            assert torch.equal(batch.to_dense(), expected.to(batch.dtype))
+    plain = [kept([part, []], dtype) for part in (dense, sparse)]
+    assert [isinstance(columns[0], Ragged) for columns in plain] == [dtype == "sparse", True]
+    assert [type(columns[0]) is type(columns[1]) for columns in plain] == [True, True]
+
+
+def test_sparse_tensors_are_of_pairs_alone() -> None:
+    """Also those of dense Vectors, of narrow ones, and of those that store zeros."""
+    given = [Vectors.dense([0.0, 2.0, 0.0]), Vectors.sparse(3, {0: 0.0, 1: 1.0}), Vectors.dense([1.0, 1.0, 1.0])]
+    (found,) = kept([given], "sparse")
+    assert found.lengths.tolist() == [2, 2, 6]
+    assert torch.equal(in_batch(found).to_dense(), whole(given))
 
 
 @pytest.mark.parametrize("cache", ["memory", "disk"])
@@ -131,9 +204,10 @@ def test_kept_as_pairs_and_trained_as_whole_rows(tmp_path: Path, cache: str) -> 
     plain, dense = read(WHOLE)
     (kept_pairs,) = pairs.inputs
     assert isinstance(kept_pairs, Ragged)
-    assert kept_pairs.values.nbytes == 8 * int((whole(rows()) != 0).sum())
+    stored = [4 * WIDTH if hasattr(row, "array") else 8 * len(row.values) for row in rows()]
+    assert kept_pairs.values.nbytes == sum(stored)
     if cache == "disk":
-        assert reading.size_bytes < plain.size_bytes / 50
+        assert reading.size_bytes < plain.size_bytes / 8
     index = torch.tensor([5, 0, 23])
     assert torch.equal(
         pairs.take(index, torch.device("cpu")).inputs[0], dense.take(index, torch.device("cpu")).inputs[0]
@@ -166,7 +240,7 @@ def test_ranks_train_and_exchange_pairs_as_whole_rows(shuffle: str) -> None:
 def test_bad_rows_are_told() -> None:
     def problem(*given: Any) -> str:
         table = {
-            "input0": column(list(given)),
+            "input0": sent(FIELD, list(given)),
             "target0": pa.array([0.0] * len(given)),
             "id": pa.array(range(len(given))),
         }
@@ -179,9 +253,7 @@ def test_bad_rows_are_told() -> None:
         reading.rows([reading.account])
 
     good = Vectors.sparse(WIDTH, {1: 1.0})
-    assert re.search(
-        "1 of 2 rows of a batch are Vectors of 7 elements, others of 4096", problem(good, Vectors.sparse(7, {}))
-    )
+    assert "'x' has arrays of different lengths in 2 rows: 7, 4096" in problem(good, Vectors.sparse(7, {}))
     assert "1 of 2 rows have a null" in problem(good, None)
     assert "1 of 2 rows have a NaN or infinite value" in problem(good, Vectors.sparse(WIDTH, {1: float("nan")}))
     assert "1 of 2 rows have a NaN or infinite value" in problem(good, Vectors.sparse(WIDTH, {1: 1e300}))
