@@ -17,6 +17,7 @@ from pyspark.sql import Column, DataFrame
 from pyspark.sql import functions as F
 from pyspark.sql.types import ArrayType, BinaryType, DataType, StringType, StructField
 
+from sparkdl_comm.job.interrupt import describe_jobs
 from sparkdl_comm.job.session import is_classic
 
 #: Approximate limit of a batch, in bytes.
@@ -65,7 +66,10 @@ def measure_columns(df: DataFrame, names: Sequence[str], as_stored: Sequence[str
     if not _is_narrow(df):
         return found
     sizes = [_count_bytes(field, field.name in as_stored).alias(f"m{index}") for index, field in enumerate(variable)]
-    rows = df.select(*sizes).limit(_MEASURED_ROWS).collect()
+    with describe_jobs(
+        df.sparkSession, f"sparkdl_comm: measure the first rows of {', '.join(each.name for each in variable)}"
+    ):
+        rows = df.select(*sizes).limit(_MEASURED_ROWS).collect()
     for index, field in enumerate(variable):
         seen = [row[f"m{index}"] for row in rows if row[f"m{index}"] is not None]
         if seen:

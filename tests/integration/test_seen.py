@@ -84,7 +84,8 @@ def test_tensorboard(data: Any, tmp_path: Any) -> None:
 
 
 @pytest.mark.slow
-def test_the_spark_ui_describes_the_job(spark: Any, data: Any) -> None:
+def test_the_spark_ui_describes_the_jobs(spark: Any, data: Any) -> None:
+    """The newest one, and the one before, which measures rows."""
     context = spark.sparkContext
     context.setJobDescription("nightly")
     try:
@@ -94,5 +95,8 @@ def test_the_spark_ui_describes_the_job(spark: Any, data: Any) -> None:
     finally:
         context.setLocalProperty("spark.job.description", None)
     jobs = context._jsc.sc().statusStore().jobsList(None)
-    found = {(jobs.apply(n).description().get(), jobs.apply(n).jobGroup().get()) for n in range(1)}
-    assert found == {("nightly: sparkdl_comm fit: gloo, 2 epochs on 2 ranks", "sparkdl_comm")}, "the newest job"
+    found = [(jobs.apply(n).description().get(), jobs.apply(n).jobGroup().get()) for n in range(2)]
+    assert found == [
+        ("nightly: sparkdl_comm fit: gloo, 2 epochs on 2 ranks", "sparkdl_comm"),
+        ("nightly: sparkdl_comm: measure the first rows of features", "sparkdl_comm"),
+    ]
