@@ -32,6 +32,8 @@ from sparkdl_comm.data.local_disk import Folder, LocalDisk
 from sparkdl_comm.errors import ConfError
 
 NAME_KEY = "spark.sparkdl.comm.data.cacheName"
+#: Why a fit that names no cache reads its rows.
+NO_NAME = f"{NAME_KEY} is not set"
 
 _SEAL = "seal.json"
 _CHUNK_BYTES = 1 << 20

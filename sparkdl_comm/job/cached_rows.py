@@ -19,7 +19,7 @@ from pyspark.sql import DataFrame
 from pyspark.sql import functions as F
 
 from sparkdl_comm.data.fields import Decode
-from sparkdl_comm.data.named_cache import NAME_KEY, NamedCache
+from sparkdl_comm.data.named_cache import NO_NAME, NamedCache
 from sparkdl_comm.job.driver_listener import OnProgress
 from sparkdl_comm.job.interrupt import describe_jobs
 from sparkdl_comm.job.launch import TrainingResult, run_once
@@ -38,12 +38,14 @@ def run_with_cache(rows: DataFrame, spec: TrainSpec, on_progress: OnProgress) ->
     Reports say why rows were read. The other parameters, the result and the errors are those of
     :func:`~sparkdl_comm.job.launch.run_once`.
     """
-    reason, cache = f"{NAME_KEY} is not set", spec.cache
+    reason, cache = NO_NAME, spec.cache
     if cache is not None:
         try:
             return run_once(rows.sparkSession.range(0, spec.world, 1, spec.world), spec, on_progress)
         except RowsGoneError as gone:
             reason = f"the cache {cache.name} is not complete on the hosts where the ranks ran"
+            if ROWS_FIELD in spec.conf.data.cache_name:
+                reason += ". Its name has a hash of the rows: a fit whose cache has another hash had other rows"
             if str(gone):
                 reason = f"the cache {cache.name} cannot be used: {gone}"
                 _log.warning("%s. The rows are read again", reason)

@@ -7,6 +7,7 @@ from collections.abc import Sequence
 from dataclasses import asdict, dataclass, field
 from typing import Any
 
+from sparkdl_comm.data.named_cache import NO_NAME
 from sparkdl_comm.errors import GangError
 from sparkdl_comm.train.diagnosis import OutputShape
 
@@ -90,6 +91,9 @@ class Summary(dict[str, Any]):
         if not data:
             return ""
         source = "from the named cache" if data["reused"] else f"read in {data['seconds']:.3g} s"
+        reason = data.get("why_read", NO_NAME)
+        if reason != NO_NAME:
+            source += f", because {reason}"
         return (
             f"{self.get('rows'):,} rows on disk, {source}"
             if data["cache"] == "disk"

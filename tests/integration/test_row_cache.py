@@ -140,6 +140,23 @@ def test_a_name_that_follows_the_rows(spark: SparkSession, caches: Path) -> None
     assert len({name.rpartition("-")[0] for name in left(caches)}) == 2
 
 
+@pytest.mark.usefixtures("caches")
+@pytest.mark.slow
+def test_random_splits_of_other_partitions_are_other_rows(spark: SparkSession) -> None:
+    """The seed alone does not decide which rows a split has. The reason says that the rows were others."""
+
+    def half(data: DataFrame) -> DataFrame:
+        return data.randomSplit([0.5, 0.5], seed=1)[0]
+
+    data = frame(spark)
+    with applied(spark, {"cacheName": "half-{rows}"}, KEY):
+        fits = [fit(half(each), **SETTINGS) for each in (data.repartition(3), data.repartition(3), data.repartition(5))]
+    assert list(map(reused, fits)) == [False, True, False]
+    why = fits[-1].summary["data"]["why_read"]
+    assert why.endswith("Its name has a hash of the rows: a fit whose cache has another hash had other rows")
+    assert f", because {why}" in str(fits[-1].summary)
+
+
 @pytest.mark.slow
 def test_with_fewer_ranks_than_slots_they_find_their_rows(spark: SparkSession, caches: Path) -> None:
     data, settings = frame(spark), {**SETTINGS, "num_workers": 2, "epochs": 1}

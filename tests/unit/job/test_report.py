@@ -5,6 +5,7 @@ import json
 
 import pytest
 
+from sparkdl_comm.data.named_cache import NO_NAME
 from sparkdl_comm.errors import GangError
 from sparkdl_comm.job.summary import RankReport, Summary, describe_kept, summarize
 
@@ -22,6 +23,19 @@ def test_where_the_rows_were() -> None:
     reports = [dataclasses.replace(report, data=each) for report, each in ((ZERO, data), (ONE, there))]
     told = summarize(reports, "ps", 2)["data"]
     assert told == {"cache": "disk", "bytes": 7, "held": 3, "seconds": 1.5, "reused": False}
+
+
+def test_why_a_named_cache_was_not_used_is_printed() -> None:
+    data = {"cache": "disk", "bytes": 7, "held": 3, "seconds": 0.5, "reused": False}
+
+    def line(why: str) -> str:
+        reports = [dataclasses.replace(report, data={**data, "why_read": why}) for report in (ZERO, ONE)]
+        return next(line for line in str(summarize(reports, "ps", 2)).splitlines() if "rows on disk" in line)
+
+    assert line(NO_NAME) == "12 rows on disk, read in 0.5 s"
+    assert line("the cache clicks is not complete") == (
+        "12 rows on disk, read in 0.5 s, because the cache clicks is not complete"
+    )
 
 
 def test_time_per_iteration_is_of_those_since_the_checkpoint() -> None:
