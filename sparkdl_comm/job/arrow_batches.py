@@ -31,7 +31,7 @@ _BYTES_KEY = "spark.sql.execution.arrow.maxBytesPerBatch"
 _MEASURED_ROWS = 4
 #: Rows per batch when measuring the width would run a large part of the query twice.
 _ROWS_IF_UNKNOWN = 256
-_ROW_BYTES_IF_UNKNOWN = BATCH_BYTES // _ROWS_IF_UNKNOWN
+ROW_BYTES_IF_UNKNOWN = BATCH_BYTES // _ROWS_IF_UNKNOWN
 #: Bytes of a number, and overhead of a row in addition to its arrays.
 _NUMBER_BYTES = 8
 #: Bytes of a stored element of a sparse Vector, with a margin: other rows may store more.
@@ -101,19 +101,24 @@ def limit_batches(df: DataFrame, row_bytes: int) -> DataFrame:
     return DataFrame(package.Dataset.ofRows(session, plan), spark)
 
 
-def warn_about_wide_rows(spark: Any, row_bytes: int) -> None:
-    """Warn if Spark is going to send rows of ``row_bytes`` to Python in batches that may not fit into memory.
+def warn_about_wide_rows(spark: Any, row_bytes: int | None) -> None:
+    """Warn if Spark is going to send rows to Python in batches that may not fit into memory.
 
     Spark 4 limits the bytes of a batch by itself; Spark 3.5 limits only its rows.
+
+    :param row_bytes: largest bytes of a row, 0 if they are unknown. None: they are unknown, and the row has encoded
+        values, such as images. Then warns only if the session has Spark's default limit.
     """
-    if row_bytes <= _ROW_BYTES_IF_UNKNOWN or spark.conf.get(_BYTES_KEY, None) is not None:
-        return
     max_rows = int(spark.conf.get(ROWS_PER_BATCH_KEY, str(_DEFAULT_ROWS)) or _DEFAULT_ROWS)
-    rows = BATCH_BYTES // row_bytes
-    if not 0 < max_rows <= max(1, rows):
+    if row_bytes is None:
+        size, rows, is_wide = "a row has encoded values of unknown size", _ROWS_IF_UNKNOWN, max_rows == _DEFAULT_ROWS
+    else:
+        size, rows = f"a row has up to {row_bytes} bytes", max(1, BATCH_BYTES // max(1, row_bytes))
+        is_wide = row_bytes > ROW_BYTES_IF_UNKNOWN and not 0 < max_rows <= rows
+    if is_wide and spark.conf.get(_BYTES_KEY, None) is None:
         warnings.warn(
-            f"a row has about {row_bytes} bytes, and Spark sends {max_rows if max_rows > 0 else 'all'} rows to Python at once."
-            f" Set {ROWS_PER_BATCH_KEY}={max(1, rows)} on this session.",
+            f"{size}, and Spark sends {max_rows if max_rows > 0 else 'all'} rows to Python at once. Set"
+            f" {ROWS_PER_BATCH_KEY}={rows} on this session.",
             stacklevel=3,
         )
 
@@ -146,7 +151,7 @@ def width_from_metadata(field: StructField) -> int:
 
 def _bytes_from_metadata(field: StructField) -> int:
     """Return a column's bytes per row, as far as its metadata says it. Without metadata, a default."""
-    return _NUMBER_BYTES * width_from_metadata(field) or _ROW_BYTES_IF_UNKNOWN
+    return _NUMBER_BYTES * width_from_metadata(field) or ROW_BYTES_IF_UNKNOWN
 
 
 def _find_field(df: DataFrame, name: str) -> StructField:

@@ -30,7 +30,12 @@ from pyspark.sql.types import (
 
 from sparkdl_comm.data.fields import Collate, Decode, Field, RowFormat
 from sparkdl_comm.errors import InputError
-from sparkdl_comm.job.arrow_batches import limit_batches, measure_columns
+from sparkdl_comm.job.arrow_batches import (
+    ROW_BYTES_IF_UNKNOWN,
+    limit_batches,
+    measure_columns,
+    width_from_metadata,
+)
 from sparkdl_comm.ml.params import TorchParams
 from sparkdl_comm.train.diagnosis import first_layer
 
@@ -186,17 +191,27 @@ def scoring_inputs(
     return [_for_pandas(df, field, column) for column, field in zip(expressions, fields, strict=True)], fields
 
 
-def known_row_bytes(df: DataFrame, fields: Sequence[Field], module: torch.nn.Module) -> int:
-    """Return the bytes of a row's arrays, as far as they are known without reading rows.
+def known_row_bytes(df: DataFrame, fields: Sequence[Field], module: torch.nn.Module) -> int | None:
+    """Return the largest bytes of a row's arrays, Vectors and encoded values, as far as they are known without reading
+    rows.
 
-    ``inputShapes`` shows them, or the first layer of a model with one input. 0: unknown.
+    ``inputShapes`` shows their elements, the metadata of Vectors, or the first layer of a model with one input. Vectors
+    count as dense, unless ``inputTypes`` is sparse. An encoded value counts as the float32 numbers that it becomes.
+
+    :return: 0: unknown. None: unknown, and there are binary values.
     """
-    arrays = [field for field in fields if isinstance(_column_type(df, field.name, field.param), ArrayType)]
-    elements = sum(math.prod(field.shape) for field in arrays if field.shape is not None)
-    if not elements and len(fields) == len(arrays) == 1:
-        _, first = first_layer(module)
-        elements = first.in_features if isinstance(first, torch.nn.Linear) else 0
-    return 4 * elements  # as float32
+    _, first = first_layer(module)
+    from_layer = first.in_features if len(fields) == 1 and isinstance(first, torch.nn.Linear) else 0
+    total, has_unknown_binary = 0, False
+    for field in fields:
+        (column,) = (each for each in df.schema.fields if each.name == field.name)
+        if field.dtype == "sparse" or not isinstance(column.dataType, (*_VECTORS, ArrayType, BinaryType)):
+            continue
+        from_shape = 0 if field.shape is None else math.prod(field.shape)
+        elements = width_from_metadata(column) or from_shape or from_layer
+        total += (4 if field.width is None else 8) * elements
+        has_unknown_binary |= isinstance(column.dataType, BinaryType) and not elements
+    return None if has_unknown_binary and total <= ROW_BYTES_IF_UNKNOWN else total
 
 
 def _for_pandas(df: DataFrame, field: Field, column: Column) -> Column:

@@ -93,8 +93,9 @@ class TorchModel(Model, TorchParams, MLReadable["TorchModel"], MLWritable):
         The result is lazy, so null features raise InputError only when it is used. ``dataset`` may be a stream. Only
         the features go to Python, unused columns are not read, and filters on the others run first. Executors decode
         and compute ``predictBatchSize`` rows at a time. Spark 3.5 sends them Arrow batches of
-        ``spark.sql.execution.arrow.maxRecordsPerBatch`` rows (10,000). Set it lower for wide rows. ``transform`` warns
-        if it knows that rows are wide.
+        ``spark.sql.execution.arrow.maxRecordsPerBatch`` rows (10,000). Set it lower for wide rows. The session in which
+        the result is used decides, so ``transform`` cannot set it. It warns of arrays, Vectors and encoded values if
+        it knows that they are wide, and of binary columns whose size it does not know.
 
         :raises InputError: a feature column is missing or its type is not accepted, or a column to add already exists.
         :raises ModelError: ``activation`` is not a known function.

@@ -150,7 +150,7 @@ def test_transform_warns_of_wide_rows(spark, shape):
         )
     warned = [str(warning.message) for warning in caught if ROWS_PER_BATCH_KEY in str(warning.message)]
     message = (
-        f"a row has about 160000 bytes, and Spark sends 10000 rows to Python at once. Set {ROWS_PER_BATCH_KEY}=209 on"
+        f"a row has up to 160000 bytes, and Spark sends 10000 rows to Python at once. Set {ROWS_PER_BATCH_KEY}=209 on"
     )
     assert warned == ([] if limited else [f"{message} this session."])
     assert scored.count() == narrow.count() == 2
