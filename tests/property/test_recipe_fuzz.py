@@ -18,7 +18,7 @@ from tests.slow import slow_unless
 from .recipes.crew import Crew
 from .recipes.drawn import COLLECTIVES, COLUMNS, OPTIMIZERS, OTHERS, recipes
 from .recipes.fit import Fitter
-from .recipes.modules import PARTS
+from .recipes.modules import PARTS, RETURNS
 from .recipes.recipe import Recipe
 from .recipes.search import Search, simplified
 from .recipes.verdict import Verdict, judge
@@ -96,5 +96,6 @@ def test_many_recipes(fitter: Fitter, capsys: pytest.CaptureFixture[str]) -> Non
     assert set(covered["parts"]) == set(PARTS)
     assert set(covered["optimizer"]) == set(OPTIMIZERS)
     assert set(covered["features"]) == set(COLUMNS)
+    assert set(covered["returns"]) == set(RETURNS)
     assert set(covered["strategy"]) == {"ps", *OTHERS, *COLLECTIVES}
     assert covered["outcome"]["agreed"] > 360, "what is refused hides everything else that is in a recipe"

@@ -13,6 +13,7 @@ from torch import nn
 from sparkdl_comm.optim import LAMB, LARS
 from tests.optimizers import Lars
 
+from .modules import main_output
 from .recipe import Recipe
 
 CLASSES = 3
@@ -30,6 +31,21 @@ class Temperature(nn.Module):
         return F.cross_entropy(output * self.log.exp(), target)
 
 
+class Scaled(nn.Module):
+    """A loss with a state: a running mean of the targets' sizes, by which it divides."""
+
+    scale: torch.Tensor
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.register_buffer("scale", torch.ones(()))
+
+    def forward(self, output: torch.Tensor, target: torch.Tensor) -> torch.Tensor:
+        if self.training:
+            self.scale.lerp_(target.abs().mean(), 0.5)
+        return F.mse_loss(output, target) / (0.5 + self.scale)
+
+
 def own_loss(output: torch.Tensor, target: torch.Tensor) -> torch.Tensor:
     return ((output - target) ** 2 + 0.1 * (output - target).abs()).mean()
 
@@ -42,8 +58,27 @@ def class_weights() -> torch.Tensor:
     return torch.tensor([1.0, 0.25, 2.0])
 
 
+class OfMain(nn.Module):
+    """A loss of one of several outputs."""
+
+    def __init__(self, inner: Any) -> None:
+        super().__init__()
+        self.inner = inner
+
+    def forward(self, output: Any, target: torch.Tensor) -> Any:
+        output = main_output(output)
+        return self.inner(output.squeeze(1) if output.shape[1] == 1 else output, target)
+
+
 def loss(recipe: Recipe) -> Any:
-    """Takes ``(output, target)``; the mean over the rows."""
+    """Takes what the model returns, and the target; the mean over the rows, or a loss for each if they have weights."""
+    if recipe.returns in ("tensor", "logits"):
+        return tensor_loss(recipe)
+    return OfMain(row_losses(recipe) if recipe.weights else tensor_loss(recipe))
+
+
+def tensor_loss(recipe: Recipe) -> Any:
+    """Takes a tensor and the target; the mean over the rows."""
     return {
         "mse": nn.MSELoss,
         "mse of two": nn.MSELoss,
@@ -53,12 +88,13 @@ def loss(recipe: Recipe) -> Any:
         "ignored labels": lambda: functools.partial(F.cross_entropy, ignore_index=IGNORED),
         "class weights": lambda: nn.CrossEntropyLoss(weight=class_weights(), ignore_index=IGNORED),
         "temperature": Temperature,
+        "scaled": Scaled,
     }[recipe.loss]()
 
 
 def row_losses(recipe: Recipe) -> Any:
     """The same loss without its mean, for plain torch."""
-    given = loss(recipe)
+    given = tensor_loss(recipe)
     if isinstance(given, nn.Module):
         given.reduction = "none"  # type: ignore[assignment]
         return given

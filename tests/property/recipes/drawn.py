@@ -17,7 +17,7 @@ from sparkdl_comm.conf import CommConf
 from sparkdl_comm.conf.strategy import AUTO
 from sparkdl_comm.strategies.registry import STRATEGIES, load_strategy
 
-from .modules import PARTS
+from .modules import PARTS, RETURNS
 from .recipe import Recipe
 
 COLLECTIVES = (*ALGORITHMS, AUTO, "cheapest", "hitopk")
@@ -59,6 +59,9 @@ BATCHINGS = (
 _PLAIN_LOSSES = ("mse", "mse of two", "huber", "own")
 _CLASS_LOSSES = ("cross entropy", "ignored labels", "class weights")
 
+
+#: Those that a user can write over one of several outputs, without what this package does for losses over classes.
+_LOSSES_OF_MAIN = (*_PLAIN_LOSSES, "cross entropy")
 
 #: Kinds of the column of features.
 COLUMNS = ("arrays", "vectors", "sparse")
@@ -206,7 +209,13 @@ def draw(random: Random) -> Recipe:
         "adjacent" in recipe.parts
     ):  # torch's fused optimizers write beside such parameters on CPUs: its reference is wrong
         recipe = replace(recipe, options={name: value for name, value in recipe.options.items() if name != "fused"})
-    return replace(recipe, features=choice(("arrays", *COLUMNS)))
+    recipe = replace(recipe, features=choice(("arrays", *COLUMNS)))
+    # Draws that came later are at the end, so that a seed gives the recipe that it gave before, but for these.
+    if recipe.loss in _LOSSES_OF_MAIN and _one_in(3, random):
+        recipe = replace(recipe, returns=choice(RETURNS[1:]))
+    if recipe.loss == "mse" and not recipe.weights and _one_in(2, random):
+        recipe = replace(recipe, loss="scaled")
+    return replace(recipe, counts=_one_in(3, random))
 
 
 def _one_in(count: int, random: Random) -> bool:

@@ -1,13 +1,14 @@
 """A recipe trained by ``TorchEstimator.fit``, but for the Spark job: the ranks of a :class:`Crew` are in its place.
 
 What is replaced: `run_with_restarts`, from the repartitioning to the job, and the counting of slots. Each trained model is
-saved, loaded, and transforms the recipe's rows by a Spark job.
+saved by ``TorchModel.save`` and loaded, and the loaded one transforms the recipe's rows by a Spark job.
 """
 
 from __future__ import annotations
 
 import dataclasses
 import functools
+import json
 import shutil
 import tempfile
 import time
@@ -26,15 +27,14 @@ from pyspark.sql import SparkSession
 
 import sparkdl_comm.job.restart
 import sparkdl_comm.job.slots
-from sparkdl_comm import Callback, TorchEstimator
+from sparkdl_comm import Callback, TorchEstimator, TorchModel
 from sparkdl_comm.errors import CallbackError
 from sparkdl_comm.job.launch import run_gang
 from sparkdl_comm.job.summary import RankReport
-from sparkdl_comm.ml.weights import read_weights, write_weights
 
 from . import components, rows
 from .crew import Crew
-from .modules import build, seeded, takes_ids
+from .modules import build, main_output, seeded, takes_ids
 from .recipe import Recipe
 
 #: Seconds that a wait of the product may take; that all ranks may take.
@@ -48,6 +48,24 @@ class Thaw(Callback):
 
     def on_epoch_begin(self, state: Any) -> None:
         state.module.stem.requires_grad_(state.epoch % 2 == 0)
+
+
+class Count(Callback):
+    """Counts the steps by itself, over a stop too."""
+
+    def __init__(self) -> None:
+        self.steps = torch.zeros((), dtype=torch.int64)
+
+    def on_step_end(self, state: Any) -> None:
+        self.steps += 1
+        if self.steps != state.step:
+            raise RuntimeError(f"the callback counted {int(self.steps)} steps of {state.step}")
+
+    def state_dict(self) -> dict[str, Any]:
+        return {"steps": self.steps}
+
+    def load_state_dict(self, state: dict[str, Any]) -> None:
+        self.steps = state["steps"]
 
 
 class Stop(Callback):
@@ -96,8 +114,7 @@ class Fitter:
                     model = self._twice(recipe, folder, frame)
                 finally:
                     shutil.rmtree(folder, ignore_errors=True)
-        _check_saved(recipe, model.module)
-        _check_transformed(recipe, model, frame, ranks)
+        _check_transformed(recipe, _saved_and_loaded(recipe, model), frame, ranks)
         summary = model.summary or {}
         losses = [row["loss"] for row in summary["history"]]
         return Fitted(model.module.state_dict(), losses, summary["resumed_at"], summary.get("skipped_steps", 0))
@@ -172,26 +189,39 @@ class Fitter:
 
 
 def _callbacks(recipe: Recipe) -> list[Callback]:
-    return [Thaw()] if recipe.thaw else []
+    return [*([Thaw()] if recipe.thaw else []), *([Count()] if recipe.counts else [])]
 
 
-def _check_saved(recipe: Recipe, module: torch.nn.Module) -> None:
+def _saved_and_loaded(recipe: Recipe, model: TorchModel) -> TorchModel:
     """Fails if a saved model is another one when it is loaded."""
-    with tempfile.TemporaryDirectory(prefix="sparkdl-recipe-") as folder:
-        write_weights(module, Path(folder))
-        loaded = read_weights(functools.partial(build, recipe), Path(folder), folder).state_dict()
-    for name, value in module.state_dict().items():
-        same = torch.equal(value, loaded[name]) if isinstance(value, torch.Tensor) else value == loaded[name]
+    with tempfile.TemporaryDirectory(prefix="sparkdl-recipe-") as folder, warnings.catch_warnings():
+        warnings.simplefilter("ignore")  # load needs the factory, whose argument is no JSON
+        path = Path(folder, "model").as_uri()
+        model.save(path)
+        loaded = TorchModel.load(path, model=functools.partial(build, recipe))
+    state = loaded.module.state_dict()
+    assert state.keys() == model.module.state_dict().keys()
+    for name, value in model.module.state_dict().items():
+        same = torch.equal(value, state[name]) if isinstance(value, torch.Tensor) else value == state[name]
         assert same, f"{name} is another one after it was saved and loaded"
+    for name in ("summary", "classification", "output_shape", "activation"):
+        before, after = (json.dumps(getattr(each, name)) for each in (model, loaded))  # NaN is not equal to NaN
+        assert before == after, f"{name} is another one after it was saved and loaded"
+    return loaded
 
 
 def _check_transformed(recipe: Recipe, model: Any, frame: Any, ranks: list[rows.Rows]) -> None:
     """Fails if ``transform`` gives something else than the module."""
     every = [part.inputs(recipe, torch.arange(len(part.x))) for part in ranks]
     with torch.no_grad():
-        expected = model.module(*(torch.cat(column) for column in zip(*every, strict=True)))
+        output = model.module(*(torch.cat(column) for column in zip(*every, strict=True)))
+    expected = main_output(output)
     column = "rawPrediction" if expected.shape[1] > 2 else "prediction"
-    rows_by_number = sorted(model.transform(frame).select("row", column).collect())
-    found = torch.tensor([np.ravel(value).tolist() for _, value in rows_by_number])
+    if recipe.returns not in ("tensor", "logits"):
+        column = "prediction.*"
+        if recipe.returns in ("pair", "dict"):  # the other one has rows, too
+            expected = torch.cat([expected, output[1] if recipe.returns == "pair" else output["hidden"]], 1)
+    rows_by_number = sorted(model.transform(frame).select("row", column).collect(), key=lambda row: row["row"])
+    found = torch.tensor([np.concatenate(list(map(np.ravel, values))).tolist() for _, *values in rows_by_number])
     off = (found - expected).abs().max() / expected.abs().max().clamp(1.0)
     assert off < TRANSFORM_BOUND, f"transform gives {found.tolist()}, the module {expected.tolist()}"

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable
+from typing import Any
 
 import torch
 from torch import nn
@@ -83,14 +84,28 @@ PARTS: dict[str, Callable[[], Part]] = {
 }
 
 
+#: What a model may return: a tensor; beside it one more with rows, in a tuple or a dict; the state of a recurrent layer,
+#: [layers, rows, …]; None; a scalar. The logits of a dict count as a tensor.
+RETURNS = ("tensor", "pair", "dict", "state", "none", "scalar", "logits")
+
+
+def main_output(output: Any) -> torch.Tensor:
+    """What the loss takes."""
+    if isinstance(output, dict):
+        output = output.get("scores", output.get("logits"))
+    found: torch.Tensor = output[0] if isinstance(output, tuple) else output
+    return found
+
+
 class Net(nn.Module):
-    def __init__(self, parts: tuple[str, ...], outputs: int) -> None:
+    def __init__(self, parts: tuple[str, ...], outputs: int, returns: str = "tensor") -> None:
         super().__init__()
+        self.returns = returns
         self.stem = nn.Linear(WIDTH, WIDTH)
         self.parts = nn.ModuleList([PARTS[name]() for name in parts])
         self.head = nn.Linear(WIDTH, outputs)
 
-    def forward(self, x: torch.Tensor, ids: torch.Tensor | None = None) -> torch.Tensor:
+    def forward(self, x: torch.Tensor, ids: torch.Tensor | None = None) -> Any:
         x = (x.to_dense() if x.is_sparse else x)[:, :FEATURES]
         h = torch.tanh(self.stem(x[:, 2:]))
         for part in self.parts:
@@ -99,11 +114,19 @@ class Net(nn.Module):
         for part in self.parts:
             if isinstance(part, Skip):
                 y = y + part.direct(x)
-        return y
+        return {
+            "tensor": y,
+            "pair": (y, h),
+            "dict": {"scores": y, "hidden": h},
+            "state": (y, h[None]),
+            "none": (y, None),
+            "scalar": {"scores": y, "balance": h.float().square().sum()},
+            "logits": {"logits": y, "hidden": h},
+        }[self.returns]
 
 
 def outputs(recipe: Recipe) -> int:
-    return {"mse": 1, "huber": 1, "own": 1, "mse of two": 2}.get(recipe.loss, 3)
+    return {"mse": 1, "huber": 1, "own": 1, "scaled": 1, "mse of two": 2}.get(recipe.loss, 3)
 
 
 def takes_ids(recipe: Recipe) -> bool:
@@ -112,7 +135,7 @@ def takes_ids(recipe: Recipe) -> bool:
 
 def build(recipe: Recipe) -> Net:
     """The model; torch's generator decides about its weights."""
-    net = Net(recipe.parts, outputs(recipe))
+    net = Net(recipe.parts, outputs(recipe), recipe.returns)
     if recipe.frozen:
         net.stem.requires_grad_(False)
         net.head.requires_grad_(False)

@@ -17,7 +17,8 @@ class Recipe:
     ``features``: ``arrays``; or sparse Vectors, of which batches are dense (``vectors``) or sparse (``sparse``).
     ``stop``: the optimizer step after which a first fit breaks off; a second one goes on from its checkpoints, which there
     are every ``every`` steps. None: one fit. ``thaw``: the stem is frozen in every other epoch, from the first one on.
-    ``best``: ends with the epoch of the smallest loss.
+    ``best``: ends with the epoch of the smallest loss. ``returns``: what the model returns, see ``modules.RETURNS``.
+    ``counts``: a callback has a state of its own.
     """
 
     strategy: str = "gloo"
@@ -44,6 +45,8 @@ class Recipe:
     every: int = 1
     thaw: bool = False
     best: bool = False
+    returns: str = "tensor"
+    counts: bool = False
     seed: int = 0
 
     @property

@@ -20,7 +20,7 @@ from sparkdl_comm.data.partitions import BatchSampler, permutation
 
 from . import components
 from .layers import Tracker
-from .modules import Net, seeded
+from .modules import Net, main_output, seeded
 from .recipe import Recipe
 from .rows import make
 from .stateful import Moving
@@ -48,7 +48,7 @@ class Reference:
         self.recipe = recipe
         self.ranks = make(recipe)
         self.module: Net = seeded(recipe).train()
-        self.loss: Any = components.loss(recipe)
+        self.loss: Any = components.tensor_loss(recipe)
         more = list(self.loss.parameters()) if isinstance(self.loss, nn.Module) else []
         groups = components.groups(recipe)
         if groups is None:
@@ -69,6 +69,8 @@ class Reference:
         #: Parts whose state each rank changes by itself, and each rank's.
         self.moving = {i: part for i, part in enumerate(self.module.parts) if isinstance(part, Moving)}
         self.moved = [{i: _copied(part.tensors()) for i, part in self.moving.items()} for _ in recipe.rows]
+        #: Each rank's state of a loss that changes it.
+        self.loss_states = [_copied(self.loss.state_dict()) for _ in recipe.rows] if recipe.loss == "scaled" else []
         labels = torch.cat([rows.target for rows in self.ranks])
         #: Whether a row counts by its label: only then torch divides by what the rows of a step count.
         self.by_label = recipe.loss == "class weights" or (
@@ -114,7 +116,7 @@ class Reference:
                         tracker.track(self.ranks[rank].x[index])
         count = sum(self._counts(self.ranks[rank].target[index], self.weights[rank][index]) for rank, index in parts)
         value = 0.0
-        together = recipe.precision == "fp32" and not self.moving
+        together = recipe.precision == "fp32" and not self.moving and not self.loss_states
         for passed in [parts] if together else [[part] for part in parts]:
             value += self._pass(passed, count)
         if not math.isfinite(value) and recipe.precision != "fp16":
@@ -138,18 +140,22 @@ class Reference:
         for i, moving in self.moving.items():
             moving.forget()
             moving.take(self.moved[first][i])
+        if self.loss_states:
+            self.loss.load_state_dict(self.loss_states[first])
         columns = [self.ranks[rank].inputs(self.recipe, index) for rank, index in parts]
         inputs = tuple(torch.cat(column) for column in zip(*columns, strict=True))
         target = torch.cat([self.ranks[rank].target[index] for rank, index in parts])
         weights = torch.cat([self.weights[rank][index] for rank, index in parts])
         dtype = _AUTOCAST.get(self.recipe.precision)
         with contextlib.nullcontext() if dtype is None else torch.autocast("cpu", dtype):
-            output = self.module(*inputs)
+            output = main_output(self.module(*inputs))
             if output.shape[1] == 1:
                 output = output.squeeze(1)
             loss = self._mean(output, target, weights)
         for i, moving in self.moving.items():
             self.moved[first][i] = _copied(moving.tensors())
+        if self.loss_states:
+            self.loss_states[first] = _copied(self.loss.state_dict())
         share = self._counts(target, weights) / count if count else 0.0
         loss = loss * share
         self.scaler.scale(loss).backward()
@@ -194,6 +200,10 @@ class Reference:
             moving.take(settled)
             for moved in self.moved:
                 moved[i] = _copied(settled)
+        if self.loss_states:
+            states = [(state, count) for state, count in zip(self.loss_states, rows, strict=True) if count]
+            mean_state = {name: _mean([(state[name], count) for state, count in states]) for name in states[0][0]}
+            self.loss_states = [_copied(mean_state) for _ in rows]
 
 
 def _copied(tensors: dict[str, torch.Tensor]) -> dict[str, torch.Tensor]:

@@ -53,6 +53,7 @@ def seen(recipe: Recipe, verdict: Verdict) -> list[tuple[str, str]]:
         ("schedule", f"{recipe.schedule} per {recipe.interval}" if recipe.schedule else "none"),
         ("precision", recipe.precision),
         ("features", recipe.features),
+        ("returns", recipe.returns),
         *(("rows", special) for special in recipe.data),
     ]
     if 0 in recipe.rows:
@@ -65,6 +66,8 @@ def seen(recipe: Recipe, verdict: Verdict) -> list[tuple[str, str]]:
         found.append(("steps", "stopped"))
     if recipe.thaw:
         found.append(("steps", "with a stem that is frozen at times"))
+    if recipe.counts:
+        found.append(("steps", "counted by a callback"))
     if recipe.best:
         found.append(("steps", "best epoch"))
     if verdict.fitted is not None and verdict.fitted.resumed:
