@@ -166,13 +166,18 @@ class Callback:
     Each rank has its own copy of the callbacks, and calls them in the order of the list. In ``on_step_end`` under
     strategy ps, or with ``collective.loop`` other than all-reduce, the parameters are being exchanged. Look at them in
     the other hooks. :meth:`state_dict` is saved in checkpoints: numbers, strings, lists, dicts, tensors.
+
+    After a restart or with ``resume``, hooks of a beginning run again, and see the restored module. The checkpoint wins
+    over what they change the second time: parameters, buffers, extra state, ``requires_grad`` and random generators.
+    So training continues as if it had not stopped. ``on_train_begin`` can tell by ``state.step``, which is 0 at the first
+    time.
     """
 
     def on_train_begin(self, state: TrainingState) -> None:
         """Run before the first step, and before the first step after a restart."""
 
     def on_epoch_begin(self, state: TrainingState) -> None:
-        """Run before the first step of an epoch, and before the first step after a restart."""
+        """Run before the first step of an epoch, and before the first step after a restart within an epoch."""
 
     def on_step_end(self, state: TrainingState) -> None:
         """Run after each optimizer step."""

@@ -2,10 +2,11 @@
 
 from __future__ import annotations
 
+import contextlib
 import copy
 import math
 import time
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Iterator
 from contextlib import closing
 from dataclasses import asdict
 from typing import TYPE_CHECKING, Any
@@ -53,6 +54,7 @@ class TrainingLoop:
     is_synchronous = True
 
     _augment: Augmentation | None = None
+    _is_resumed = False
 
     def __init__(
         self,
@@ -131,7 +133,7 @@ class TrainingLoop:
         begin = time.perf_counter()
         progress = self.progress
         self.model.module.train()
-        self._observer.callbacks.call("on_train_begin", epoch=progress.epoch + 1, step=progress.step)
+        self._call_begin("on_train_begin", self._is_resumed, epoch=progress.epoch + 1, step=progress.step)
         with closing(self._steps), closing(self._row_assignment):
             while progress.epoch < self._spec.epochs and not progress.stopped:
                 self._epoch(report)
@@ -187,7 +189,7 @@ class TrainingLoop:
         """Continue from ``state`` of the same rank in a gang of the same size. Call it before ``run``, after the
         optimizer has its state.
         """
-        own = state["own"]
+        own, self._is_resumed = state["own"], True
         for name, value in own["progress"].items():
             setattr(self.progress, name, value)
         self.model.freeze(own["frozen"])
@@ -201,13 +203,37 @@ class TrainingLoop:
         self._observer.stopping.load_state(state["common"]["stopping"])
         rng.load_state(own["rng"], self._device)
 
+    def _call_begin(self, hook: str, has_run: bool, **changes: Any) -> None:
+        """Call a hook that runs again after a restart. ``has_run``: it ran before the checkpoint from which training
+        continues. So its effects are part of the restored state, with what later hooks have made of them.
+        """
+        callbacks = self._observer.callbacks
+        again = has_run and callbacks.find_overriding(hook)
+        with self._keep_restored_state() if again else contextlib.nullcontext():
+            callbacks.call(hook, **changes)
+
+    @contextlib.contextmanager
+    def _keep_restored_state(self) -> Iterator[None]:
+        """Return a context at whose end the model, the loss and the random generators have their state again."""
+        values = self.model.values.clone() if self.strategy.can_take_changes else None
+        frozen, generators = self.model.frozen(), rng.state(self._device)
+        tensors = {name: tensor.detach().clone() for name, tensor in self._untrained.tensors().items()}
+        extra = copy.deepcopy(self._untrained.extra())
+        yield
+        if values is not None:
+            self.model.values.copy_(values)
+        self.model.freeze(frozen)
+        self._untrained.load(tensors)
+        self._untrained.load_extra(extra)
+        rng.load_state(generators, self._device)
+
     def _epoch(self, report: ProgressReporter) -> None:
         """Run the remaining steps of the current epoch, and its end."""
         progress, sampler = self.progress, self._sampler
         order = self._row_assignment.order(progress.epoch)
         self._shares.begin_epoch(order)
         self._steps.begin_epoch(order)
-        self._observer.callbacks.call("on_epoch_begin", epoch=progress.epoch + 1)
+        self._call_begin("on_epoch_begin", progress.batch > 0, epoch=progress.epoch + 1)
         begin, rows = time.perf_counter(), 0
         while progress.batch < sampler.steps:
             share = self._shares.share_of(self._steps.rows_of(progress.batch), progress.batch)

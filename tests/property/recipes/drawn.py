@@ -202,7 +202,8 @@ def draw(random: Random) -> Recipe:
     reentrant = any(
         part.endswith("re-entrant") for part in parts
     )  # its layers get no gradient where the stem is frozen
-    recipe = replace(recipe, thaw=not sparse and not reentrant and _one_in(5, random), best=_one_in(5, random))
+    thaw = choice(("on_epoch_begin", "on_train_begin")) if not sparse and not reentrant and _one_in(5, random) else None
+    recipe = replace(recipe, thaw=thaw, best=_one_in(5, random))
     if recipe.steps > 1 and _one_in(4, random):
         recipe = replace(recipe, stop=random.randint(1, recipe.steps - 1), every=choice((1, 1, 2)))
     if (

@@ -44,28 +44,23 @@ TRANSFORM_BOUND = 1e-4
 
 
 class Thaw(Callback):
-    """The stem is trained in every other epoch."""
+    """The stem is trained in every other epoch, from the second one on."""
 
     def on_epoch_begin(self, state: Any) -> None:
         state.module.stem.requires_grad_(state.epoch % 2 == 0)
 
 
-class Count(Callback):
-    """Counts the steps by itself, over a stop too."""
+class ThawAtEnd(Callback):
+    """The same, by hooks of which only the first runs again after a restart."""
 
-    def __init__(self) -> None:
-        self.steps = torch.zeros((), dtype=torch.int64)
+    def on_train_begin(self, state: Any) -> None:
+        state.module.stem.requires_grad_(False)
 
-    def on_step_end(self, state: Any) -> None:
-        self.steps += 1
-        if self.steps != state.step:
-            raise RuntimeError(f"the callback counted {int(self.steps)} steps of {state.step}")
+    def on_epoch_end(self, state: Any) -> None:
+        state.module.stem.requires_grad_(state.epoch % 2 == 1)
 
-    def state_dict(self) -> dict[str, Any]:
-        return {"steps": self.steps}
 
-    def load_state_dict(self, state: dict[str, Any]) -> None:
-        self.steps = state["steps"]
+THAWS: dict[str, type[Callback]] = {"on_epoch_begin": Thaw, "on_train_begin": ThawAtEnd}
 
 
 class Stop(Callback):
@@ -189,7 +184,7 @@ class Fitter:
 
 
 def _callbacks(recipe: Recipe) -> list[Callback]:
-    return [*([Thaw()] if recipe.thaw else []), *([Count()] if recipe.counts else [])]
+    return [] if recipe.thaw is None else [THAWS[recipe.thaw]()]
 
 
 def _saved_and_loaded(recipe: Recipe, model: TorchModel) -> TorchModel:

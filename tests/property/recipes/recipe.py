@@ -16,9 +16,9 @@ class Recipe:
     see ``components.py``; ``options``: the optimizer's. ``data``: what is special about the rows, see ``rows.py``.
     ``features``: ``arrays``; or sparse Vectors, of which batches are dense (``vectors``) or sparse (``sparse``).
     ``stop``: the optimizer step after which a first fit breaks off; a second one goes on from its checkpoints, which there
-    are every ``every`` steps. None: one fit. ``thaw``: the stem is frozen in every other epoch, from the first one on.
-    ``best``: ends with the epoch of the smallest loss. ``returns``: what the model returns, see ``modules.RETURNS``.
-    ``counts``: a callback has a state of its own.
+    are every ``every`` steps. None: one fit. ``thaw``: the stem is frozen in every other epoch, from the first one on, by
+    this hook of a callback; after ``on_train_begin`` by the end of each epoch. None: never.
+    ``best``: ends with the epoch of the smallest loss.
     """
 
     strategy: str = "gloo"
@@ -43,7 +43,7 @@ class Recipe:
     features: str = "arrays"
     stop: int | None = None
     every: int = 1
-    thaw: bool = False
+    thaw: str | None = None
     best: bool = False
     returns: str = "tensor"
     counts: bool = False

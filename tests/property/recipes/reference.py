@@ -85,7 +85,7 @@ class Reference:
     def train(self) -> Trained:
         recipe, result = self.recipe, self.result
         for epoch in range(recipe.epochs):
-            if recipe.thaw:
+            if recipe.thaw is not None:
                 self.module.stem.requires_grad_(epoch % 2 == 1)
             orders = [
                 torch.from_numpy(permutation(count, recipe.seed, epoch, rank)) for rank, count in enumerate(recipe.rows)

@@ -64,10 +64,8 @@ def seen(recipe: Recipe, verdict: Verdict) -> list[tuple[str, str]]:
         found.append(("steps", "clipped"))
     if recipe.stop is not None:
         found.append(("steps", "stopped"))
-    if recipe.thaw:
-        found.append(("steps", "with a stem that is frozen at times"))
-    if recipe.counts:
-        found.append(("steps", "counted by a callback"))
+    if recipe.thaw is not None:
+        found.append(("steps", f"with a stem that is frozen at times, by {recipe.thaw}"))
     if recipe.best:
         found.append(("steps", "best epoch"))
     if verdict.fitted is not None and verdict.fitted.resumed:

@@ -181,6 +181,52 @@ def test_what_is_written_by_whom(tmp_path: Path, strategy: type[Gathered]) -> No
     assert names == {"manifest", "common", "rank-0", "rank-1", "rank-2"} | each
 
 
+class Begins(Callback):
+    """Changes the module in the hooks that run again after a restart, and takes back in hooks that do not."""
+
+    def on_train_begin(self, state: Any) -> None:
+        torch.rand(3)
+        state.module[0].requires_grad_(False)
+        state.module[1].running_mean.fill_(0.5)
+        state.module[3].weight.data.fill_(0.1)
+        state.module.calls = 100
+
+    def on_epoch_begin(self, state: Any) -> None:
+        torch.rand(1)
+        state.module[3].bias.requires_grad_(False)
+        state.module[1].running_var.mul_(2.0)
+
+    def on_step_end(self, state: Any) -> None:
+        state.module[3].bias.requires_grad_(state.step % 3 == 1)
+
+    def on_epoch_end(self, state: Any) -> None:
+        state.module[0].requires_grad_(True)
+
+
+class Dropping(Net):
+    """Draws random numbers in every step."""
+
+    def forward(self, rows: torch.Tensor) -> torch.Tensor:
+        return super().forward(nn.functional.dropout(rows, 0.2, self.training))
+
+
+@pytest.mark.parametrize("step", [4, 6])
+def test_callbacks_that_begin_again(tmp_path: Path, step: int) -> None:
+    """Step 4 is in the middle of the second epoch, step 6 the last one of it. One rank: threads share a generator."""
+    settings: dict[str, Any] = {
+        "make": Dropping, "parts": [Rows(torch.cat([part.features for part in table()]), torch.arange(24.0) / 24)],
+        "validation": None, "rows": ["a"],
+        "observation": Observation(callbacks=(Begins(),), stopping=Stopping(patience=100, monitor="loss")),
+    }  # fmt: skip
+    whole = Fit(tmp_path / "whole", Gathered, epochs=4, **settings)
+    Fit(tmp_path / "cut", Gathered, epochs=2, **settings)
+    if step == 4:
+        (tmp_path / "cut" / "step-00000006" / "manifest.json").unlink()
+    rest = Fit(tmp_path / "cut", Gathered, epochs=4, resume=True, **settings)
+    assert rest.restorers[0].step == step
+    assert rest.results() == whole.results()
+
+
 def test_going_on_with_nothing_there_begins(tmp_path: Path) -> None:
     fit = Fit(tmp_path, Gathered, epochs=1, resume=True)
     assert fit.restorers[0].step == 0
