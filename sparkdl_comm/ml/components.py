@@ -110,23 +110,19 @@ def make_loss(loss: object) -> Loss:
     # a function may have 'none', for weightCol
     if reduction == "sum" or (reduction != "mean" and isinstance(loss, torch.nn.Module)):
         raise ModelError(f"loss: {type(loss).__name__} has reduction={reduction!r}; it must be 'mean' over the rows")
-    module = _module_of(loss)
-    trainable = [name for name, p in module.named_parameters() if p.requires_grad] if module is not None else []
-    if trainable:
-        raise ModelError(
-            f"loss: {type(module).__name__} has parameters to train, {', '.join(trainable)}, and only the model's are trained."
-            f" {LOSS_PARAMETERS_ADVICE}"
-        )
+    called: Any = loss
+    while isinstance(
+        called, functools.partial
+    ):  # a module among the arguments may be a teacher that is run without gradients
+        called = called.func
+    for module in module_state.modules_of(called):
+        trainable = [name for name, p in module.named_parameters() if p.requires_grad]
+        if trainable:
+            raise ModelError(
+                f"loss: {type(module).__name__} has parameters to train, {', '.join(trainable)}, and only the model's are"
+                f" trained. {LOSS_PARAMETERS_ADVICE}"
+            )
     return loss
-
-
-def _module_of(loss: Any) -> torch.nn.Module | None:
-    """Return the module that a call of ``loss`` runs, or None: ``loss`` itself, or the module of its
-    partial or method."""
-    while isinstance(loss, functools.partial):
-        loss = loss.func
-    loss = getattr(loss, "__self__", loss)
-    return loss if isinstance(loss, torch.nn.Module) else None
 
 
 def make_optimizer_factory(optimizer: object, learning_rate: float | None = None) -> OptimizerFactory:

@@ -10,7 +10,8 @@ vector would separate these tensors from it.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+import functools
+from collections.abc import Callable, Iterator, Mapping
 from typing import Any
 
 import torch
@@ -41,6 +42,18 @@ def _buffers(module: nn.Module, *, persistent: bool) -> dict[str, torch.Tensor]:
         for name, buffer in part.named_buffers(prefix, recurse=False)
         if (name.rpartition(".")[2] not in part._non_persistent_buffers_set) == persistent
     }
+
+
+def modules_of(function: Any) -> Iterator[nn.Module]:
+    """Yield the modules that a call of ``function``, such as a loss, may run: itself, the owner of a method, and those
+    that a functools.partial holds.
+    """
+    if isinstance(function, functools.partial):
+        for part in (function.func, *function.args, *function.keywords.values()):
+            yield from modules_of(part)
+    owner = getattr(function, "__self__", function)
+    if isinstance(owner, nn.Module):
+        yield owner
 
 
 def extra_state(module: nn.Module) -> dict[str, Any]:

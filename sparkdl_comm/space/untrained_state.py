@@ -116,14 +116,12 @@ _PARAMETER, _BUFFER, _TRANSIENT = "parameter", "buffer", "transient"
 
 
 class UntrainedState:
-    """Untrained state of ``model``, and of ``loss`` if the loss is a module."""
+    """Untrained state of ``model``, and of the modules of ``loss``."""
 
     def __init__(self, model: FlatModel, loss: Any = None) -> None:
-        parts = {"model": model.module}
-        if isinstance(loss, nn.Module):
-            parts["loss"] = loss
+        losses = {f"loss{number or ''}": module for number, module in enumerate(module_state.modules_of(loss))}
         self._model = model
-        self._owners = nn.ModuleDict(parts)
+        self._owners = nn.ModuleDict({"model": model.module, **losses})
 
     def tensors(self) -> dict[str, torch.Tensor]:
         """Return frozen parameters and buffers by kind and name, without copying. A shared tensor appears once.

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+import functools
 from collections.abc import Callable, Iterator, Sequence
 from typing import Any
 
@@ -12,6 +13,7 @@ from sparkdl_comm.data.cache import Batch
 from sparkdl_comm.data.fields import Field
 from sparkdl_comm.data.ragged import call
 from sparkdl_comm.errors import ModelError
+from sparkdl_comm.space.module_state import modules_of
 from sparkdl_comm.train.class_mean import ClassMean
 from sparkdl_comm.train.diagnosis import explain_error, explain_mismatch, members
 from sparkdl_comm.train.spec import Loss
@@ -88,16 +90,17 @@ class Objective:
 
     @contextlib.contextmanager
     def eval_mode(self) -> Iterator[None]:
-        """Return a context that puts a loss module into eval mode, so that validation rows do not change its state."""
-        loss = self._loss
-        if not isinstance(loss, torch.nn.Module) or not loss.training:
-            yield
-            return
-        loss.eval()
+        """Return a context that puts modules of the loss into eval mode, so that validation rows do not change their
+        state.
+        """
+        training = [module for module in modules_of(self._loss) if module.training]
+        for module in training:
+            module.eval()
         try:
             yield
         finally:
-            loss.train()
+            for module in training:
+                module.train()
 
     def output(self, module: torch.nn.Module, batch: Batch) -> Any:
         """Return the module's output, matched to the target's shape.
@@ -125,8 +128,18 @@ class Objective:
 
 
 def move_to_device(loss: Loss, device: torch.device) -> Loss:
-    """Return the loss with its tensors, such as class weights, on ``device``."""
-    return loss.to(device) if isinstance(loss, torch.nn.Module) else loss
+    """Return the loss with its tensors, such as class weights, on ``device``. Its modules are moved in place."""
+
+    def move(value: Any) -> Any:
+        if isinstance(value, functools.partial):
+            keywords = {name: move(argument) for name, argument in value.keywords.items()}
+            return functools.partial(move(value.func), *map(move, value.args), **keywords)
+        return value.to(device) if isinstance(value, torch.Tensor) else value
+
+    for module in modules_of(loss):
+        module.to(device)
+    moved: Loss = move(loss)
+    return moved
 
 
 def target_of(batch: Batch) -> Any:

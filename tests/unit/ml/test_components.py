@@ -76,8 +76,9 @@ def test_a_loss_with_parameters_to_train() -> None:
     for loss in (Tempered, Tempered(), functools.partial(Tempered()), Tempered().forward):
         with pytest.raises(ModelError, match=r"Tempered has parameters to train, temperature, .*self\.scale\.expand"):
             make_loss(loss)
-    frozen = Tempered(False)
+    frozen, teacher = Tempered(False), functools.partial(lambda output, target, of: of(output, target), of=Tempered())
     assert make_loss(frozen) is frozen
+    assert make_loss(teacher) is teacher, "whether gradients pass through an argument is known only in training"
 
 
 def test_optimizer() -> None:

@@ -1,6 +1,7 @@
 """State that no optimizer updates and that training changes: the same as torch in one process, under every strategy."""
 
 import copy
+import functools
 import itertools
 from collections.abc import Callable
 from pathlib import Path
@@ -12,6 +13,8 @@ import torch
 from torch import nn
 
 from sparkdl_comm.errors import ModelError
+from sparkdl_comm.space.module_state import modules_of
+from sparkdl_comm.train.objective import move_to_device
 from sparkdl_comm.train.spec import Observation, Stopping
 from tests.slow import slow
 from tests.unit.ranks import Gathered, Rows, train
@@ -101,6 +104,50 @@ def test_a_resumed_fit(tmp_path: Path, way: Any, loss: Any) -> None:
     rest = Fit(tmp_path, epochs=EPOCHS, resume=True, **settings)
     assert rest.restorers[0].step == 2
     assert_same(rest.loops, alone(Momentum, data, EPOCHS, loss))
+
+
+def halved(output: torch.Tensor, target: torch.Tensor, of: Any) -> torch.Tensor:
+    return of(output, target) / 2
+
+
+WRAPPED = pytest.mark.parametrize(
+    "wrap",
+    [
+        functools.partial,
+        lambda loss: loss.forward,
+        lambda loss: functools.partial(functools.partial(loss.forward)),
+        lambda loss: functools.partial(halved, of=loss),
+    ],
+    ids=["partial", "method", "both", "argument"],
+)
+
+
+@WRAPPED
+def test_a_loss_inside_of_a_partial_or_method(tmp_path: Path, wrap: Any) -> None:
+    """Validation leaves its state alone, and a resumed fit goes on from it."""
+    data, loss = table(), wrap(Warming())
+    settings: dict[str, Any] = {
+        "make": Momentum, "parts": data.cut(*PARTS), "validation": data.cut(*PARTS), "loss": loss, "batch": 10**6,
+        "optimizer": optimizer, "lr_scheduler": None, "strategy": Gathered,
+        "observation": Observation(stopping=Stopping(patience=100, restore=False)),
+    }  # fmt: skip
+    Fit(tmp_path, epochs=3, **settings)
+    rest = Fit(tmp_path, epochs=EPOCHS, resume=True, **settings)
+    assert rest.restorers[0].step == 2
+    assert_same(rest.loops, alone(Momentum, data, EPOCHS, loss))
+
+
+@WRAPPED
+def test_tensors_of_a_wrapped_loss_move_to_the_device(wrap: Any) -> None:
+    moved = move_to_device(wrap(Warming()), torch.device("meta"))
+    (module,) = modules_of(moved)
+    assert {str(tensor.device) for tensor in (*module.parameters(), *module.buffers())} == {"meta"}
+
+
+def test_tensors_bound_to_a_loss_move_to_the_device() -> None:
+    loss = functools.partial(nn.functional.cross_entropy, weight=torch.ones(3), ignore_index=2)
+    moved: Any = move_to_device(loss, torch.device("meta"))
+    assert (str(moved.keywords["weight"].device), moved.keywords["ignore_index"]) == ("meta", 2)
 
 
 @pytest.mark.parametrize("rows", [(14, 9, 1), (14, 1, 9), (1, 14, 9)])
