@@ -13,7 +13,7 @@ they stay as the factory made them, and must be equal when training begins.
 from __future__ import annotations
 
 import hashlib
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from typing import Any
 
 import torch
@@ -50,11 +50,13 @@ def broadcast_initial_state(model: FlatModel, gang: Gang, timeout: float) -> Non
         for kind, theirs in enumerate(first[:3])
     ]
     with torch.no_grad():
-        for name in differing[0]:
-            trained[name].copy_(_fetch_from_rank_0(trained, name, gang, timeout))
-    state.load({name: _fetch_from_rank_0(untrained, name, gang, timeout) for name in differing[1]})
+        for group in _group(differing[0], trained, gang, timeout):
+            for name, values in zip(group, _fetch(group, trained, 0, gang, timeout), strict=True):
+                trained[name].copy_(values)
+    for group in _group(differing[1], untrained, gang, timeout):
+        state.load(dict(zip(group, _fetch(group, untrained, 0, gang, timeout), strict=True)))
     if differing[2]:
-        state.load_extra(unpack_value({name: _fetch_from_rank_0(extra, name, gang, timeout) for name in first[2]}))
+        state.load_extra(unpack_value(dict(zip(first[2], _fetch([*first[2]], extra, 0, gang, timeout), strict=True))))
 
 
 def _check_unsent(reports: Sequence[Mapping[str, str]]) -> None:
@@ -78,38 +80,71 @@ def average_state(state: UntrainedState, rows: int, gang: Gang, timeout: float) 
     reports = gather_json(gang, {"rows": rows, "digests": digests(tensors)}, timeout)
     names = {name: None for rank in reports for name in rank["digests"]}  # a set that keeps the order
     differing = [name for name in names if len({rank["digests"].get(name) for rank in reports}) > 1]
-    if not differing:
+    for group in _group(differing, tensors, gang, timeout):
+        means = {}
+        for name in group:
+            owners = [rank for rank, report in enumerate(reports) if name in report["digests"]]
+            counts = {rank: reports[rank]["rows"] for rank in owners}
+            means[name] = _Mean({rank: count for rank, count in counts.items() if count} or counts)
+        for rank in range(gang.world):
+            asked = [name for name in group if rank in means[name].rows]
+            if asked:
+                for name, tensor in zip(asked, _fetch(asked, tensors, rank, gang, timeout), strict=True):
+                    means[name].add(rank, tensor)
+        state.load({name: mean.result() for name, mean in means.items()})
+
+
+class _Mean:
+    """Mean of the ranks' tensors, which come in the order of the ranks. ``rows``: weights of the ranks that have one.
+
+    It is the first tensor if the tensors cannot be averaged.
+    """
+
+    def __init__(self, rows: dict[int, int]) -> None:
+        self.rows, self._total = rows, sum(rows.values())
+        self._first = self._sum = torch.empty(0)
+        self._can_average = True
+
+    def add(self, rank: int, tensor: torch.Tensor) -> None:
+        if rank == next(iter(self.rows)):
+            self._first, self._can_average = tensor, tensor.is_floating_point() and self._total > 0
+            self._sum = torch.zeros_like(tensor, dtype=torch.float64) if self._can_average else self._sum
+        self._can_average = self._can_average and tensor.shape == self._first.shape
+        if self._can_average:
+            self._sum += tensor.double() * (self.rows[rank] / self._total)
+
+    def result(self) -> torch.Tensor:
+        return self._sum.to(self._first.dtype) if self._can_average else self._first
+
+
+#: Most bytes of tensors that a rank sends at once. A larger tensor is sent alone.
+_GROUP_BYTES = 1 << 20
+
+
+def _group(
+    names: Sequence[str], tensors: Mapping[str, torch.Tensor], gang: Gang, timeout: float
+) -> Iterator[list[str]]:
+    """Yield ``names`` in groups whose tensors are sent at once, so that no rank holds the model several times. All ranks
+    call it.
+    """
+    if not names:
         return
-    gathered = gather_tensors(gang, [tensors[name] for name in differing if name in tensors], timeout)
-    tensors_by_rank = [
-        dict(zip([name for name in differing if name in rank["digests"]], theirs, strict=True))
-        for rank, theirs in zip(reports, gathered, strict=True)
-    ]
-    averaged = {}
-    for name in differing:
-        shares = [
-            (rank["rows"], theirs[name])
-            for rank, theirs in zip(reports, tensors_by_rank, strict=True)
-            if name in theirs
-        ]
-        averaged[name] = _mean([(share, tensor) for share, tensor in shares if share] or shares)
-    state.load(averaged)
+    sizes = gather_json(gang, [tensors[name].nbytes if name in tensors else 0 for name in names], timeout)
+    group: list[str] = []
+    size = 0
+    for name, largest in zip(names, map(max, zip(*sizes, strict=True)), strict=True):
+        if group and size + largest > _GROUP_BYTES:
+            yield group
+            group, size = [], 0
+        group, size = [*group, name], size + largest
+    yield group
 
 
-def _mean(shares: list[tuple[int, torch.Tensor]]) -> torch.Tensor:
-    """Return the mean of tensors, weighted by their rows; the first tensor if they cannot be averaged."""
-    total, first = sum(share for share, _ in shares), shares[0][1]
-    if not first.is_floating_point() or not total or any(tensor.shape != first.shape for _, tensor in shares):
-        return first
-    mean = torch.zeros_like(first, dtype=torch.float64)
-    for share, tensor in shares:
-        mean += tensor.double() * (share / total)
-    return mean.to(first.dtype)
-
-
-def _fetch_from_rank_0(tensors: dict[str, torch.Tensor], name: str, gang: Gang, timeout: float) -> torch.Tensor:
-    """Return rank 0's tensor. Tensors are sent one at a time, so that no rank holds the model twice."""
-    return gather_tensors(gang, [tensors[name]] if gang.rank == 0 else [], timeout)[0][0]
+def _fetch(
+    names: Sequence[str], tensors: Mapping[str, torch.Tensor], rank: int, gang: Gang, timeout: float
+) -> list[torch.Tensor]:
+    """Return these tensors of ``rank``. All ranks call it."""
+    return gather_tensors(gang, [tensors[name] for name in names] if gang.rank == rank else [], timeout)[rank]
 
 
 _PARAMETER, _BUFFER, _TRANSIENT = "parameter", "buffer", "transient"

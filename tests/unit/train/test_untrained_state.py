@@ -13,6 +13,7 @@ import torch
 from torch import nn
 
 from sparkdl_comm.errors import ModelError
+from sparkdl_comm.space import untrained_state
 from sparkdl_comm.space.module_state import modules_of
 from sparkdl_comm.train.objective import move_to_device
 from sparkdl_comm.train.spec import Observation, Stopping
@@ -292,6 +293,47 @@ class Noting(nn.Identity):
 
     def set_extra_state(self, state: float) -> None:
         assert state == 1.0
+
+
+class Apart(nn.Module):
+    """Frozen parameters and a buffer that become others on each rank."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.layer = nn.Linear(6, 1)
+        self.large = nn.ParameterList(nn.Parameter(torch.zeros(3000), requires_grad=False) for _ in range(4))
+        self.small = nn.ParameterList(nn.Parameter(torch.zeros(2), requires_grad=False) for _ in range(20))
+        self.register_buffer("grown", torch.zeros(1))
+
+    @torch.no_grad()
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        for tensor in (*self.large, *self.small):
+            tensor += x[0, 0]
+        self.grown = torch.ones(len(x))
+        with torch.enable_grad():
+            return self.layer(x)
+
+
+def test_copies_that_differ_do_not_come_all_at_once(monkeypatch: pytest.MonkeyPatch) -> None:
+    """No rank holds more than one large tensor of another rank, or several small ones."""
+    received: list[tuple[int, int]] = []
+    gather = untrained_state.gather_tensors
+
+    def record(*arguments: Any) -> Any:
+        result = gather(*arguments)
+        tensors = [tensor for theirs in result for tensor in theirs]
+        received.append((len(tensors), sum(tensor.nbytes for tensor in tensors)))
+        return result
+
+    monkeypatch.setattr(untrained_state, "gather_tensors", record)
+    monkeypatch.setattr(untrained_state, "_GROUP_BYTES", 2000)
+    loops = train(Apart, table().cut(*PARTS), epochs=1)
+    states = [loop.model.module.state_dict() for loop in loops]
+    for name, value in states[0].items():
+        assert all(torch.equal(value, other[name]) for other in states), name
+    assert len(states[0]["grown"]) == PARTS[0], "its shapes differ: the first rank's with rows"
+    assert max(size for _, size in received) == 12_000
+    assert max(count for count, _ in received) > 20, "small ones come together"
 
 
 def test_frozen_tensors_are_written_once(tmp_path: Path) -> None:
