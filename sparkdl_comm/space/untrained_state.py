@@ -6,8 +6,9 @@ copy of a layer, a momentum encoder, towards the trained layer. Tensors are name
 the state_dict.
 
 The state may differ between ranks during an epoch. At the start of training and at the end of an epoch it must be equal.
-Ranks compare digests in one all-gather, and exchange only tensors that differ. Sparse and quantized tensors are not sent:
-they stay as the factory made them, and must be equal when training begins.
+A rank that had no rows in a step takes over the state of those that had, before its next rows. Ranks compare digests in
+one all-gather, and exchange only tensors that differ. Sparse and quantized tensors are not sent: they stay as the
+factory made them, and must be equal when training begins.
 """
 
 from __future__ import annotations
@@ -92,6 +93,21 @@ def average_state(state: UntrainedState, rows: int, gang: Gang, timeout: float) 
                 for name, tensor in zip(asked, _fetch(asked, tensors, rank, gang, timeout), strict=True):
                     means[name].add(rank, tensor)
         state.load({name: mean.result() for name, mean in means.items()})
+
+
+def take_over_state(state: UntrainedState, sources: Sequence[int], gang: Gang, timeout: float) -> None:
+    """Give all ranks the untrained tensors of ``sources``, if these ranks have equal ones. All ranks call it.
+
+    So a rank without rows in a step gets what forward made of the trained parameters, such as the next momentum encoder.
+    What depends on rows differs between several sources, and stays.
+    """
+    tensors = state.tensors()
+    reports = gather_json(gang, digests(tensors), timeout)
+    first, *others = (reports[rank] for rank in sources)
+    agreed = {name: digest for name, digest in first.items() if all(other.get(name) == digest for other in others)}
+    differing = [name for name, digest in agreed.items() if any(report.get(name) != digest for report in reports)]
+    for group in _group(differing, tensors, gang, timeout):
+        state.load(dict(zip(group, _fetch(group, tensors, sources[0], gang, timeout), strict=True)))
 
 
 class _Mean:

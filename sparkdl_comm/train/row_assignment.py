@@ -8,7 +8,8 @@ So resuming from a checkpoint needs only the number of the epoch. Slow rows are 
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+import itertools
+from collections.abc import Iterator, Sequence
 from concurrent.futures import Future, ThreadPoolExecutor
 from typing import TYPE_CHECKING, Protocol
 
@@ -64,6 +65,28 @@ class StepRows:
     def parts(self, step: int) -> list[torch.Tensor]:
         """Return the row numbers of a step, split into the parts in which it is computed."""
         return [part for part in self.rows_of(step).tensor_split(self._count) if len(part) or self._empty]
+
+    def sources(self) -> Iterator[list[int]]:
+        """Yield the ranks from which others must take over the model's untrained state, for each step of an epoch before
+        it begins, and for the epoch's end. An empty list: no rank must.
+
+        A rank with no rows in a step, or with fewer than the step has parts, has run fewer forward passes than others.
+        So its state is behind. It must take over theirs before its next forward pass. All ranks yield the same.
+        """
+        sampler, count = self._sampler, self._count
+        ranks = {rank for rank, rows in enumerate(sampler.counts) if rows}
+        if self._empty or all(sampler.counts[rank] // sampler.steps >= count for rank in ranks):
+            yield from itertools.repeat([], sampler.steps + 1)
+            return
+        current = set(ranks)
+        for step in range(sampler.steps):
+            slices = {rank: sampler.slice(rank, step) for rank in ranks}
+            passes = {rank: min(count, stop - start) for rank, (start, stop) in slices.items()}
+            is_behind = any(passes[rank] for rank in ranks - current)
+            yield sorted(current) if is_behind else []
+            current = set(ranks) if is_behind else current
+            current &= {rank for rank in ranks if passes[rank] == max(passes.values())}
+        yield sorted(current) if current != ranks else []
 
     def take(self, step: int, number: int) -> Batch:
         """Return the batch of part ``number`` of :meth:`parts`. The last part starts the read-ahead of the next step.

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import contextlib
 import copy
+import itertools
 import math
 import time
 from collections.abc import Callable, Iterable, Iterator
@@ -19,7 +20,7 @@ from sparkdl_comm.errors import ConfError, ModelError, NonFiniteLossError
 from sparkdl_comm.gang.gang import Gang
 from sparkdl_comm.optim.optimizer import Schedule
 from sparkdl_comm.space.flat import FlatModel
-from sparkdl_comm.space.untrained_state import UntrainedState
+from sparkdl_comm.space.untrained_state import UntrainedState, take_over_state
 from sparkdl_comm.strategies.base import StepInfo, Strategy
 from sparkdl_comm.strategies.gradients import GradientRule
 from sparkdl_comm.train import rng
@@ -235,7 +236,9 @@ class TrainingLoop:
         self._steps.begin_epoch(order)
         self._call_begin("on_epoch_begin", progress.batch > 0, epoch=progress.epoch + 1)
         begin, rows = time.perf_counter(), 0
+        sources = itertools.islice(self._steps.sources(), progress.batch, None)
         while progress.batch < sampler.steps:
+            self._take_over_state(next(sources))
             share = self._shares.share_of(self._steps.rows_of(progress.batch), progress.batch)
             loss, applied = self._step()
             rows += sampler.rows(progress.batch)
@@ -251,8 +254,15 @@ class TrainingLoop:
             if self.after_step is not None:
                 progress.phase = "after step"
                 self.after_step(self)
+        self._take_over_state(next(sources))
         applied_steps = sampler.steps - progress.skipped
         self._end_epoch(progress.epoch_loss / applied_steps if applied_steps else math.nan, begin)
+
+    def _take_over_state(self, sources: list[int]) -> None:
+        """Give all ranks the untrained state of ``sources``, if there are any."""
+        if sources:
+            self.progress.phase = "pull" if self.progress.batch < self._sampler.steps else "end of epoch"
+            take_over_state(self._untrained, sources, self._gang, self._spec.conf.timeout)
 
     def _describe_progress(
         self, step: int, steps: int, loss: float | None, samples_per_second: float

@@ -69,8 +69,8 @@ class Reference:
         #: Parts whose state each rank changes by itself, and each rank's.
         self.moving = {i: part for i, part in enumerate(self.module.parts) if isinstance(part, Moving)}
         self.moved = [{i: _copied(part.tensors()) for i, part in self.moving.items()} for _ in recipe.rows]
-        #: Each rank's state of a loss that changes it.
-        self.loss_states = [_copied(self.loss.state_dict()) for _ in recipe.rows] if recipe.loss == "scaled" else []
+        #: Ranks that have had fewer forward passes in a step than others, and have not caught up yet.
+        self.behind: set[int] = set()
         labels = torch.cat([rows.target for rows in self.ranks])
         #: Whether a row counts by its label: only then torch divides by what the rows of a step count.
         self.by_label = recipe.loss == "class weights" or (
@@ -91,6 +91,7 @@ class Reference:
                 torch.from_numpy(permutation(count, recipe.seed, epoch, rank)) for rank, count in enumerate(recipe.rows)
             ]
             steps = [self._step(number, orders) for number in range(self.sampler.steps)]
+            self._catch_up({rank for rank, count in enumerate(recipe.rows) if count})
             losses = [loss for loss in steps if loss is not None]
             result.losses.append(sum(losses) / len(losses) if losses else math.nan)
             self._average()
@@ -106,9 +107,12 @@ class Reference:
         """The loss; None if fp16 skipped the step."""
         recipe = self.recipe
         self.optimizer.zero_grad(set_to_none=True)
+        passes = [min(recipe.accumulation, stop - start) for start, stop in self._slices(number)]
+        self._catch_up({rank for rank, count in enumerate(passes) if count})
+        self.behind |= {rank for rank, count in enumerate(passes) if count < max(passes)}
         parts = []
         for rank, order in enumerate(orders):
-            start, stop = self.sampler.slice(rank, number)
+            start, stop = self._slices(number)[rank]
             for index in order[start:stop].tensor_split(recipe.accumulation):
                 if len(index):
                     parts.append((rank, index))
@@ -133,6 +137,30 @@ class Reference:
         if self.schedule is not None and recipe.interval == "step":
             self.schedule.step()
         return None if skipped else value
+
+    def _slices(self, number: int) -> list[tuple[int, int]]:
+        return [self.sampler.slice(rank, number) for rank in range(self.recipe.world)]
+
+    def _catch_up(self, ranks: set[int]) -> None:
+        """Before these ranks go on: if one is behind, all get what those agree on that are not."""
+        if not self.behind & ranks:
+            return
+        current = [rank for rank, count in enumerate(self.recipe.rows) if count and rank not in self.behind]
+        self.behind.clear()
+        tracked = [{i: tracker.state_dict(keep_vars=True) for i, tracker in rank.items()} for rank in self.tracked]
+        for each in (tracked, self.moved):
+            for i, first in each[current[0]].items():
+                for name, tensor in first.items():
+                    if not all(name in each[rank][i] and torch.equal(each[rank][i][name], tensor) for rank in current):
+                        continue
+                    for rank in range(self.recipe.world):
+                        self._give(rank, i, name, tensor.detach().clone())
+
+    def _give(self, rank: int, part: int, name: str, tensor: torch.Tensor) -> None:
+        if part in self.tracked[rank]:
+            getattr(self.tracked[rank][part], name).copy_(tensor)
+        else:
+            self.moved[rank][part][name] = tensor
 
     def _pass(self, parts: list[tuple[int, torch.Tensor]], count: float) -> float:
         """Forward and backward of rows of some ranks, of a step in which all count so much."""

@@ -5,20 +5,21 @@ import functools
 import itertools
 from collections.abc import Callable
 from pathlib import Path
-from typing import Any
+from typing import Any, NamedTuple
 
 import numpy as np
 import pytest
 import torch
 from torch import nn
 
+from sparkdl_comm.data.partitions import BatchSampler, permutation
 from sparkdl_comm.errors import ModelError
 from sparkdl_comm.space import untrained_state
 from sparkdl_comm.space.module_state import modules_of
 from sparkdl_comm.train.objective import move_to_device
 from sparkdl_comm.train.spec import Observation, Stopping
 from tests.slow import slow
-from tests.unit.ranks import Gathered, Rows, train
+from tests.unit.ranks import Gathered, Rows, Sharded, train
 from tests.unit.strategies.test_used_parameters import ALL, PARTS, of, table
 from tests.unit.train.test_resume import Fit
 
@@ -162,6 +163,48 @@ def test_a_buffer_that_a_rank_does_not_have_yet(tmp_path: Path, rows: tuple[int,
     assert rest.restorers[0].step == 2
     for one, other in zip(rest.loops, whole.loops, strict=True):
         assert_same([one], other.model.module, (0,))
+
+
+class Uneven(NamedTuple):
+    """Rows of the ranks, in steps in which some of them have none, or fewer than the step has parts."""
+
+    rows: tuple[int, ...]
+    batch: int
+    accumulation: int = 1
+
+
+@pytest.mark.parametrize(
+    "case", [Uneven((3, 3), 1), Uneven((14, 9, 1), 8), Uneven((2, 0, 22), 6), Uneven((3, 9, 12), 3, 3)]
+)
+@pytest.mark.parametrize("strategy", [Gathered, Sharded])
+def test_steps_in_which_a_rank_has_no_rows(case: Uneven, strategy: Any) -> None:
+    """Copies move once in each step, and rows see the same copy on every rank, as in one process."""
+    data, epochs = Rows(*(column[: sum(case.rows)] for column in (table().features, table().targets))), 2
+    settings: dict[str, Any] = {"batch": case.batch, "epochs": epochs, "accumulation_steps": case.accumulation}
+    loops = train(Momentum, data.cut(*case.rows), strategy=strategy, optimizer=optimizer, loss=Warming(), **settings)
+    assert_same(loops, in_steps(case, data, epochs), tuple(range(len(case.rows))))
+
+
+def in_steps(case: Uneven, data: Rows, epochs: int) -> nn.Module:
+    """Trained in this process. The parts of a step are those of the rank that has most parts, with the others' rows."""
+    torch.manual_seed(5)
+    module, loss = Momentum(), Warming()
+    made = optimizer([parameter for parameter in module.parameters() if parameter.requires_grad])
+    sampler = BatchSampler.of(case.rows, case.batch * case.accumulation)
+    starts = [sum(case.rows[:rank]) for rank in range(len(case.rows))]
+    for epoch in range(epochs):
+        orders = [permutation(count, 5, epoch, rank) + starts[rank] for rank, count in enumerate(case.rows)]
+        for step in range(sampler.steps):
+            mine = [order[slice(*sampler.slice(rank, step))] for rank, order in enumerate(orders)]
+            parts = [torch.from_numpy(rows).tensor_split(case.accumulation) for rows in mine]
+            made.zero_grad()
+            for several in zip(*parts, strict=True):
+                index = torch.cat(several)
+                if len(index):
+                    value = loss(module(data.features[index]).squeeze(1), data.targets[index])
+                    (value * len(index) / sampler.rows(step)).backward()
+            made.step()
+    return module
 
 
 @ALL
