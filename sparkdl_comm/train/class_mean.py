@@ -57,11 +57,13 @@ class ClassMean:
 
     @classmethod
     def of(cls, loss: Loss, rows: RowFormat) -> ClassMean | None:
-        """Return the ClassMean of one of torch's losses over labels of one column; None for any other loss."""
+        """Return the ClassMean of one of torch's losses over labels of one column, or of a subclass that computes the same;
+        None for any other loss.
+        """
         if [field.dtype for field in rows.targets] != ["int64"]:
             return None
         names = str(rows.targets[0]), rows.validation
-        if type(loss) in (torch.nn.CrossEntropyLoss, torch.nn.NLLLoss):
+        if _computes_as_torch(loss):
             module: Any = loss
             return cls(functools.partial(_reduced, module), module.weight, module.ignore_index, *names)
         function: Any = loss if isinstance(loss, functools.partial) else functools.partial(loss)
@@ -114,6 +116,14 @@ class ClassMean:
         if parts[0].weights is None:
             return len(distinct_counts) > 1
         return self.weight is not None or distinct_counts != {math.prod(parts[0].targets[0].shape[1:])}
+
+
+def _computes_as_torch(loss: Any) -> bool:
+    """Return whether ``loss`` is a module of torch's, or of a subclass that overrides neither ``forward`` nor ``__call__``."""
+    kinds = (torch.nn.CrossEntropyLoss, torch.nn.NLLLoss)
+    if not isinstance(loss, kinds) or type(loss).__call__ is not torch.nn.Module.__call__:
+        return False
+    return getattr(loss.forward, "__func__", None) in [kind.forward for kind in kinds]
 
 
 def _reduced(module: torch.nn.Module, output: Any, target: torch.Tensor, reduction: str) -> Any:

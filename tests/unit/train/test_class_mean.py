@@ -61,10 +61,34 @@ def assert_same(loops: list[TrainingLoop], module: nn.Module) -> None:
         assert (got - expected).norm() / expected.norm() <= 1e-5
 
 
+class Weighted(nn.CrossEntropyLoss):
+    """Sets the weights, and no more."""
+
+    def __init__(self) -> None:
+        super().__init__(weight=WEIGHT)
+
+
+class Doubled(nn.CrossEntropyLoss):
+    def forward(self, output: torch.Tensor, target: torch.Tensor) -> torch.Tensor:
+        return 2 * super().forward(output, target)
+
+
+class Called(nn.CrossEntropyLoss):
+    def __call__(self, output: torch.Tensor, target: torch.Tensor) -> torch.Tensor:
+        return 2 * super().__call__(output, target)
+
+
+def patched() -> nn.Module:
+    loss = nn.CrossEntropyLoss()
+    loss.forward = lambda output, target: output.sum()
+    return loss
+
+
 @pytest.mark.parametrize("accumulation", [slow(1), 3])
 @pytest.mark.parametrize("loss", [
     nn.CrossEntropyLoss(),
     nn.CrossEntropyLoss(WEIGHT),
+    Weighted(),
     nn.CrossEntropyLoss(WEIGHT, ignore_index=2, label_smoothing=0.1),
     nn.functional.cross_entropy,
     functools.partial(nn.functional.cross_entropy, weight=WEIGHT, ignore_index=2),
@@ -96,6 +120,7 @@ def test_the_mean_of_one_process(loss: Any, accumulation: int, shuffle: str) -> 
 WEIGHTED = replace(CLASSES, weight="weightCol 'w'")
 REDUCIBLE = pytest.mark.parametrize("loss", [
     nn.CrossEntropyLoss(WEIGHT),
+    Weighted(),
     nn.CrossEntropyLoss(WEIGHT, ignore_index=2, label_smoothing=0.1),
     nn.CrossEntropyLoss(torch.full((3,), 4.0), ignore_index=7),
     nn.CrossEntropyLoss(torch.ones(3)),
@@ -191,6 +216,9 @@ def test_steps_in_which_no_label_counts() -> None:
         (nn.MultiMarginLoss(weight=WEIGHT), CLASSES),
         (nn.MSELoss(), CLASSES),
         (lambda output, target: output.sum(), CLASSES),
+        (Doubled(), CLASSES),
+        (Called(), CLASSES),
+        (patched(), CLASSES),
         (nn.CrossEntropyLoss(WEIGHT), RowFormat(targets=(Field("labelCol", "y", "float32"),))),
     ],
 )
