@@ -202,6 +202,8 @@ class Callbacks:
     def __init__(self, callbacks: Sequence[Callback], state: TrainingState, guard: ParameterGuard) -> None:
         self._callbacks, self._guard = callbacks, guard
         self.state = state
+        #: Names of the hooks that have run since :meth:`clear_called`, in the order of their first run.
+        self._called: dict[str, None] = {}
 
     def __bool__(self) -> bool:
         return bool(self._callbacks)
@@ -215,6 +217,7 @@ class Callbacks:
             setattr(self.state, name, value)
         for callback in self.find_overriding(hook):
             method: Callable[[TrainingState], None] = getattr(callback, hook)
+            self._called[f"{type(callback).__name__}.{hook}"] = None
             hook_name = f"callback {type(callback).__name__}.{hook}"
             # After a step the parameters may be in transit. After training the strategy has finished, and all are in place.
             position = f"{hook_name} on rank {self.state.rank} at step {self.state.step}"
@@ -228,6 +231,11 @@ class Callbacks:
                         step=self.state.step,
                         phase="callback",
                     ) from exc
+
+    def clear_called(self) -> list[str]:
+        """Return the names of the hooks that have run since the last call of this method, and forget them."""
+        called, self._called = list(self._called), {}
+        return called
 
     def find_overriding(self, hook: str) -> list[Callback]:
         """Return the callbacks that override ``hook``."""

@@ -248,17 +248,19 @@ class Observer:
             TrainingState(gang.rank, gang.world, model.module),
             ParameterGuard(model, strict=not strategy.can_take_changes),
         )
+        #: Step of the last check that found equal parameters on all ranks.
+        self._equal_at: int | None = None
         self._must_compare = strategy.can_take_changes and bool(self.callbacks.find_overriding("on_step_end"))
 
     def step_end(self, step: int, loss: float | None) -> None:
         """``loss``: the mean over this rank's rows in the step, if it had any. All ranks call it after each common step.
 
-        :raises CallbackError: a callback raises, or ranks have other parameters after the first step's callbacks.
+        :raises CallbackError: a callback raises, or ranks have other parameters after the first ``on_step_end``.
         """
         self.callbacks.call("on_step_end", step=step, loss=loss)
         if self._must_compare:
             self._must_compare = False
-            self._compare("on_step_end")
+            self._compare()
 
     def epoch_end(self, row: dict[str, Any], rows: int) -> bool:
         """Run the end of an epoch. Return whether training should stop, the same on all ranks.
@@ -283,7 +285,7 @@ class Observer:
                 "on_epoch_end", epoch=row["epoch"], step=row["step"], loss=global_row["loss"], metrics=global_row
             )
             if self._strategy.can_take_changes:
-                self._compare("on_epoch_end")
+                self._compare()
             should_stop |= any(gather_json(self._gang, self.callbacks.state.stop_requested, self._timeout))
         return should_stop
 
@@ -293,17 +295,25 @@ class Observer:
             self.stopping.restore()
         self.callbacks.call("on_train_end")
 
-    def _compare(self, hook: str) -> None:
-        """Check that callbacks have changed the parameters equally on all ranks."""
+    def _compare(self) -> None:
+        """Check that the hooks that have run since the last check changed the parameters equally on all ranks.
+
+        :raises CallbackError: some ranks have other parameters.
+        """
+        step, hooks = self.callbacks.state.step, self.callbacks.clear_called()
+        if not hooks:
+            return
         hashes = gather_json(self._gang, digests({"": self._model.values})[""], self._timeout)
         if len(set(hashes)) > 1:
-            names = ", ".join(type(callback).__name__ for callback in self.callbacks.find_overriding(hook))
+            since = "" if self._equal_at is None else f" since step {self._equal_at}, when all had equal ones"
             raise CallbackError(
-                f"after {hook} of callbacks {names} at step {self.callbacks.state.step} some ranks have other parameters than"
-                " rank 0. A callback must change them equally on all ranks (no `if state.rank == 0`, no random numbers).",
-                step=self.callbacks.state.step,
+                f"at step {step} some ranks have other parameters than rank 0. These hooks have run{since}:"
+                f" {', '.join(hooks)}. A callback must change parameters equally on all ranks (no `if state.rank == 0`, no"
+                " random numbers).",
+                step=step,
                 phase="callback",
             )
+        self._equal_at = step
 
     def _monitored_value(self, row: dict[str, Any]) -> float:
         name = self._monitor

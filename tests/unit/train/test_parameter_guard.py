@@ -120,16 +120,50 @@ def test_what_is_changed_back_or_changed_at_the_end(way: Any) -> None:
         assert torch.equal(nn.utils.parameters_to_vector(loop.model.module.parameters()), loop.model.values)
 
 
-@pytest.mark.parametrize("hook", ["on_step_end", "on_epoch_end"])
-def test_a_change_on_one_rank_only(hook: str) -> None:
+class Onlooker(Callback):
+    """Changes nothing."""
+
+    def on_epoch_begin(self, state: Any) -> None:
+        state.module.state_dict()
+
+
+@pytest.mark.parametrize(
+    ("hook", "epoch", "message"),
+    [
+        (
+            "on_train_begin",
+            1,
+            "at step 1 .* hooks have run: Alone.on_train_begin, Onlooker.on_epoch_begin.* equally",
+        ),
+        (
+            "on_epoch_begin",
+            1,
+            "at step 1 .* hooks have run: Alone.on_epoch_begin, Onlooker.on_epoch_begin.* equally",
+        ),
+        ("on_step_end", 1, "at step 1 .* hooks have run: Onlooker.on_epoch_begin, Alone.on_step_end.* equally"),
+        (
+            "on_step_end",
+            2,
+            "at step 2 .* since step 1, when .*: Onlooker.on_epoch_begin, Alone.on_step_end.* equally",
+        ),
+        (
+            "on_epoch_end",
+            2,
+            "at step 2 .* since step 1, when .*: Onlooker.on_epoch_begin, Alone.on_epoch_end.* equally",
+        ),
+    ],
+)
+def test_a_change_on_one_rank_only(hook: str, epoch: int, message: str) -> None:
+    """An epoch is one step. The hooks that may have made the change are named, and no others."""
+
     class Alone(Callback):
         def __init__(self) -> None:
-            setattr(self, hook, lambda state: by_data(state.module) if state.rank == 0 else None)
+            setattr(
+                self, hook, lambda state: by_data(state.module) if state.rank == 0 and state.epoch == epoch else None
+            )
 
-    with pytest.raises(
-        CallbackError, match=f"after {hook} of callbacks Alone at step 1 some ranks have other parameters"
-    ):
-        fit(Gathered, Alone())
+    with pytest.raises(CallbackError, match=message):
+        fit(Gathered, Alone(), Onlooker())
 
 
 def test_a_parameter_of_another_shape() -> None:
