@@ -60,6 +60,24 @@ class ThawAtEnd(Callback):
         state.module.stem.requires_grad_(state.epoch % 2 == 1)
 
 
+class Count(Callback):
+    """Counts the steps by itself, over a stop too."""
+
+    def __init__(self) -> None:
+        self.steps = torch.zeros((), dtype=torch.int64)
+
+    def on_step_end(self, state: Any) -> None:
+        self.steps += 1
+        if self.steps != state.step:
+            raise RuntimeError(f"the callback counted {int(self.steps)} steps of {state.step}")
+
+    def state_dict(self) -> dict[str, Any]:
+        return {"steps": self.steps}
+
+    def load_state_dict(self, state: dict[str, Any]) -> None:
+        self.steps = state["steps"]
+
+
 THAWS: dict[str, type[Callback]] = {"on_epoch_begin": Thaw, "on_train_begin": ThawAtEnd}
 
 
@@ -184,7 +202,7 @@ class Fitter:
 
 
 def _callbacks(recipe: Recipe) -> list[Callback]:
-    return [] if recipe.thaw is None else [THAWS[recipe.thaw]()]
+    return [*([] if recipe.thaw is None else [THAWS[recipe.thaw]()]), *([Count()] if recipe.counts else [])]
 
 
 def _saved_and_loaded(recipe: Recipe, model: TorchModel) -> TorchModel:

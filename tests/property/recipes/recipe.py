@@ -18,7 +18,8 @@ class Recipe:
     ``stop``: the optimizer step after which a first fit breaks off; a second one goes on from its checkpoints, which there
     are every ``every`` steps. None: one fit. ``thaw``: the stem is frozen in every other epoch, from the first one on, by
     this hook of a callback; after ``on_train_begin`` by the end of each epoch. None: never.
-    ``best``: ends with the epoch of the smallest loss.
+    ``best``: ends with the epoch of the smallest loss. ``returns``: what the model returns, see ``modules.RETURNS``.
+    ``counts``: a callback has a state of its own.
     """
 
     strategy: str = "gloo"

@@ -69,6 +69,8 @@ class Reference:
         #: Parts whose state each rank changes by itself, and each rank's.
         self.moving = {i: part for i, part in enumerate(self.module.parts) if isinstance(part, Moving)}
         self.moved = [{i: _copied(part.tensors()) for i, part in self.moving.items()} for _ in recipe.rows]
+        #: Each rank's state of a loss that changes it.
+        self.loss_states = [_copied(self.loss.state_dict()) for _ in recipe.rows] if recipe.loss == "scaled" else []
         #: Ranks that have had fewer forward passes in a step than others, and have not caught up yet.
         self.behind: set[int] = set()
         labels = torch.cat([rows.target for rows in self.ranks])

@@ -66,6 +66,8 @@ def seen(recipe: Recipe, verdict: Verdict) -> list[tuple[str, str]]:
         found.append(("steps", "stopped"))
     if recipe.thaw is not None:
         found.append(("steps", f"with a stem that is frozen at times, by {recipe.thaw}"))
+    if recipe.counts:
+        found.append(("steps", "counted by a callback"))
     if recipe.best:
         found.append(("steps", "best epoch"))
     if verdict.fitted is not None and verdict.fitted.resumed:
