@@ -376,7 +376,7 @@ class TorchParams(
         self._setDefault(**{each.name: each.default for each in (*SHARED, *OWN)})
 
     def _set_keywords(self, keywords: dict[str, Any]) -> None:
-        """Set Params by either spelling. ``featuresCol`` and ``labelCol`` take a list, too.
+        """Set Params by either spelling. ``featuresCol`` and ``labelCol`` take a list, too. None clears a Param.
 
         :raises TypeError: a keyword is unknown or given twice, or a value has the wrong type.
         """
@@ -393,7 +393,9 @@ class TorchParams(
             if name in values:
                 raise TypeError(f"{type(self).__name__}: {name} given twice, as {name} and as {snake_case(name)}")
             values[name] = value
-        self._set(**values)
+        for name in [name for name, value in values.items() if value is None]:
+            self.clear(self.getParam(name))
+        self._set(**{name: value for name, value in values.items() if value is not None})
 
     def _suggest(self, keyword: str, known: list[str]) -> str:
         """Return the parameter or attribute that an unknown keyword most likely means."""

@@ -69,3 +69,10 @@ def test_accessors_of_components_have_names() -> None:
 
 def test_saved_estimators_name_optimizers_by_their_public_place() -> None:
     assert [import_name(kind) for kind in (LARS, LAMB)] == ["sparkdl_comm.optim:LARS", "sparkdl_comm.optim:LAMB"]
+
+
+def test_none_clears_a_param() -> None:
+    estimator = TorchEstimator(inputTypes=None, batchSize=8, maxGradNorm=1.0)
+    assert not estimator.isSet("inputTypes"), "a value of None could be saved, and not loaded"
+    estimator.setParams(maxGradNorm=None, batchSize=None)
+    assert (estimator.getMaxGradNorm(), estimator.getBatchSize()) == (None, 32)
