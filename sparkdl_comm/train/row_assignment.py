@@ -85,7 +85,8 @@ class StepRows:
             is_behind = any(passes[rank] for rank in ranks - current)
             yield sorted(current) if is_behind else []
             current = set(ranks) if is_behind else current
-            current &= {rank for rank in ranks if passes[rank] == max(passes.values())}
+            most = max(passes.values())
+            current &= {rank for rank in ranks if passes[rank] == most}
         yield sorted(current) if current != ranks else []
 
     def take(self, step: int, number: int) -> Batch:
