@@ -9,7 +9,6 @@ uses the broadcast any more.
 
 from __future__ import annotations
 
-import copy
 import functools
 import hashlib
 import logging
@@ -31,6 +30,7 @@ from pyspark.sql import SparkSession
 from sparkdl_comm.job.session import is_classic
 from sparkdl_comm.job.shipping import ModuleRecipe, ShippedValue, pickle_error, pickle_module
 from sparkdl_comm.optim.optimizer import ModelLike
+from sparkdl_comm.space.module_state import deep_copy
 from sparkdl_comm.storage.session import add_file
 
 _log = logging.getLogger(__name__)
@@ -161,7 +161,7 @@ class SessionModule:
         """Return ``module`` for the tasks of ``spark``, and add its weights to the session's files."""
         tensors = _dense_tensors(module)
         empty = {id(tensor): _make_empty(tensor) for tensor in tensors.values()}
-        return cls(_send_weights(spark, tensors), copy.deepcopy(module, empty))
+        return cls(_send_weights(spark, tensors), deep_copy(module, empty))
 
     def __call__(self) -> torch.nn.Module:
         """Return the module. Call this once, because it fills ``empty``."""

@@ -2,14 +2,11 @@
 
 from __future__ import annotations
 
-import copy
-import pickle
 import warnings
 from collections.abc import Iterator
 from contextlib import contextmanager
 
 import torch
-from pyspark import cloudpickle
 from torch.nn.parameter import is_lazy
 
 from sparkdl_comm.errors import ModelError, ResultError, SparkdlCommError
@@ -23,7 +20,7 @@ def driver_module(model: ModelLike, seed: int) -> torch.nn.Module:
     :raises ModelError: the factory fails on the driver.
     """
     if isinstance(model, torch.nn.Module):
-        return _copy(model).cpu()
+        return module_state.deep_copy(model).cpu()
     with torch.random.fork_rng(devices=[]):  # leaves the user's random state as it is
         torch.manual_seed(seed)
         try:
@@ -44,17 +41,6 @@ def free_parameters(module: torch.nn.Module) -> None:
     for parameter in module.parameters():
         if not is_lazy(parameter):  # ranks refuse a lazy one
             parameter.data = parameter.new_zeros(()).expand(parameter.shape)
-
-
-def _copy(module: torch.nn.Module) -> torch.nn.Module:
-    """Return a copy of a module that can be pickled. If torch cannot deep-copy it (weight_norm), pickle and unpickle
-    it.
-    """
-    try:
-        return copy.deepcopy(module)
-    except RuntimeError:
-        made: torch.nn.Module = pickle.loads(cloudpickle.dumps(module))  # noqa: S301 - of this process
-        return made
 
 
 def load_trained(module: torch.nn.Module, tensors: dict[str, torch.Tensor]) -> torch.nn.Module:

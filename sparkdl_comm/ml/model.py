@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import copy
 import functools
 import importlib.util
 import shutil
@@ -35,6 +34,7 @@ from sparkdl_comm.ml.prediction import Predictor
 from sparkdl_comm.ml.scoring import PREDICTION, Activation, Kind, Scoring, columns_of, kind_of, members_of
 from sparkdl_comm.ml.weights import read_weights, write_weights
 from sparkdl_comm.report.timeline import Timeline
+from sparkdl_comm.space.module_state import deep_copy
 from sparkdl_comm.train.diagnosis import OutputShape
 
 #: Example arguments of a module: one tensor, or several.
@@ -165,7 +165,7 @@ class TorchModel(Model, TorchParams, MLReadable["TorchModel"], MLWritable):
 
     def to_torch(self) -> torch.nn.Module:
         """Return a copy of ``module``, on the CPU, in eval mode. The caller may change it."""
-        return copy.deepcopy(self.module).eval()
+        return deep_copy(self.module).eval()
 
     def export_torchscript(self, path: str, example: Example | None = None, overwrite: bool = False) -> None:
         """Write the module as TorchScript, for ``torch.jit.load`` in Python or C++, to any path that Spark can write.

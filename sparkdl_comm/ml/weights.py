@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import copy
 import json
 from pathlib import Path
 from typing import Any
@@ -44,7 +43,7 @@ def read_weights(factory: Any, folder: Path, path: str) -> torch.nn.Module:
     :raises ModelError: it makes another module. The message names the tensors that differ.
     """
     try:
-        module = copy.deepcopy(factory) if isinstance(factory, torch.nn.Module) else factory()
+        module = module_state.deep_copy(factory) if isinstance(factory, torch.nn.Module) else factory()
     except Exception as error:
         raise PersistenceError(
             f"{path}: {factory} does not make the module: {error!r}. Give a working one: load(path, model=...)"

@@ -6,17 +6,22 @@ the trained model has rank 0's.
 
 :func:`check_no_aliases` finds tensors that share memory with a trained parameter. Moving the parameter into the flat
 vector would separate these tensors from it.
+
+:func:`deep_copy` copies modules that torch itself refuses to copy.
 """
 
 from __future__ import annotations
 
+import copy
+import copy
 import functools
 from collections.abc import Callable, Iterator, Mapping
-from typing import Any
+from typing import Any, TypeVar
 
 import torch
 from torch import nn
 from torch.nn.parameter import is_lazy
+from torch.overrides import TorchFunctionMode
 
 from sparkdl_comm.errors import InputError, ModelError
 from sparkdl_comm.gang.tensors import pack_value, unpack_value
@@ -27,6 +32,29 @@ _EXTRA = "_extra_state"
 _PREFIX = ".extra."
 #: Prefix of buffers that are not in the state_dict.
 _TRANSIENT = ".transient."
+
+
+T = TypeVar("T")
+
+
+class _CopyDetached(TorchFunctionMode):
+    """Context in which ``copy.deepcopy`` copies the values of tensors that autograd computed. torch refuses to copy such
+    tensors.
+    """
+
+    def __torch_function__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
+        if func is torch.Tensor.__deepcopy__ and not args[0].is_leaf:
+            tensor, memo = args
+            return memo.setdefault(id(tensor), tensor.detach().clone())
+        return func(*args, **(kwargs or {}))
+
+
+def deep_copy(value: T, memo: dict[int, Any] | None = None) -> T:
+    """Return ``copy.deepcopy(value, memo)``. Tensors that autograd computed, such as the weight of ``weight_norm``, are
+    copied without their graph.
+    """
+    with _CopyDetached():
+        return copy.deepcopy(value, memo)
 
 
 def tensors_of(module: nn.Module) -> dict[str, torch.Tensor]:

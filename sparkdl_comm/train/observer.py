@@ -28,6 +28,7 @@ from sparkdl_comm.gang.exchange import gather_json, gather_tensors
 from sparkdl_comm.gang.gang import Gang
 from sparkdl_comm.optim.optimizer import VALIDATION_ADVICE, Schedule
 from sparkdl_comm.space.flat import FlatModel
+from sparkdl_comm.space.module_state import deep_copy
 from sparkdl_comm.space.untrained_state import UntrainedState, average_state, digests
 from sparkdl_comm.strategies.base import Strategy
 from sparkdl_comm.train.callbacks import Callbacks, ParameterGuard, TrainingState
@@ -134,7 +135,7 @@ class EarlyStopping:
                 self._best_tensors = {"": self._model.values.detach().cpu().clone()}
                 for name, tensor in self._untrained.tensors().items():
                     self._best_tensors[name] = tensor.detach().cpu().clone()
-                self._best_extra = copy.deepcopy(self._untrained.extra())
+                self._best_extra = deep_copy(self._untrained.extra())
             return False
         self._epochs_waited += 1
         return self._epochs_waited >= self._stopping.patience

@@ -20,6 +20,7 @@ from sparkdl_comm.errors import ConfError, ModelError, NonFiniteLossError
 from sparkdl_comm.gang.gang import Gang
 from sparkdl_comm.optim.optimizer import Schedule
 from sparkdl_comm.space.flat import FlatModel
+from sparkdl_comm.space.module_state import deep_copy
 from sparkdl_comm.space.untrained_state import UntrainedState, take_over_state
 from sparkdl_comm.strategies.base import StepInfo, Strategy
 from sparkdl_comm.strategies.gradients import GradientRule
@@ -88,7 +89,7 @@ class TrainingLoop:
         optimization, timeout = spec.optimization, spec.conf.timeout
         parts = [rows] if validation is None else [rows, validation]
         # A copy for each rank, even if the process was forked or is reused.
-        loss = move_to_device(copy.deepcopy(spec.loss), self._device)
+        loss = move_to_device(deep_copy(spec.loss), self._device)
         self._untrained = UntrainedState(model, loss)
         mean = ClassMean.of(loss, spec.rows)
         if mean is not None and not mean.is_needed(parts, gang, timeout):

@@ -68,3 +68,13 @@ def test_what_is_trained_is_nobody_elses(session: Any) -> None:
     with torch.no_grad():
         one.first.weight.zero_()
     assert other.first.weight.any()
+
+
+def test_a_module_that_torch_cannot_copy(session: Any, tmp_path: Path) -> None:
+    with pytest.warns(FutureWarning, match="weight_norm"):
+        module = torch.nn.utils.weight_norm(torch.nn.Linear(300, 300))
+    rows = torch.randn(5, 300)
+    expected = module(rows)
+    arrived = cloudpickle.loads(cloudpickle.dumps(SessionModule.of(session, module))).value
+    assert torch.equal(arrived(rows), expected)
+    assert module.weight_v.any(), "the module stays as it is"

@@ -1,6 +1,7 @@
 """What the driver and the ranks make of the model that they are given."""
 
 import copy
+from pathlib import Path
 from typing import Any
 
 import pytest
@@ -9,6 +10,7 @@ import torch
 from sparkdl_comm.conf import CommConf
 from sparkdl_comm.errors import ModelError, ResultError
 from sparkdl_comm.job.trained_module import driver_module, free_parameters, keep_tensors, load_trained
+from sparkdl_comm.ml.model import TorchModel, torchscript
 from sparkdl_comm.optim.optimizer import Optimization, build_module
 from sparkdl_comm.train.spec import TrainSpec
 from tests.nets import Sum, Tied, not_a_module
@@ -55,6 +57,10 @@ def test_trained_module_of_another_model(tensors: dict[str, torch.Tensor]) -> No
         trained_module(Sum, tensors)
 
 
+def weight_normed() -> torch.nn.Module:
+    return torch.nn.utils.weight_norm(torch.nn.Linear(2, 2, bias=False))
+
+
 def fails_on_the_driver() -> torch.nn.Module:
     raise FileNotFoundError("/data/embeddings, which executors have")
 
@@ -68,15 +74,24 @@ def test_a_factory_that_fails_on_the_driver() -> None:
     assert isinstance(caught.value.__cause__, FileNotFoundError)
 
 
-def test_an_instance_with_weight_norm() -> None:
-    """Which torch cannot copy."""
+def test_weight_norm(tmp_path: Path) -> None:
+    """torch cannot copy its weight, which autograd has computed."""
     with pytest.warns(FutureWarning, match="weight_norm"):
-        given = torch.nn.utils.weight_norm(torch.nn.Linear(2, 2, bias=False))
+        given = weight_normed()
     given(torch.ones(1, 2))
     with pytest.raises(RuntimeError, match="deepcopy"):
         copy.deepcopy(given)
-    module = trained_module(given, {"weight_g": torch.full((2, 1), 2.0), "weight_v": torch.eye(2)})
-    assert torch.equal(module(torch.ones(1, 2)), torch.full((1, 2), 2.0))
+    trained = {"weight_g": torch.full((2, 1), 2.0), "weight_v": torch.eye(2)}
+    for model in (given, weight_normed):
+        module = trained_module(model, dict(trained))
+        assert torch.equal(module(torch.ones(1, 2)), torch.full((1, 2), 2.0))
+        copied = TorchModel(module, False).to_torch()
+        with torch.no_grad():
+            copied.weight_g *= 2
+        assert torch.equal(copied(torch.ones(1, 2)), torch.full((1, 2), 4.0))
+        assert torch.equal(module(torch.ones(1, 2)), torch.full((1, 2), 2.0))
+        torchscript(TorchModel(module, False).to_torch(), (torch.ones(1, 2),), tmp_path / "script")
+        assert torch.equal(torch.jit.load(tmp_path / "script")(torch.ones(3, 2)), torch.full((3, 2), 2.0))
     assert given.weight_g.max() != 2.0
 
 

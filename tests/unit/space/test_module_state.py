@@ -159,6 +159,35 @@ def test_the_best_epoch_has_its_own() -> None:
     assert steps == [1, 1]
 
 
+class Remembering(nn.Module):
+    """Its state has the last output, which torch cannot copy: autograd has computed it."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.layer = nn.Linear(2, 1)
+        self.last: list[torch.Tensor] = []
+
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        self.last = [self.layer(x)]
+        return self.last[0]
+
+    def get_extra_state(self) -> dict[str, Any]:
+        return {"last": self.last}
+
+    def set_extra_state(self, state: dict[str, Any]) -> None:
+        self.last = state["last"]
+
+
+def test_the_best_epoch_has_what_autograd_computed() -> None:
+    data = Rows(torch.ones(4, 2), torch.full((4, 1), 2.0))
+    stopping = Stopping(patience=1, monitor="loss", mode="max")
+    (one,) = train(Remembering, data.cut(4), epochs=1)
+    (best,) = train(Remembering, data.cut(4), epochs=5, observation=Observation(stopping=stopping))
+    assert torch.equal(best.model.module.last[0], one.model.module.last[0])
+    copied = module_state.deep_copy(one.model.module)
+    assert torch.equal(copied.last[0], one.model.module.last[0])
+
+
 def test_a_buffer_that_is_not_in_the_state_dict_comes_back() -> None:
     """Whoever makes the module draws another one."""
 
