@@ -104,6 +104,22 @@ class Counting(torch.nn.Module):
         self.seen = state
 
 
+class LateSparse(torch.nn.Module):
+    """Registers a sparse buffer, which cannot be sent, in its forward pass ``call``, and a dense one with it."""
+
+    def __init__(self, features: int = 2, call: int = 1) -> None:
+        super().__init__()
+        self.layer = torch.nn.Linear(features, 1)
+        self.calls, self.call = 0, call
+
+    def forward(self, rows: torch.Tensor) -> torch.Tensor:
+        self.calls += self.training
+        if self.calls == self.call and not hasattr(self, "mix"):
+            self.register_buffer("mix", torch.eye(2).to_sparse())
+            self.register_buffer("seen", torch.ones(2))
+        return self.layer(rows)
+
+
 class Fresh(torch.nn.Module):
     """Its extra state is a tensor made anew each time."""
 

@@ -47,17 +47,22 @@ DTYPES: dict[str, torch.dtype] = {
 _NAMES = {dtype: name for name, dtype in DTYPES.items()}
 
 
+def is_plain(tensor: torch.Tensor) -> bool:
+    """Return whether a tensor consists of plain bytes, of a type that may be sent: not sparse, quantized or meta."""
+    is_dense = tensor.layout is torch.strided and not tensor.is_quantized and tensor.device.type != "meta"
+    return is_dense and tensor.dtype in _NAMES
+
+
 def describe(tensors: Mapping[str, torch.Tensor]) -> dict[str, Any]:
     """Return the header of ``tensors``.
 
-    :raises ModelError: a tensor has no plain bytes (sparse, quantized, meta).
+    :raises ModelError: a tensor cannot be sent, or its name is too long.
     """
     if sys.byteorder != "little":
         raise ModelError("this machine's byte order is not little-endian, in which tensors are sent")
     entries = []
     for name, tensor in tensors.items():
-        plain = tensor.layout is torch.strided and not tensor.is_quantized and tensor.device.type != "meta"
-        if not plain or tensor.dtype not in _NAMES:
+        if not is_plain(tensor):
             raise ModelError(f"tensor {name!r} cannot be sent: {tensor.dtype}, {tensor.layout}, on {tensor.device}")
         if len(name) > MAX_NAME or tensor.dim() > MAX_DIMS:
             raise ModelError(f"tensor {name[:80]!r}... has too long a name, or over {MAX_DIMS} dimensions")

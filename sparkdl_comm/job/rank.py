@@ -154,9 +154,11 @@ class Rank:
             saver.wait()
         if driver is not None:
             client = driver
-            driver.send_tensors(
-                module_state.pack_state(model.module, lambda text: client.send_progress({"warning": text}))
-            )
+
+            def warn(text: str) -> None:
+                client.send_progress({"warning": text})
+
+            driver.send_tensors(module_state.sendable(module_state.pack_state(model.module, warn), warn))
         digest = hashlib.sha256(model.values.detach().cpu().numpy().data).hexdigest()
         loop.record_eval_output_shape()  # runs the last forward passes, which may change the model's state
         report = RankReport(

@@ -13,7 +13,6 @@ vector would separate these tensors from it.
 from __future__ import annotations
 
 import copy
-import copy
 import functools
 from collections.abc import Callable, Iterator, Mapping
 from typing import Any, TypeVar
@@ -24,7 +23,7 @@ from torch.nn.parameter import is_lazy
 from torch.overrides import TorchFunctionMode
 
 from sparkdl_comm.errors import InputError, ModelError
-from sparkdl_comm.gang.tensors import pack_value, unpack_value
+from sparkdl_comm.gang.tensors import describe, is_plain, pack_value, unpack_value
 
 #: Name of extra state in torch's state_dict, after the part's name.
 _EXTRA = "_extra_state"
@@ -109,13 +108,9 @@ def is_extra(name: str) -> bool:
     return name.rpartition(".")[2] == _EXTRA
 
 
-def is_plain(tensor: torch.Tensor) -> bool:
-    """Return whether a tensor consists of plain bytes: neither sparse nor quantized."""
-    return tensor.layout is torch.strided and not tensor.is_quantized
-
-
 def check(module: nn.Module) -> None:
-    """Check that everything in the module's state_dict can be sent to the trained model.
+    """Check that everything in the module's state_dict can be sent to the trained model. Called before training, and again
+    after the first forward pass, which may add to the state.
 
     :raises ModelError: a part of the state cannot be sent. The message names the part.
     """
@@ -178,6 +173,22 @@ def pack_state(module: nn.Module, warn: Callable[[str], object]) -> dict[str, to
         **{_PREFIX + name: tensor for name, tensor in extra.items()},
         **{_TRANSIENT + name: buffer for name, buffer in transient.items() if is_plain(buffer)},
     }
+
+
+def sendable(tensors: dict[str, torch.Tensor], warn: Callable[[str], object]) -> dict[str, torch.Tensor]:
+    """Return those of ``tensors`` that can be sent. ``warn`` is called with a message about each of the others.
+
+    :func:`check` refuses the others before training, and after the first forward pass. A tensor that training makes
+    later must not cost the trained model.
+    """
+    sent = {}
+    for name, tensor in tensors.items():
+        try:
+            describe({name: tensor})
+            sent[name] = tensor
+        except ModelError as error:
+            warn(f"the trained model lacks a tensor: {error.message}")
+    return sent
 
 
 def unpack_state(tensors: dict[str, torch.Tensor]) -> tuple[dict[str, torch.Tensor], dict[str, Any]]:

@@ -24,7 +24,7 @@ from torch.nn.parameter import is_lazy
 from sparkdl_comm.errors import ModelError
 from sparkdl_comm.gang.exchange import gather_json, gather_tensors
 from sparkdl_comm.gang.gang import Gang
-from sparkdl_comm.gang.tensors import pack_value, raw, unpack_value
+from sparkdl_comm.gang.tensors import is_plain, pack_value, raw, unpack_value
 from sparkdl_comm.space import module_state
 from sparkdl_comm.space.flat import FlatModel
 from sparkdl_comm.space.module_state import has_repeated_elements
@@ -179,11 +179,11 @@ class UntrainedState:
 
         Those of :meth:`unsent_tensors` are left out.
         """
-        return {name: tensor for name, tensor in self._tensors().items() if module_state.is_plain(tensor)}
+        return {name: tensor for name, tensor in self._tensors().items() if is_plain(tensor)}
 
     def unsent_tensors(self) -> dict[str, torch.Tensor]:
         """Return the sparse and quantized tensors, by kind and name. They are not sent."""
-        return {name: tensor for name, tensor in self._tensors().items() if not module_state.is_plain(tensor)}
+        return {name: tensor for name, tensor in self._tensors().items() if not is_plain(tensor)}
 
     def _tensors(self) -> dict[str, torch.Tensor]:
         trained = {id(parameter) for parameter in self._model.parameters}

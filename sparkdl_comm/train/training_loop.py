@@ -19,8 +19,8 @@ from sparkdl_comm.data.partitions import BatchSampler
 from sparkdl_comm.errors import ConfError, ModelError, NonFiniteLossError
 from sparkdl_comm.gang.gang import Gang
 from sparkdl_comm.optim.optimizer import Schedule
+from sparkdl_comm.space import module_state
 from sparkdl_comm.space.flat import FlatModel
-from sparkdl_comm.space.module_state import deep_copy
 from sparkdl_comm.space.untrained_state import UntrainedState, take_over_state
 from sparkdl_comm.strategies.base import StepInfo, Strategy
 from sparkdl_comm.strategies.gradients import GradientRule
@@ -89,7 +89,7 @@ class TrainingLoop:
         optimization, timeout = spec.optimization, spec.conf.timeout
         parts = [rows] if validation is None else [rows, validation]
         # A copy for each rank, even if the process was forked or is reused.
-        loss = move_to_device(deep_copy(spec.loss), self._device)
+        loss = move_to_device(module_state.deep_copy(spec.loss), self._device)
         self._untrained = UntrainedState(model, loss)
         mean = ClassMean.of(loss, spec.rows)
         if mean is not None and not mean.is_needed(parts, gang, timeout):
@@ -380,7 +380,8 @@ class TrainingLoop:
             self.progress.output_shape = shape
 
     def _on_first_output(self, output: Any, rows: int) -> None:
-        """Record the shape of the first batch's output, and check the labels."""
+        """Record the shape of the first batch's output, and check the labels and what forward has added to the model."""
+        module_state.check(self.model.module)
         self.progress.output_shape = shape_of(output, rows)
         if self._spec.labels is not None:
             parts = [self._rows] if self._validation is None else [self._rows, self._validation]

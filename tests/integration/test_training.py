@@ -13,7 +13,7 @@ from sparkdl_comm import Callback, TorchEstimator, TorchModel
 from sparkdl_comm.errors import CallbackError, ConfError, ModelError
 from sparkdl_comm.optim import LAMB, LARS
 from tests.integration.nets import Large, Line, Odd, SeesMemory, Small, different_everywhere, named_everywhere
-from tests.nets import Counting, Fresh
+from tests.nets import Counting, Fresh, LateSparse
 from tests.slow import crossed, slow
 
 ROWS = 90
@@ -225,6 +225,17 @@ def test_state_beyond_parameters_and_buffers_comes_back(spark, tmp_path):
     again = fit(frame(spark), model=model, loss="MSELoss", epochs=1, batch=45)
     assert again.module.seen["calls"] == 6
     assert fit(frame(spark), model=Fresh, loss="MSELoss", epochs=2, batch=45).module.steps == 4
+
+
+@pytest.mark.slow
+def test_a_late_tensor_that_cannot_be_sent(spark, caplog):
+    """In the first step it ends the fit; later it costs itself alone."""
+    with pytest.raises(ModelError, match="mix in the module's state_dict is a tensor that cannot be sent") as refused:
+        fit(frame(spark), model=functools.partial(LateSparse, 28), loss="MSELoss")
+    assert refused.value.step == 1
+    model = fit(frame(spark), model=functools.partial(LateSparse, 28, call=3), loss="MSELoss", epochs=4)
+    assert "the trained model lacks a tensor: tensor 'mix' cannot be sent" in caplog.text
+    assert sorted(model.module.state_dict()) == ["layer.bias", "layer.weight", "seen"]
 
 
 @pytest.mark.skipif(not hasattr(torch.optim, "Adafactor"), reason="torch 2.4 has no Adafactor")

@@ -15,7 +15,7 @@ from sparkdl_comm.ml.components import check_model
 from sparkdl_comm.ml.weights import read_weights, write_weights
 from sparkdl_comm.space import module_state
 from sparkdl_comm.train.spec import Observation, Stopping
-from tests.nets import Counting, Fresh, Tied
+from tests.nets import Counting, Fresh, LateSparse, Tied
 from tests.unit.job.test_trained_module import trained_module
 from tests.unit.ranks import Rows, train
 
@@ -56,6 +56,14 @@ class Sparse(nn.Linear):
     def __init__(self, *sizes: int) -> None:
         super().__init__(*sizes)
         self.register_buffer("mix", torch.eye(2).to_sparse())
+
+
+class Odder(nn.Linear):
+    """With a buffer of a type that cannot be sent."""
+
+    def __init__(self, *sizes: int) -> None:
+        super().__init__(*sizes)
+        self.register_buffer("odd", torch.empty(2, dtype=torch.bits8))
 
 
 class Hidden(nn.Linear):
@@ -101,6 +109,7 @@ def test_it_comes_back(given: Any) -> None:
             Sparse(1, 1),
             r"mix in the module's state_dict is a tensor that cannot be sent .torch.float32, torch.sparse_coo",
         ),
+        (Odder(1, 1), r"odd in the module's state_dict is a tensor that cannot be sent .torch.bits8"),
         (Hidden(1, 1), r"scale in the module's state_dict is neither a parameter nor a buffer"),
     ],
 )
@@ -115,6 +124,57 @@ def test_a_part_that_does_not_take_back_what_arrives() -> None:
     check_model(module)
     with pytest.raises(ModelError, match=r"inner \(Stateful\) does not take back .*AttributeError"):
         module_state.check_round_trip(module)
+
+
+class LateState(nn.Linear):
+    """Has extra state that cannot be sent from the first forward pass on."""
+
+    state: Any = 1
+
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        self.state = {1}
+        return super().forward(x)
+
+    def get_extra_state(self) -> Any:
+        return self.state
+
+    def set_extra_state(self, state: Any) -> None:
+        self.state = state
+
+
+@pytest.mark.parametrize(
+    ("make", "complaint"),
+    [
+        (
+            LateSparse,
+            r"mix in the module's state_dict is a tensor that cannot be sent .torch.float32, torch.sparse_coo",
+        ),
+        (lambda: LateState(2, 1), r"get_extra_state of the model \(LateState\) returns .*value\[''\] is builtins.set"),
+    ],
+)
+def test_refused_in_the_first_step(make: Any, complaint: str) -> None:
+    data = Rows(torch.ones(4, 2), torch.ones(4, 1))
+    steps: list[int] = []
+    with pytest.raises(ModelError, match=complaint):
+        train(make, data.cut(2, 2), prepare=lambda loop: setattr(loop, "after_step", lambda loop: steps.append(1)))
+    assert not steps
+
+
+@pytest.mark.parametrize("name", ["mix", "odd"])
+def test_a_late_tensor_that_cannot_be_sent_costs_itself_alone(name: str) -> None:
+    module = nn.Linear(2, 1)
+    late = {"mix": torch.eye(2).to_sparse(), "odd": torch.empty(2, dtype=torch.bits8)}[name]
+    module.register_buffer(name, late)
+    module.register_buffer("transient", late, persistent=False)
+    module.register_buffer("seen", torch.ones(2))
+    told: list[str] = []
+    tensors = module_state.sendable(module_state.pack_state(module, told.append), told.append)
+    describe(tensors)
+    assert len(told) == 1
+    assert f"the trained model lacks a tensor: tensor '{name}' cannot be sent" in told[0]
+    back = trained_module(nn.Linear(2, 1), {name: tensor.detach().clone() for name, tensor in tensors.items()})
+    assert torch.equal(back.weight, module.weight)
+    assert back.seen.tolist() == [1.0, 1.0]
 
 
 @pytest.mark.parametrize("state", [{1, 2}, RuntimeError("mine")])
