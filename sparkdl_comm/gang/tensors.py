@@ -23,6 +23,7 @@ from typing import Any
 
 import numpy as np
 import torch
+from torch.nn.parameter import is_lazy
 
 from sparkdl_comm.errors import GangError, InputError, ModelError, ProtocolError
 
@@ -48,9 +49,10 @@ _NAMES = {dtype: name for name, dtype in DTYPES.items()}
 
 
 def is_plain(tensor: torch.Tensor) -> bool:
-    """Return whether a tensor consists of plain bytes, of a type that may be sent: not sparse, quantized or meta."""
-    is_dense = tensor.layout is torch.strided and not tensor.is_quantized and tensor.device.type != "meta"
-    return is_dense and tensor.dtype in _NAMES
+    """Return whether a tensor consists of plain bytes, of a type that may be sent: not sparse, quantized, meta or lazy."""
+    has_values = tensor.device.type != "meta" and not is_lazy(tensor)
+    is_dense = tensor.layout is torch.strided and not tensor.is_quantized
+    return has_values and is_dense and tensor.dtype in _NAMES
 
 
 def describe(tensors: Mapping[str, torch.Tensor]) -> dict[str, Any]:

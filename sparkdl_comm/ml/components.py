@@ -87,8 +87,8 @@ def make_loss(loss: object) -> Loss:
     """Return the loss as a callable ``(output, target)``.
 
     :param loss: a callable; or a loss of torch.nn: an instance, a class or a name.
-    :raises ModelError: ``loss`` is something else, its name is unknown (suggests the nearest), or it has trainable
-        parameters.
+    :raises ModelError: ``loss`` is something else, its name is unknown (suggests the nearest), it has trainable
+        parameters, or one of its tensors has no shape yet.
     """
     if isinstance(loss, str):
         names = [name for name in vars(torch.nn) if name.endswith("Loss")]
@@ -111,11 +111,10 @@ def make_loss(loss: object) -> Loss:
     if reduction == "sum" or (reduction != "mean" and isinstance(loss, torch.nn.Module)):
         raise ModelError(f"loss: {type(loss).__name__} has reduction={reduction!r}; it must be 'mean' over the rows")
     called: Any = loss
-    while isinstance(
-        called, functools.partial
-    ):  # a module among the arguments may be a teacher that is run without gradients
+    while isinstance(called, functools.partial):  # its arguments may have a teacher that needs no gradients
         called = called.func
     for module in module_state.modules_of(called):
+        module_state.check_shapes(module, "loss: ")
         trainable = [name for name, p in module.named_parameters() if p.requires_grad]
         if trainable:
             raise ModelError(

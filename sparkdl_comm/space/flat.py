@@ -17,7 +17,7 @@ from torch import nn
 from torch.utils.hooks import RemovableHandle
 
 from sparkdl_comm.errors import ModelError
-from sparkdl_comm.space.module_state import check_no_aliases
+from sparkdl_comm.space.module_state import check_no_aliases, check_shapes
 from sparkdl_comm.space.parameter_space import ParameterSpace
 
 _ZERO = torch.zeros(())
@@ -37,12 +37,13 @@ class FlatModel(ParameterSpace):
     are. A trainable parameter may be frozen later, and then trained again (``requires_grad``): without a gradient the
     optimizer leaves it unchanged. See :meth:`check_trainable` for a parameter that is frozen now.
 
-    :raises ModelError: nothing is trainable, or a trainable parameter is not float32, has no shape yet, or shares
-        memory with another tensor.
+    :raises ModelError: nothing is trainable, a parameter or buffer has no shape yet, or a trainable parameter is not
+        float32, or shares memory with another tensor.
     """
 
     def __init__(self, module: nn.Module) -> None:
         self.module = module
+        check_shapes(module)
         found = _trainable(module)
         super().__init__({name: parameter.shape for name, parameter in found.items()})
         if not self.layers:
@@ -308,11 +309,6 @@ def _trainable(module: nn.Module) -> dict[str, nn.Parameter]:
         for name, parameter in layer.named_parameters(prefix=layer_name, recurse=False):
             if not parameter.requires_grad or id(parameter) in seen:
                 continue
-            if isinstance(parameter, nn.parameter.UninitializedParameter):
-                raise ModelError(
-                    f"parameter {name} has no shape yet (a Lazy module). Set the sizes, or call the module on an example"
-                    " first."
-                )
             if parameter.dtype != torch.float32:
                 raise ModelError(
                     f"parameter {name} is {parameter.dtype}. Trained parameters must be torch.float32."

@@ -108,6 +108,21 @@ def is_extra(name: str) -> bool:
     return name.rpartition(".")[2] == _EXTRA
 
 
+def check_shapes(module: nn.Module, owner: str = "") -> None:
+    """Check that all parameters and buffers have a shape. Ranks and driver would each initialize one that has none.
+
+    :param owner: text before the name in the message.
+    :raises ModelError: a parameter or a buffer of a Lazy module has no shape yet.
+    """
+    tensors: dict[str, torch.Tensor] = {f"parameter {name}": each for name, each in module.named_parameters()}
+    tensors |= {f"buffer {name}": buffer for name, buffer in module.named_buffers()}
+    for name, tensor in tensors.items():
+        if is_lazy(tensor):
+            raise ModelError(
+                f"{owner}{name} has no shape yet (a Lazy module). Set the sizes, or call the module on an example first."
+            )
+
+
 def check(module: nn.Module) -> None:
     """Check that everything in the module's state_dict can be sent to the trained model. Called before training, and again
     after the first forward pass, which may add to the state.
@@ -279,8 +294,7 @@ def check_no_aliases(module: nn.Module, trained: Mapping[str, torch.Tensor]) -> 
 def _has_comparable_memory(tensor: torch.Tensor) -> bool:
     """Return whether the tensor has memory that can be compared."""
     return (
-        not is_lazy(tensor)
-        and type(tensor) in (torch.Tensor, nn.Parameter)
+        type(tensor) in (torch.Tensor, nn.Parameter)
         and tensor.layout is torch.strided
         and tensor.device.type != "meta"
         and tensor.numel() > 0
