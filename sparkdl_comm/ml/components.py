@@ -88,7 +88,7 @@ def make_loss(loss: object) -> Loss:
 
     :param loss: a callable; or a loss of torch.nn: an instance, a class or a name.
     :raises ModelError: ``loss`` is something else, its name is unknown (suggests the nearest), it has trainable
-        parameters, or one of its tensors has no shape yet.
+        parameters, one of its tensors has no shape yet, or two of them share memory.
     """
     if isinstance(loss, str):
         names = [name for name in vars(torch.nn) if name.endswith("Loss")]
@@ -115,6 +115,7 @@ def make_loss(loss: object) -> Loss:
         called = called.func
     for module in module_state.modules_of(called):
         module_state.check_shapes(module, "loss: ")
+        module_state.check_no_aliases(module, {}, "loss: ")
         trainable = [name for name, p in module.named_parameters() if p.requires_grad]
         if trainable:
             raise ModelError(

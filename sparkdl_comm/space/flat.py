@@ -37,8 +37,8 @@ class FlatModel(ParameterSpace):
     are. A trainable parameter may be frozen later, and then trained again (``requires_grad``): without a gradient the
     optimizer leaves it unchanged. See :meth:`check_trainable` for a parameter that is frozen now.
 
-    :raises ModelError: nothing is trainable, a parameter or buffer has no shape yet, or a trainable parameter is not
-        float32, or shares memory with another tensor.
+    :raises ModelError: nothing is trainable, a trainable parameter is not float32, a parameter or buffer has no shape
+        yet, or two tensors share memory.
     """
 
     def __init__(self, module: nn.Module) -> None:
@@ -50,7 +50,7 @@ class FlatModel(ParameterSpace):
             raise ModelError(f"{type(module).__name__} has no trainable parameters (requires_grad) with elements")
         #: Trainable parameters that have elements, one for each of :attr:`entries`.
         self.parameters = [found[entry.name] for entry in self.entries]
-        check_no_aliases(module, found)
+        self.check_aliases()
         #: Attributes that hold each trained parameter, by its id.
         self._attributes = _attributes(module, {id(parameter) for parameter in found.values()})
         self.values = torch.empty(0)
@@ -164,6 +164,14 @@ class FlatModel(ParameterSpace):
             view.copy_(parameter)
         parameter.data = view
         return True
+
+    def check_aliases(self) -> None:
+        """Check that no two tensors of the module share memory; see :func:`check_no_aliases`.
+
+        :raises ModelError: two of them do.
+        """
+        trained = {entry.name: parameter for entry, parameter in zip(self.entries, self.parameters, strict=True)}
+        check_no_aliases(self.module, trained)
 
     def check_trainable(self) -> None:
         """Check that the module still has the trained parameters under their names, and that no other parameter requires

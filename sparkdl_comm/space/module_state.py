@@ -4,8 +4,8 @@ Extra state is what ``get_extra_state`` of the module's parts returns: numbers, 
 and dicts of these (see :mod:`sparkdl_comm.gang.tensors`). It may differ between ranks. As with DistributedDataParallel,
 the trained model has rank 0's.
 
-:func:`check_no_aliases` finds tensors that share memory with a trained parameter. Moving the parameter into the flat
-vector would separate these tensors from it.
+:func:`check_no_aliases` finds tensors that share memory. They would come apart: a trained parameter is moved into the flat
+vector, and the others are sent one by one.
 
 :func:`deep_copy` copies modules that torch itself refuses to copy.
 """
@@ -14,6 +14,7 @@ from __future__ import annotations
 
 import copy
 import functools
+import itertools
 from collections.abc import Callable, Iterator, Mapping
 from typing import Any, TypeVar
 
@@ -249,46 +250,61 @@ def _describe(name: str, part: nn.Module) -> str:
     return f"the model's part {name} ({kind})" if name else f"the model ({kind})"
 
 
-def check_no_aliases(module: nn.Module, trained: Mapping[str, torch.Tensor]) -> None:
-    """Check that no trained parameter shares an element with another tensor of the module, or with itself.
+def check_no_aliases(module: nn.Module, trained: Mapping[str, torch.Tensor], owner: str = "") -> None:
+    """Check that no two tensors of the module share an element, and that no trained parameter has an element twice.
 
-    Parameters next to each other in one storage are allowed, and so is one Parameter in several places.
+    Tensors next to each other in one storage are allowed, and so is one tensor in several places.
 
-    :raises ModelError: a trained parameter shares an element. The message names both tensors.
+    :param owner: text before the names in the message.
+    :raises ModelError: two tensors share an element. The message names both.
     """
     trained_names = {id(tensor): name for name, tensor in trained.items()}
-    others: dict[str, torch.Tensor] = {
+    untrained: dict[str, torch.Tensor] = {
         f"parameter {name}": parameter
         for name, parameter in module.named_parameters()
         if id(parameter) not in trained_names
     }
-    others |= {f"buffer {name}": buffer for name, buffer in module.named_buffers()}
-    owners: dict[int, list[tuple[str, torch.Tensor]]] = {}
-    for name, tensor in trained.items():
-        if not _has_comparable_memory(tensor):
-            continue
-        if has_repeated_elements(tensor):
-            raise ModelError(
-                f"elements of parameter {name} share memory with each other (made by expand?). Copy it with .contiguous()."
-            )
-        place = owners.setdefault(tensor.untyped_storage().data_ptr(), [])
-        for other, earlier in place:
-            if _overlap(earlier, tensor):
+    untrained |= {f"buffer {name}": buffer for name, buffer in module.named_buffers()}
+    storages: dict[int, list[tuple[str, torch.Tensor, bool]]] = {}
+    for tensors, is_trained in ((trained, True), (untrained, False)):
+        for name, tensor in tensors.items():
+            if not _has_comparable_memory(tensor):
+                continue
+            if is_trained and has_repeated_elements(tensor):
                 raise ModelError(
-                    f"parameters {other} and {name} share memory (by .data?), but are trained separately. Tie the Parameter"
-                    " itself, as in `decoder.weight = encoder.weight`. If one is the other's transpose or slice, compute it"
-                    " in forward, as in F.linear(x, encoder.weight.t())."
+                    f"elements of parameter {name} share memory with each other (made by expand?). Copy it with .contiguous()."
                 )
-        place.append((name, tensor))
-    for name, tensor in others.items():
-        if not _has_comparable_memory(tensor):
-            continue
-        for other, earlier in owners.get(tensor.untyped_storage().data_ptr(), []):
-            if _overlap(earlier, tensor):
-                raise ModelError(
-                    f"{name} shares memory with the trained parameter {other} (by .data, or detach()), and would not change"
-                    f" with it. Compute it from {other} in forward, or make it a copy (clone())."
-                )
+            storages.setdefault(tensor.untyped_storage().data_ptr(), []).append((name, tensor, is_trained))
+    for neighbors in storages.values():
+        neighbors.sort(key=lambda neighbor: _bounds(neighbor[1])[0])
+        for index, (name, tensor, is_trained) in enumerate(neighbors):
+            stop = _bounds(tensor)[1]
+            for other_name, other, is_other_trained in itertools.islice(neighbors, index + 1, None):
+                if _bounds(other)[0] >= stop:
+                    break
+                if (other is tensor and not is_trained) or not _overlap(tensor, other):
+                    continue
+                _refuse_alias((name, is_trained), (other_name, is_other_trained), owner)
+
+
+def _refuse_alias(first: tuple[str, bool], second: tuple[str, bool], owner: str) -> None:
+    """Raise the error for two tensors that share memory, given as their names, and whether they are trained."""
+    (one, is_trained), (other, is_other_trained) = sorted((first, second), key=lambda named: not named[1])
+    if is_other_trained:
+        raise ModelError(
+            f"parameters {one} and {other} share memory (by .data?), but are trained separately. Tie the Parameter"
+            " itself, as in `decoder.weight = encoder.weight`. If one is the other's transpose or slice, compute it"
+            " in forward, as in F.linear(x, encoder.weight.t())."
+        )
+    if is_trained:
+        raise ModelError(
+            f"{other} shares memory with the trained parameter {one} (by .data, or detach()), and would not change"
+            f" with it. Compute it from {one} in forward, or make it a copy (clone())."
+        )
+    raise ModelError(
+        f"{owner}{one} and {other} share memory, and would come apart: each tensor is sent by itself. Use one tensor in both"
+        " places, compute one of them from the other in forward, or make it a copy (clone())."
+    )
 
 
 def _has_comparable_memory(tensor: torch.Tensor) -> bool:

@@ -382,6 +382,7 @@ class TrainingLoop:
     def _on_first_output(self, output: Any, rows: int) -> None:
         """Record the shape of the first batch's output, and check the labels and what forward has added to the model."""
         module_state.check(self.model.module)
+        self.model.check_aliases()
         self.progress.output_shape = shape_of(output, rows)
         if self._spec.labels is not None:
             parts = [self._rows] if self._validation is None else [self._rows, self._validation]
