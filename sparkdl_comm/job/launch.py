@@ -33,8 +33,8 @@ from sparkdl_comm.job.shipping import missing_module_error
 from sparkdl_comm.job.slots import SlotWatch
 from sparkdl_comm.job.summary import RankReport
 from sparkdl_comm.job.task import LOADING_PHASE, RANK_SCHEMA, ROWS_GONE_PREFIX, GangSpec, RankFn, RowsGoneError
+from sparkdl_comm.job.trained_module import keep_tensors
 from sparkdl_comm.report.progress import ProgressBar
-from sparkdl_comm.space.module_state import state_dict_of
 from sparkdl_comm.train.spec import TrainSpec
 
 #: Result of a run: the trained tensors by name, on the CPU, and one report per rank.
@@ -81,7 +81,7 @@ def run_once(partitions: DataFrame, spec: TrainSpec, on_progress: OnProgress) ->
     :param on_progress: receives rank 0's progress messages, as the progress bar does.
     :raises RowsGoneError: ranks did not find their rows in ``spec.cache``.
     :raises SparkdlCommError: the failure of the first rank that failed. Spark's own exception is its cause if no rank
-        reported a failure, otherwise its context.
+        reported a failure, otherwise its context. A ResultError if the reason is unknown, and the tensors have arrived.
     """
     tensors, reports = run_gang(
         lambda listener: run_tasks(
@@ -93,7 +93,7 @@ def run_once(partitions: DataFrame, spec: TrainSpec, on_progress: OnProgress) ->
         spec,
         partitions.sparkSession,
         on_progress,
-        state_dict_of,
+        is_model=True,
     )
     return tensors, [RankReport.from_json(report) for report in reports]
 
@@ -133,14 +133,13 @@ def run_gang(
     spec: GangSpec,
     spark: SparkSession | None,
     on_progress: OnProgress | None = None,
-    as_state_dict: Callable[[dict[str, torch.Tensor]], dict[str, torch.Tensor]] | None = None,
+    is_model: bool = False,
 ) -> tuple[dict[str, torch.Tensor], list[str]]:
     """Run a gang, and receive the tensors that rank 0 sends.
 
     :param start: runs the ranks, given the driver's listener, and returns their reports.
     :param spark: session of the ranks' tasks. None: the ranks are processes of this machine.
-    :param as_state_dict: makes an error's ``state_dict`` from the tensors that have arrived. None: they are not a
-        model's.
+    :param is_model: the tensors are a model's (``module_state.pack_state``). Then an error has those that have arrived.
     :return: the tensors that rank 0 sent, and every rank's report.
     :raises SparkdlCommError: as :func:`run_once`.
     """
@@ -182,12 +181,12 @@ def run_gang(
                 diagnosed: SparkdlCommError | None = missing_module_error(failure.message)
             else:
                 diagnosed = failure.to_exception() if failure is not None else too_few or _diagnose(str(error))
-            if diagnosed is None:
-                raise
-            if as_state_dict is not None and listener.received_tensors is not None:
-                diagnosed.state_dict = as_state_dict(listener.received_tensors)
-            # Not the cause if a rank reported: Spark's text repeats the report under a page of Java stacks.
-            raise diagnosed from (error if failure is None else None)
+            received = listener.received_tensors if is_model else None
+            with nullcontext() if received is None else keep_tensors(received):
+                if diagnosed is None:
+                    raise
+                # Not the cause if a rank reported: Spark's text repeats the report under a page of Java stacks.
+                raise diagnosed from (error if failure is None else None)
         finally:
             listener.close()
     return tensors, reports

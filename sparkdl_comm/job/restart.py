@@ -8,6 +8,7 @@ from __future__ import annotations
 import dataclasses
 import logging
 import secrets
+from contextlib import ExitStack
 from typing import Any
 
 from pyspark.sql import DataFrame, SparkSession
@@ -19,6 +20,7 @@ from sparkdl_comm.job.launch import TrainingResult, was_killed
 from sparkdl_comm.job.session import application_conf, is_classic
 from sparkdl_comm.job.slots import check_slots, executors
 from sparkdl_comm.job.task import ADDRESS_SPACE_KEY, OVERHEAD_KEY
+from sparkdl_comm.job.trained_module import keep_tensors
 from sparkdl_comm.train.spec import TrainSpec
 
 _DAEMON = "spark.python.daemon.module"
@@ -115,7 +117,8 @@ def run_with_restarts(rows: DataFrame, spec: TrainSpec, on_progress: OnProgress)
     They are restarted when one was lost: from the last checkpoint if the run has checkpoints, otherwise from the
     beginning. Each attempt has a new attempt id and a new secret, so that no rank of the attempt before can join. A
     missed deadline counts as a loss only if an executor has gone since. Exceptions of the user's code do not count.
-    Executors killed for their memory would be killed again, so after the second such attempt there is no restart.
+    Executors killed for their memory would be killed again, so after the second such attempt there is no restart. If a
+    rank was lost after the driver had received the trained tensors, errors of later attempts have these tensors, too.
 
     :raises RankLostError: executors were killed for their memory. The message says what to set.
     :raises SlotsError: lost executors were not replaced within ``slotTimeout``.
@@ -125,35 +128,41 @@ def run_with_restarts(rows: DataFrame, spec: TrainSpec, on_progress: OnProgress)
     spark = rows.sparkSession
     restarts = 0
     kills = MemoryKillCounter(spark)
-    while True:
-        executors_before = executors(spark)
-        kills.begin_attempt()
-        try:
-            return run_with_cache(rows, spec, on_progress), restarts
-        except (RankLostError, DeadlineError) as lost:
-            lost_executors = executors_before - executors(spark)
-            if isinstance(lost, DeadlineError) and not lost_executors:
-                raise
-            kills.check(lost, is_last=restarts == spec.conf.max_restarts)
-            if restarts == spec.conf.max_restarts:
-                raise
-            restarts += 1
-            restart_point = (
-                "the beginning" if spec.checkpoints is None else f"the last checkpoint in {spec.checkpoints.directory}"
-            )
-            _log.warning(
-                "%s\nStarting again from %s (%d of %d, spark.sparkdl.comm.maxRestarts)",
-                lost.message,
-                restart_point,
-                restarts,
-                spec.conf.max_restarts,
-            )
+    with ExitStack() as stack:
+        while True:
+            executors_before = executors(spark)
+            kills.begin_attempt()
             try:
-                check_slots(spark, spec.world, spec.conf.slot_timeout)
-            except SlotsError as error:
-                raise error from lost
-            kills.check(lost, is_last=False)
-        spec = _next_attempt(spec)
+                return run_with_cache(rows, spec, on_progress), restarts
+            except (RankLostError, DeadlineError) as lost:
+                if lost.state_dict is not None:
+                    stack.close()  # the driver keeps one model only
+                    stack.enter_context(keep_tensors(lost.state_dict))
+                lost_executors = executors_before - executors(spark)
+                if isinstance(lost, DeadlineError) and not lost_executors:
+                    raise
+                kills.check(lost, is_last=restarts == spec.conf.max_restarts)
+                if restarts == spec.conf.max_restarts:
+                    raise
+                restarts += 1
+                restart_point = (
+                    "the beginning"
+                    if spec.checkpoints is None
+                    else f"the last checkpoint in {spec.checkpoints.directory}"
+                )
+                _log.warning(
+                    "%s\nStarting again from %s (%d of %d, spark.sparkdl.comm.maxRestarts)",
+                    lost.message,
+                    restart_point,
+                    restarts,
+                    spec.conf.max_restarts,
+                )
+                try:
+                    check_slots(spark, spec.world, spec.conf.slot_timeout)
+                except SlotsError as error:
+                    raise error from lost
+                kills.check(lost, is_last=False)
+            spec = _next_attempt(spec)
 
 
 def _next_attempt(spec: TrainSpec) -> TrainSpec:

@@ -16,14 +16,13 @@ import torch
 
 from sparkdl_comm.conf import CommConf
 from sparkdl_comm.distributor import _run_ranks
-from sparkdl_comm.errors import RankFailedError, RankLostError
+from sparkdl_comm.errors import RankFailedError, RankLostError, ResultError
 from sparkdl_comm.gang.failure import Failure
 from sparkdl_comm.gang.tensors import pack_value
 from sparkdl_comm.job.driver_listener import DriverListener
 from sparkdl_comm.job.function import FunctionSpec
 from sparkdl_comm.job.launch import run_gang
 from sparkdl_comm.job.local import run_locally
-from sparkdl_comm.space.module_state import state_dict_of
 from tests.integration.training_functions import stands_still_at_the_end
 from tests.slow import slow
 from tests.unit.gang_helpers import wait_for
@@ -97,7 +96,10 @@ def test_a_rank_that_raises() -> None:
 
 
 @pytest.mark.parametrize("trains", [True, False])
-def test_what_a_failure_has_of_tensors_that_came_before(monkeypatch: pytest.MonkeyPatch, trains: bool) -> None:
+@pytest.mark.parametrize("reason", [Failure.of(LookupError("mine"), rank=1).embed(), "the JVM is gone"])
+def test_what_a_failure_has_of_tensors_that_came_before(
+    monkeypatch: pytest.MonkeyPatch, reason: str, trains: bool
+) -> None:
     """Those of a model, by the names of its state_dict; nothing of what a function returned."""
     weight = torch.ones(2)
     sent = (
@@ -108,11 +110,14 @@ def test_what_a_failure_has_of_tensors_that_came_before(monkeypatch: pytest.Monk
     monkeypatch.setattr(DriverListener, "received_tensors", sent)
 
     def start(_: DriverListener) -> list[str]:
-        raise RuntimeError(Failure.of(LookupError("mine"), rank=1).embed())
+        raise RuntimeError(reason)
 
-    with pytest.raises(RankFailedError, match="LookupError: mine") as caught:
-        run_gang(start, spec_of(who), None, None, state_dict_of if trains else None)
-    assert caught.value.state_dict == ({"weight": weight} if trains else None)
+    expected: Any = RankFailedError
+    if reason == "the JVM is gone":
+        expected = ResultError if trains else RuntimeError
+    with pytest.raises(expected, match=r"LookupError: mine|the JVM is gone") as caught:
+        run_gang(start, spec_of(who), None, None, is_model=trains)
+    assert getattr(caught.value, "state_dict", None) == ({"weight": weight} if trains else None)
 
 
 def test_a_rank_that_is_killed() -> None:

@@ -18,6 +18,7 @@ from sparkdl_comm.errors import (
     PersistenceError,
     RankFailedError,
     RankLostError,
+    ResultError,
     SlotsError,
     SparkdlCommError,
 )
@@ -40,7 +41,7 @@ def spec(restarts: int = 2, checkpoints: Checkpoints | None = None) -> TrainSpec
 class Runs:
     """Fails with each of `errors`, then succeeds."""
 
-    def __init__(self, *errors: SparkdlCommError) -> None:
+    def __init__(self, *errors: Exception) -> None:
         self.errors = list(errors)
         self.specs: list[TrainSpec] = []
 
@@ -130,6 +131,46 @@ def test_executors_killed_for_their_memory(monkeypatch: pytest.MonkeyPatch, limi
 def test_an_executor_killed_for_its_memory_once() -> None:
     runs = Runs(RankLostError("Exit status: 137", rank=1), LOST)
     assert start(runs, spec(2)) == ("trained", 2)
+
+
+def lost_at_exit(message: str = "rank 1 was lost") -> RankLostError:
+    """A rank is lost when the driver has received the trained tensors."""
+    lost = RankLostError(message, rank=1)
+    lost.state_dict = {"weight": torch.ones(2)}
+    return lost
+
+
+@pytest.mark.parametrize(
+    ("then", "raised"),
+    [
+        (NonFiniteLossError("nan", rank=1, step=3), NonFiniteLossError),
+        (LOST, RankLostError),
+        (RuntimeError("the JVM is gone"), ResultError),
+    ],
+)
+def test_tensors_received_before_a_restart_are_not_lost(then: Exception, raised: type[SparkdlCommError]) -> None:
+    runs = Runs(lost_at_exit(), then)
+    with pytest.raises(raised) as error:
+        start(runs, spec(1))
+    assert len(runs.specs) == 2
+    assert error.value.state_dict is not None
+    assert error.value.state_dict["weight"].tolist() == [1.0, 1.0]
+    assert start(Runs(lost_at_exit()), spec(1)) == ("trained", 1)
+
+
+@pytest.mark.parametrize("message", ["rank 1 was lost", "Exit status: 137"])
+def test_tensors_received_before_the_last_loss(monkeypatch: pytest.MonkeyPatch, message: str) -> None:
+    monkeypatch.setattr(restart, "advise", lambda spark: "Give them more")
+    with pytest.raises(RankLostError) as error:
+        start(Runs(lost_at_exit(message)), spec(0))
+    assert error.value.state_dict is not None
+
+
+def test_tensors_received_before_executors_are_not_replaced(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(restart, "check_slots", mock.Mock(side_effect=SlotsError("1 slot")))
+    with pytest.raises(SlotsError) as error:
+        start(Runs(lost_at_exit()), spec())
+    assert error.value.state_dict is not None
 
 
 def test_too_few_slots_in_the_words_of_spark() -> None:
