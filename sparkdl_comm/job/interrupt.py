@@ -29,8 +29,9 @@ from sparkdl_comm.job.session import is_classic
 
 T = TypeVar("T")
 
-#: Exceptions raised when the JVM or the Connect server is gone. The JVM of spark-submit itself ends on Ctrl-C.
-_DISCONNECTED = (Py4JError, PySparkException)
+#: Exceptions raised when the application has ended, or the JVM or the Connect server is gone. A stopped SparkContext has no
+#: ``_jsc``, so its methods raise AttributeError. The JVM of spark-submit itself ends on Ctrl-C.
+DISCONNECTED = (Py4JError, PySparkException, AttributeError)
 
 
 class JobTag:
@@ -48,11 +49,11 @@ class JobTag:
         return self
 
     def __exit__(self, *exc: object) -> None:
-        with suppress(*_DISCONNECTED):
+        with suppress(*DISCONNECTED):
             (self._tagger.removeJobTag if self._is_classic else self._tagger.removeTag)(self.name)
 
     def cancel(self) -> None:
-        with suppress(*_DISCONNECTED):
+        with suppress(*DISCONNECTED):
             (self._tagger.cancelJobsWithTag if self._is_classic else self._tagger.interruptTag)(self.name)
 
 
@@ -146,5 +147,6 @@ def describe_jobs(spark: SparkSession, text: str) -> Iterator[None]:
     try:
         yield
     finally:
-        for key, value in before.items():
-            context.setLocalProperty(key, value)  # type: ignore[arg-type]
+        with suppress(*DISCONNECTED):
+            for key, value in before.items():
+                context.setLocalProperty(key, value)  # type: ignore[arg-type]

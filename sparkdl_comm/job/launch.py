@@ -28,7 +28,7 @@ from sparkdl_comm.job.driver_listener import LOCAL_HOST, DriverListener, OnProgr
 from sparkdl_comm.job.import_check import ImportCheck
 from sparkdl_comm.job.interrupt import JobTag, describe_jobs, run_in_thread
 from sparkdl_comm.job.rank import make_rank_fn
-from sparkdl_comm.job.session import driver_bind, driver_host
+from sparkdl_comm.job.session import driver_bind, driver_host, is_stopped
 from sparkdl_comm.job.shipping import missing_module_error
 from sparkdl_comm.job.slots import SlotWatch
 from sparkdl_comm.job.summary import RankReport
@@ -181,6 +181,13 @@ def run_gang(
                 diagnosed: SparkdlCommError | None = missing_module_error(failure.message)
             else:
                 diagnosed = failure.to_exception() if failure is not None else too_few or _diagnose(str(error))
+            if (
+                diagnosed is None
+                and not isinstance(error, SparkdlCommError)
+                and spark is not None
+                and is_stopped(spark)
+            ):
+                diagnosed = GangError(f"the run's Spark application has ended. Spark says: {error}")
             received = listener.received_tensors if is_model else None
             with nullcontext() if received is None else keep_tensors(received):
                 if diagnosed is None:

@@ -17,7 +17,7 @@ from sparkdl_comm.errors import DeadlineError, RankLostError, SlotsError, Sparkd
 from sparkdl_comm.job.cached_rows import run_with_cache
 from sparkdl_comm.job.driver_listener import OnProgress
 from sparkdl_comm.job.launch import TrainingResult, was_killed
-from sparkdl_comm.job.session import application_conf, is_classic
+from sparkdl_comm.job.session import application_conf, is_classic, is_stopped
 from sparkdl_comm.job.slots import check_slots, executors
 from sparkdl_comm.job.task import ADDRESS_SPACE_KEY, OVERHEAD_KEY
 from sparkdl_comm.job.trained_module import keep_tensors
@@ -138,6 +138,8 @@ def run_with_restarts(rows: DataFrame, spec: TrainSpec, on_progress: OnProgress)
                 if lost.state_dict is not None:
                     stack.close()  # the driver keeps one model only
                     stack.enter_context(keep_tensors(lost.state_dict))
+                if is_stopped(spark):
+                    raise
                 lost_executors = executors_before - executors(spark)
                 if isinstance(lost, DeadlineError) and not lost_executors:
                     raise

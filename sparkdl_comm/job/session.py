@@ -12,7 +12,7 @@ from typing import Any
 
 import pyspark
 from py4j.java_gateway import is_instance_of  # type: ignore[import-untyped]
-from py4j.protocol import Py4JJavaError  # type: ignore[import-untyped]
+from py4j.protocol import Py4JError, Py4JJavaError  # type: ignore[import-untyped]
 from pyspark import SparkContext
 from pyspark.errors import PySparkRuntimeError
 from pyspark.sql import SparkSession
@@ -114,7 +114,7 @@ def session_of(dataset: Any) -> SparkSession:
             f"a Spark DataFrame is needed, not {type(dataset).__module__}.{type(dataset).__qualname__}. Convert a pandas"
             " DataFrame with spark.createDataFrame(...)"
         )
-    if _is_stopped(dataset.sparkSession):
+    if is_stopped(dataset.sparkSession):
         raise InputError(
             "the DataFrame's Spark session is stopped. Start one with"
             " SparkSession.builder.config(map=sparkdl_comm.spark_conf()).getOrCreate(), and create the DataFrame in it"
@@ -132,7 +132,7 @@ def active_session() -> SparkSession:
         spark = SparkSession.active()
     except PySparkRuntimeError:
         spark = None
-    if spark is None or _is_stopped(spark):
+    if spark is None or is_stopped(spark):
         raise InputError(
             "no Spark session runs. Start one with"
             " SparkSession.builder.config(map=sparkdl_comm.spark_conf()).getOrCreate()"
@@ -140,11 +140,15 @@ def active_session() -> SparkSession:
     return spark
 
 
-def _is_stopped(spark: SparkSession) -> bool:
+def is_stopped(spark: SparkSession) -> bool:
+    """Return whether the session's application has ended, or its JVM is gone."""
     if not is_classic(spark):
         return bool(spark.is_stopped)  # type: ignore[attr-defined]
     context: Any = spark.sparkContext._jsc
-    return context is None or context.sc().isStopped()
+    try:
+        return context is None or context.sc().isStopped()
+    except Py4JError:
+        return True
 
 
 def use_driver_python(spark: SparkSession) -> None:

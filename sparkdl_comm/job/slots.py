@@ -14,12 +14,11 @@ from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
 from typing import Any
 
-from py4j.protocol import Py4JError  # type: ignore[import-untyped]
 from pyspark.sql import SparkSession
 from pyspark.status import SparkStageInfo
 
 from sparkdl_comm.errors import DeadlineError, SlotsError
-from sparkdl_comm.job.interrupt import JobTag
+from sparkdl_comm.job.interrupt import DISCONNECTED, JobTag
 from sparkdl_comm.job.session import application_conf, is_classic, session_conf
 
 _log = logging.getLogger(__name__)
@@ -331,7 +330,7 @@ class SlotWatch:
                     _log.warning(
                         "%d ranks wait for slots: %d tasks of other jobs are running", self._ranks, other_tasks
                     )
-            except Py4JError:  # Spark's status changes while it is read, or the application ends
+            except DISCONNECTED:  # Spark's status changes while it is read, or the application ends
                 _log.debug("cannot read the state of slots", exc_info=True)
 
     def _timeout_error(self, is_blocked: bool, other_tasks: int, slots: int | None) -> SlotsError:

@@ -64,6 +64,7 @@ def cluster(monkeypatch: pytest.MonkeyPatch) -> list[set[str]]:
     answers = [{"a", "b"}]
     monkeypatch.setattr(restart, "executors", lambda spark: answers.pop(0) if len(answers) > 1 else answers[0])
     monkeypatch.setattr(restart, "check_slots", lambda spark, world, timeout: world)
+    monkeypatch.setattr(restart, "is_stopped", lambda spark: False)
     return answers
 
 
@@ -171,6 +172,18 @@ def test_tensors_received_before_executors_are_not_replaced(monkeypatch: pytest.
     with pytest.raises(SlotsError) as error:
         start(Runs(lost_at_exit()), spec())
     assert error.value.state_dict is not None
+
+
+def test_an_application_that_was_stopped_meanwhile(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(restart, "is_stopped", lambda spark: True)
+    monkeypatch.setattr(
+        restart, "check_slots", mock.Mock(side_effect=AttributeError("'NoneType' has no attribute 'sc'"))
+    )
+    runs = Runs(LOST)
+    with pytest.raises(RankLostError) as error:
+        start(runs, spec())
+    assert error.value is LOST
+    assert len(runs.specs) == 1
 
 
 def test_too_few_slots_in_the_words_of_spark() -> None:
