@@ -1,8 +1,11 @@
-"""A program for spark-submit: `endless_fit.py FOLDER STRATEGY`. A fit that only Ctrl-C ends; each rank says in FOLDER when it
-has begun, and the driver which exception came out."""
+"""A program for spark-submit: `endless_fit.py FOLDER STRATEGY`. A fit that only Ctrl-C ends, or the end of the application, as
+soon as there is a file "stop" in FOLDER. Each rank says in FOLDER when it has begun, and the driver which exception came out.
+"""
 
 import functools
 import sys
+import threading
+import time
 from pathlib import Path
 
 import torch
@@ -23,7 +26,14 @@ class Begun(Callback):
             (self.folder / f"rank {state.rank}").touch()
 
 
+def stop(spark: SparkSession) -> None:
+    while not (FOLDER / "stop").exists():
+        time.sleep(0.1)
+    spark.stop()
+
+
 spark = SparkSession.builder.getOrCreate()
+threading.Thread(target=stop, args=(spark,), daemon=True).start()
 data = spark.createDataFrame([([float(i)] * 28, i % 10) for i in range(24)], "features array<float>, label int")
 estimator = TorchEstimator(
     model=Small,
@@ -38,4 +48,5 @@ try:
     estimator.fit(data)
 except BaseException as error:
     (FOLDER / "raised").write_text(type(error).__name__)
+    (FOLDER / "message").write_text(str(error))
     raise

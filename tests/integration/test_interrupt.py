@@ -178,6 +178,19 @@ def test_spark_submit(submitted: Any, tmp_path: Path, strategy: str) -> None:
     assert (tmp_path / "raised").read_text() == "KeyboardInterrupt"
 
 
+@pytest.mark.slow
+def test_an_application_that_is_stopped(submitted: Any, tmp_path: Path) -> None:
+    """What cleans up after the fit finds no SparkContext, and must not hide why the fit ended."""
+    submit = submitted("gloo")
+    wait_for(lambda: len(list(tmp_path.glob("rank *"))) == RANKS or submit.poll() is not None, DEADLINE_SECONDS)
+    assert submit.poll() is None, (tmp_path / "log").read_text()
+    (tmp_path / "stop").touch()
+    assert submit.wait(FREE_SECONDS) != 0
+    message = (tmp_path / "message").read_text()
+    assert (tmp_path / "raised").read_text() in ("GangError", "RankLostError"), message
+    assert "NoneType" not in message
+
+
 def wait_for(happened: Callable[[], bool], seconds: float) -> None:
     """Until then, or so long."""
     deadline = time.monotonic() + seconds
