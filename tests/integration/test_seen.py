@@ -85,7 +85,7 @@ def test_tensorboard(data: Any, tmp_path: Any) -> None:
 
 @pytest.mark.slow
 def test_the_spark_ui_describes_the_jobs(spark: Any, data: Any) -> None:
-    """The newest one, and the one before, which measures rows."""
+    """The newest ones train, which need two if the plan is adaptive, and the one before them measures rows."""
     context = spark.sparkContext
     context.setJobDescription("nightly")
     try:
@@ -95,8 +95,8 @@ def test_the_spark_ui_describes_the_jobs(spark: Any, data: Any) -> None:
     finally:
         context.setLocalProperty("spark.job.description", None)
     jobs = context._jsc.sc().statusStore().jobsList(None)
-    found = [(jobs.apply(n).description().get(), jobs.apply(n).jobGroup().get()) for n in range(2)]
-    assert found == [
+    found = [(jobs.apply(n).description().get(), jobs.apply(n).jobGroup().get()) for n in range(3)]
+    assert list(dict.fromkeys(found))[:2] == [
         ("nightly: sparkdl_comm fit: gloo, 2 epochs on 2 ranks", "sparkdl_comm"),
         ("nightly: sparkdl_comm: measure the first rows of features", "sparkdl_comm"),
     ]
