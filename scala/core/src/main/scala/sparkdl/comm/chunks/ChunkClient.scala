@@ -71,7 +71,13 @@ private[comm] final class ChunkClient(
               if Connection.of(channel).exists(_.confirm(total, time)) => ()
           case other => refuse(s"$other instead of a confirmation of parts")
         }
-      catch { case e: Wire.ProtocolException => refuse(e.getMessage) }
+      catch {
+        case e: Wire.ProtocolException => refuse(e.getMessage)
+        case e: Throwable =>
+          val from = channel.remoteAddress
+          logError(s"The connection to $from is closed: its message could not be handled", e)
+          channel.close()
+      }
     }
   }
 

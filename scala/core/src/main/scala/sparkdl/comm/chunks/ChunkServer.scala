@@ -103,7 +103,14 @@ private[comm] final class ChunkServer(
                 " follow one"
             )
         }
-      catch { case e: Wire.ProtocolException => refuse(e.getMessage) }
+      catch {
+        case e: Wire.ProtocolException => refuse(e.getMessage)
+        case e: Throwable =>
+          // The peer would wait in vain. Spark only logs an exception.
+          val from = channel.remoteAddress
+          logError(s"A connection of $from is closed: its message could not be handled", e)
+          channel.close()
+      }
 
     override def receive(
         client: TransportClient,

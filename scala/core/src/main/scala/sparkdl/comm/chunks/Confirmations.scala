@@ -8,9 +8,12 @@ import scala.jdk.CollectionConverters._
 
 import io.netty.channel.Channel
 
-import sparkdl.comm.Clock
+import sparkdl.comm.{Callbacks, Clock}
 
-/** Sends over one connection, in order, that the peer has not confirmed. */
+/**
+ * Sends over one connection, in order, that the peer has not confirmed. Their callbacks are called
+ * as by [[Callbacks.callAll]].
+ */
 private[chunks] final class UnconfirmedSends {
   private val sent = new ArrayDeque[Option[Long] => Unit]
   private var confirmed = 0L
@@ -42,7 +45,7 @@ private[chunks] final class UnconfirmedSends {
         Some(Vector.fill(count.toInt)(sent.poll()))
       }
     }
-    found.foreach(_.foreach(_(Some(time))))
+    found.foreach(Callbacks.callAll(_)(done => done(Some(time))))
     found.isDefined
   }
 
@@ -54,7 +57,7 @@ private[chunks] final class UnconfirmedSends {
       sent.clear()
       left
     }
-    left.foreach(_(None))
+    Callbacks.callAll(left)(done => done(None))
   }
 }
 
@@ -70,11 +73,11 @@ private[chunks] final class ConfirmationSender(channel: Channel, clock: Clock) {
   def recordArrivals(count: Int): Unit = {
     received += count
     if (!isScheduled) {
-      isScheduled = true
       channel.eventLoop.execute { () =>
         isScheduled = false
         FrameWriter.write(channel, Wire.received(received, clock.nanoTime))
       }
+      isScheduled = true
     }
   }
 }

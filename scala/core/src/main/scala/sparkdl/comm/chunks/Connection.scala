@@ -12,7 +12,7 @@ import io.netty.util.AttributeKey
 
 import org.apache.spark.network.client.TransportClient
 
-import sparkdl.comm.Clock
+import sparkdl.comm.{Callbacks, Clock}
 import sparkdl.comm.transport.MessagePart
 
 /**
@@ -81,11 +81,14 @@ private[chunks] final class Connection(clock: Clock, onEnd: Connection => Unit) 
       }
     }
     left.foreach { fetches =>
-      onEnd(this)
-      fetches.foreach(_.peerLost(cause))
-      synchronized(answers).foreach(_.endAll(cause))
-      messages.end()
-      close()
+      val steps = Seq[() => Unit](
+        () => onEnd(this),
+        () => Callbacks.callAll(fetches)(_.peerLost(cause)),
+        () => synchronized(answers).foreach(_.endAll(cause)),
+        () => messages.end(),
+        () => close()
+      )
+      Callbacks.callAll(steps)(_.apply())
     }
   }
 

@@ -37,8 +37,12 @@ private[chunks] object FrameWriter extends Logging {
     send(channel, new OneWayMessage(new NioManagedBuffer(made)), Unpooled.wrappedBuffer(made))
   }
 
-  /** Write a message with Spark's encoder. */
-  def write(channel: Channel, message: Message): ChannelFuture =
+  /**
+   * Write a message with Spark's encoder.
+   *
+   * @param message it is made here, so that the connection is closed if it cannot be made
+   */
+  def encodeAndWrite(channel: Channel, message: => Message): ChannelFuture =
     closing(channel)(channel.writeAndFlush(message))
 
   private def send(channel: Channel, message: Message, body: ByteBuf): ChannelFuture = {

@@ -58,7 +58,12 @@ private[chunks] final class MessageQueue {
     // On the channel's event loop, so that it comes after earlier writes to the channel.
     if (batch.nonEmpty)
       try to.get.eventLoop.execute(() => write(to.get, batch))
-      catch { case _: RejectedExecutionException => () } // the network was closed
+      catch {
+        case _: RejectedExecutionException => () // the network was closed
+        case e: Throwable =>
+          to.get.close() // the batch is lost
+          throw e
+      }
   }
 
   private def write(to: Channel, batch: Seq[MessagePart]): Unit =

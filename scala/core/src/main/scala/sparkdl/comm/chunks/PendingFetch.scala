@@ -12,7 +12,7 @@ import scala.util.control.NonFatal
 
 import org.apache.spark.internal.Logging
 
-import sparkdl.comm.Clock
+import sparkdl.comm.{Callbacks, Clock}
 import sparkdl.comm.transport.{
   Chunk,
   ChunkFailure,
@@ -141,7 +141,7 @@ private[chunks] final class PendingFetch(
       deadlines.remove(this)
       // An exception would end the connection, which others share.
       try callback(failure)
-      catch { case NonFatal(e) => logError(s"$description: the caller's callback failed", e) }
+      catch { case e: Throwable => logError(s"$description: the caller's callback failed", e) }
     }
   }
 
@@ -166,7 +166,8 @@ private[chunks] final class DeadlineTimer(clock: Clock) {
 
   def remove(fetch: PendingFetch): Unit = pending.remove(fetch)
 
-  def foreach(act: PendingFetch => Unit): Unit = pending.forEach(fetch => act(fetch))
+  /** Call `act` with each fetch, as [[Callbacks.callAll]]. */
+  def foreach(act: PendingFetch => Unit): Unit = Callbacks.callAll(pending.asScala)(act)
 
   private def checkAt(time: Long): Unit = {
     clock.after(math.max(0, time - clock.nanoTime))(check())
@@ -175,12 +176,13 @@ private[chunks] final class DeadlineTimer(clock: Clock) {
 
   private def check(): Unit = {
     val now = clock.nanoTime
-    foreach(fetch => if (fetch.deadline <= now) fetch.expire())
-    synchronized {
-      if (now >= nextCheck) {
-        nextCheck = Long.MaxValue
-        pending.asScala.map(_.deadline).reduceOption(_ min _).foreach(checkAt)
+    try foreach(fetch => if (fetch.deadline <= now) fetch.expire())
+    finally
+      synchronized {
+        if (now >= nextCheck) {
+          nextCheck = Long.MaxValue
+          pending.asScala.map(_.deadline).reduceOption(_ min _).foreach(checkAt)
+        }
       }
-    }
   }
 }

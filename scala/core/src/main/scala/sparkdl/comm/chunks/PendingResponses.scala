@@ -9,7 +9,7 @@ import scala.collection.mutable
 
 import org.apache.spark.network.client.{StreamCallback, TransportClient}
 
-import sparkdl.comm.Clock
+import sparkdl.comm.{Callbacks, Clock}
 
 /**
  * Receiver of the chunks that were asked for over one connection. Each chunk has a number, so that
@@ -88,6 +88,6 @@ private[chunks] final class PendingResponses(
     reads.foreach(_.end())
     val left = pending.values.toVector
     pending.clear()
-    left.foreach(_.peerLost(cause))
+    Callbacks.callAll(left)(_.peerLost(cause))
   }
 }

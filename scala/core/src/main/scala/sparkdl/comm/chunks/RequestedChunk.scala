@@ -9,7 +9,6 @@ import io.netty.buffer.ByteBuf
 import io.netty.channel.{Channel, ChannelFuture}
 import io.netty.util.ReferenceCountUtil
 
-import org.apache.spark.network.buffer.ManagedBuffer
 import org.apache.spark.network.protocol.{StreamFailure, StreamResponse}
 
 import sparkdl.comm.transport.{Chunk, ChunkAnswer, ChunkPeer}
@@ -53,15 +52,14 @@ private[chunks] final class RequestedChunk(
       case Left(why) =>
         isRefused = true
         val isOpen = unconfirmed.add(_ => ())
-        if (isOpen) FrameWriter.write(channel, new StreamFailure(Wire.partId(number, 0), why))
+        if (isOpen)
+          FrameWriter.encodeAndWrite(channel, new StreamFailure(Wire.partId(number, 0), why))
         end(refused())
-      case Right((bytes, body)) =>
-        def finish(): Unit = end(bytes.release())
-        if (unconfirmed.add(done)) {
-          val answer =
-            new StreamResponse(Wire.partId(number, part.length), part.length.toLong, bytes)
-          send(answer, body).addListener((_: io.netty.util.concurrent.Future[Void]) => finish())
-        } else {
+      case Right((answer, body)) =>
+        def finish(): Unit = end(answer.body.release())
+        if (unconfirmed.add(done))
+          write(answer, body).addListener((_: io.netty.util.concurrent.Future[Void]) => finish())
+        else {
           ReferenceCountUtil.release(body)
           finish()
           done(None)
@@ -77,11 +75,14 @@ private[chunks] final class RequestedChunk(
    * Open a part, and read it if it is on disk. If that fails, release the block and return the
    * reason for the peer.
    */
-  private def open(part: Chunk): Either[String, (ManagedBuffer, AnyRef)] =
+  private def open(part: Chunk): Either[String, (StreamResponse, AnyRef)] =
     try
       source.open(part).toRight(s"block ${chunk.block} is not here").map { bytes =>
-        try bytes -> bytes.convertToNetty()
-        catch {
+        try {
+          val answer =
+            new StreamResponse(Wire.partId(number, part.length), part.length.toLong, bytes)
+          answer -> bytes.convertToNetty()
+        } catch {
           case e: Throwable =>
             bytes.release()
             throw e
@@ -89,10 +90,13 @@ private[chunks] final class RequestedChunk(
       }
     catch { case e: Throwable => Left(e.toString) }
 
-  private def send(part: StreamResponse, body: AnyRef): ChannelFuture = body match {
-    case inMemory: ByteBuf => FrameWriter.write(channel, part, inMemory)
+  private def write(answer: StreamResponse, body: AnyRef): ChannelFuture = body match {
+    case inMemory: ByteBuf => FrameWriter.write(channel, answer, inMemory)
     case _ =>
-      part.body.retain() // which Spark's encoder releases
-      FrameWriter.write(channel, part)
+      def retained = {
+        answer.body.retain() // which Spark's encoder releases
+        answer
+      }
+      FrameWriter.encodeAndWrite(channel, retained)
   }
 }

@@ -15,13 +15,12 @@ import java.util.concurrent.{
 import java.util.concurrent.atomic.{AtomicInteger, AtomicLong}
 
 import scala.jdk.CollectionConverters._
-import scala.util.control.NonFatal
 
 import com.codahale.metrics.{Gauge, MetricRegistry}
 
 import org.apache.spark.internal.Logging
 
-import sparkdl.comm.{Clock, CommConf, CommException, SpareMemory, SystemClock}
+import sparkdl.comm.{Callbacks, Clock, CommConf, CommException, SpareMemory, SystemClock}
 import sparkdl.comm.flow.{Fetcher, ScheduledSends}
 import sparkdl.comm.transport.{
   Blocks,
@@ -157,7 +156,7 @@ private[comm] final class PsNode(
       val done =
         try attempt
         catch {
-          case NonFatal(e) =>
+          case e: Throwable =>
             logWarning(s"The blocks of an ended session could not be removed; retrying: $e")
             false
         }
@@ -197,7 +196,7 @@ private[comm] final class PsNode(
   private def session(job: Long, rank: Int): Option[PsSession] = Option(sessions.get((job, rank)))
 
   override def onPeerLost(peer: ChunkPeer): Unit =
-    sessions.values.asScala.foreach(_.onPeerLost(peer))
+    Callbacks.callAll(sessions.values.asScala)(_.onPeerLost(peer))
 
   /**
    * Close the node after the bridge. Closing the bridge ends the connection of every session, and

@@ -4,8 +4,6 @@ package sparkdl.comm.ps
 
 import java.util.concurrent.TimeUnit
 
-import scala.util.control.NonFatal
-
 import org.apache.spark.internal.Logging
 
 import sparkdl.comm.CommException
@@ -188,7 +186,7 @@ private[comm] final class PsSession(val job: Long, val rank: Int, node: PsNode) 
       )
       cleared
     } catch {
-      case NonFatal(e) =>
+      case e: Throwable =>
         logWarning(s"Blocks of rank $rank could not be retired; retrying: $e")
         false
     }

@@ -315,6 +315,16 @@ class ChunkNodeSpec extends AnyFunSuite with BeforeAndAfterEach {
     assert(one.receiver.losses.isEmpty && other.receiver.losses.isEmpty)
   }
 
+  for (failure <- Seq(new IllegalStateException("broken"), new OutOfMemoryError("heap")))
+    test(s"a message that the peer cannot handle ends its connection: $failure") {
+      val Seq(one, other) = Seq.fill(2)(start())
+      other.receiver.failure = Some(failure)
+      val arrived = new CompletableFuture[Boolean]
+      one.node.send(other.node.address, Array[Byte](1))(time => arrived.complete(time.isDefined))
+      assert(!arrived.get(30, TimeUnit.SECONDS))
+      assert(one.receiver.next(one.receiver.losses) === other.node.address)
+    }
+
   test("a message is confirmed once the peer has it, and lost if the connection ends before") {
     val Seq(one, other) = Seq.fill(2)(start())
     val arrived = new LinkedBlockingQueue[Boolean]

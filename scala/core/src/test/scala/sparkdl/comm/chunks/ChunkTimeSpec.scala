@@ -76,6 +76,31 @@ class ChunkTimeSpec extends AnyFunSuite {
     }
   }
 
+  for (failure <- Seq(new IllegalStateException("broken"), new OutOfMemoryError("heap")))
+    test(s"a callback that throws keeps no other fetch from its deadline: $failure") {
+      val clock = new ManualClock
+      val deadlines = new DeadlineTimer(clock)
+      var ends = Vector.empty[Int]
+      def fetch(number: Int, deadline: Long)(onEnd: => Unit): PendingFetch =
+        new PendingFetch(
+          ChunkPeer("there", 1, "1"),
+          Chunk(1, "block", 0, 10),
+          _ => (),
+          seconds(deadline),
+          deadlines,
+          _ => {
+            ends :+= number
+            onEnd
+          }
+        )
+      (1 to 2).foreach(fetch(_, 10)(throw failure))
+      fetch(3, 20)(())
+      clock.advance(10)
+      assert(ends.sorted === Seq(1, 2) && deadlines.count === 1)
+      clock.advance(10)
+      assert(ends.last === 3 && deadlines.count === 0 && clock.pending === 0)
+    }
+
   for (direct <- Seq(false, true))
     test(s"a cancelled fetch is over and gets no more bytes: direct $direct") {
       withStalled { (client, server, _, resume) =>

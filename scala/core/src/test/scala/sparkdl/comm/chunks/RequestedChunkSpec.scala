@@ -29,8 +29,16 @@ class RequestedChunkSpec extends AnyFunSuite {
     override def isDirectBufferPooled: Boolean = false
   }
 
-  /** Source of a block, with a count of its open handles. Reading the block throws `broken`. */
-  private final class Block(broken: Option[Throwable] = None) extends ChunkSource {
+  /**
+   * Source of a block, with a count of its open handles.
+   *
+   * @param broken thrown when the block is read
+   * @param unsendable thrown when a part is given to Spark's encoder
+   */
+  private final class Block(
+      broken: Option[Throwable] = None,
+      unsendable: Option[Throwable] = None
+  ) extends ChunkSource {
     var opened = Vector.empty[Long]
     var open = 0
 
@@ -40,7 +48,11 @@ class RequestedChunkSpec extends AnyFunSuite {
       Some(new NioManagedBuffer(ByteBuffer.allocate(chunk.length)) {
         override def convertToNetty(): AnyRef = {
           broken.foreach(throw _)
-          super.convertToNetty()
+          if (unsendable.isDefined) this else super.convertToNetty()
+        }
+        override def retain(): ManagedBuffer = {
+          unsendable.foreach(throw _)
+          super.retain()
         }
         override def release(): ManagedBuffer = {
           open -= 1
@@ -116,6 +128,15 @@ class RequestedChunkSpec extends AnyFunSuite {
     sending.channel.runPendingTasks()
     assert(block.open === 0 && sending.underway.get === 0 && !sending.channel.isOpen)
     assert(sending.ends === Seq("0 None", "10 None", "20 None"))
+  }
+
+  test("an Error between the lookup of a part and its write releases the block") {
+    val block = new Block(unsendable = Some(new OutOfMemoryError("heap")))
+    val sending = new TestSend(block)
+    Seq(0, 10).foreach(sending.send)
+    sending.channel.runPendingTasks()
+    assert(block.open === 0 && sending.underway.get === 0 && !sending.channel.isOpen)
+    assert(sending.ends === Seq("0 None", "10 None"))
   }
 
   test("messages that cannot be written end the connection, and their senders learn it") {

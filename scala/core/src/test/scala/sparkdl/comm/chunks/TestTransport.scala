@@ -84,7 +84,11 @@ final class RecordingReceiver(partBytes: Int = Int.MaxValue, answering: Runnable
   val messages = new LinkedBlockingQueue[Seq[Byte]]
   val losses = new LinkedBlockingQueue[ChunkPeer]
 
+  /** Exception that the next messages cause, if any. */
+  @volatile var failure = Option.empty[Throwable]
+
   override def onMessage(message: ByteBuffer): Unit = {
+    failure.foreach(throw _)
     val bytes = new Array[Byte](message.remaining)
     message.get(bytes)
     messages.put(bytes.toSeq)

@@ -2,6 +2,7 @@
 
 package sparkdl.comm.ps
 
+import java.io.IOException
 import java.nio.{ByteBuffer, ByteOrder}
 import java.nio.file.{Files, Path}
 import java.util.concurrent.{SynchronousQueue, ThreadPoolExecutor, TimeUnit}
@@ -358,15 +359,16 @@ class PsSessionSpec extends AnyFunSuite {
     }
   }
 
-  for (fails <- Seq(false, true))
+  for (failure <- Seq(None, Some(new IOException("a lost disk")), Some(new OutOfMemoryError)))
     test(
-      s"blocks that cannot be retired when a session ends are retired later; attempts fail: $fails"
+      "blocks that cannot be retired when a session ends are retired later; attempts throw" +
+        s" $failure"
     ) {
       withWorkers(16000, 1600) { workers =>
         iterate(workers)
         assert(workers(0).mappings === 2, "the session's and the test's own")
         executors(0).heldAttempts = executors(0).attemptsToRetire.get + 4
-        executors(0).failsToRetire = fails
+        executors(0).retireFailure = failure
         workers(0).session.close()
         assert(gauges("ps.sessions") === Seq(0, 1), "its rank has left nevertheless")
         clock.advance(3)

@@ -51,8 +51,8 @@ final class InMemoryTransport private[transport] (network: InMemoryNetwork, numb
   /** True if a reader holds every block until its retirement stops waiting. */
   @volatile var readersStay = false
 
-  /** True if failed attempts throw. */
-  @volatile var failsToRetire = false
+  /** Exception of failed attempts, if they throw. */
+  @volatile var retireFailure = Option.empty[Throwable]
 
   /** True if this executor answers no request. */
   @volatile var silent = false
@@ -119,8 +119,7 @@ final class InMemoryTransport private[transport] (network: InMemoryNetwork, numb
   override def retire(job: Long, name: String, isOver: () => Boolean): Boolean = {
     val gone = attemptsToRetire.incrementAndGet() > heldAttempts && !readersStay
     while (readersStay && !isOver()) Thread.sleep(1)
-    if (gone) published.remove(name)
-    else if (failsToRetire) throw new IOException(s"block $name cannot be removed")
+    if (gone) published.remove(name) else retireFailure.foreach(throw _)
     gone
   }
   override def status(job: Long, name: String): Option[(Long, Long)] = None

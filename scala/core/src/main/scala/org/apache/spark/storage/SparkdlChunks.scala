@@ -96,15 +96,15 @@ private[spark] final class SparkdlChunks(
   private def openOwn(id: BlockId, chunk: Chunk): Option[ManagedBuffer] =
     manager.blockInfoManager.lockForReading(id).flatMap { info =>
       def release(): Unit = manager.releaseLock(id)
-      if (chunk.offset + chunk.length > info.size) {
-        release()
-        throw new IllegalArgumentException(
-          s"block $id has ${info.size} bytes: it does not have ${chunk.length} at ${chunk.offset}"
-        )
-      }
-      val body = bytes(id, chunk)
-      if (body.isEmpty) release()
-      body.map(new BlockPart(chunk.length, _, () => release()))
+      var part = Option.empty[ManagedBuffer]
+      try {
+        if (chunk.offset + chunk.length > info.size)
+          throw new IllegalArgumentException(
+            s"block $id has ${info.size} bytes: it does not have ${chunk.length} at ${chunk.offset}"
+          )
+        part = bytes(id, chunk).map(new BlockPart(chunk.length, _, () => release()))
+        part
+      } finally if (part.isEmpty) release()
     }
 
   private def bytes(id: BlockId, chunk: Chunk): Option[() => ByteBuf] = {

@@ -177,6 +177,14 @@ class SparkdlChunksSpec extends AnyFunSuite with BeforeAndAfterAll {
     assert(retireNow("sparkdl_short"))
   }
 
+  test("a block that cannot be looked up is refused, and unlocked") {
+    val id = BroadcastBlockId(Job, "sparkdl_values")
+    // its bytes are not in the store
+    SparkEnv.get.blockManager.putSingle(id, "a value", StorageLevel.MEMORY_ONLY, tellMaster = false)
+    assert(fetch("sparkdl_values", 0, 1).left.exists(_.isInstanceOf[ChunkFailure.NotServed]))
+    assert(retireNow("sparkdl_values"))
+  }
+
   test("the network listens on Spark's address and a free port") {
     val taken = new ServerSocket(0, 1, InetAddress.getByName("127.0.0.1"))
     try intercept[BindException](executor.openNetwork(taken.getLocalPort, 1, new RecordingReceiver))
