@@ -13,13 +13,18 @@ import sparkdl.comm.transport.Chunk
 trait ChunkSource {
 
   /**
-   * Return the bytes of a chunk, or None if this executor does not have the block. The bytes stay
-   * in place until they are released. Spark assigns the block's lock to the task of the calling
+   * Return the bytes of a chunk without waiting. Return None if this executor does not have the
+   * block, or if the block is locked because Spark is moving or removing it. The bytes stay in
+   * place until they are released. Spark assigns the block's lock to the task of the calling
    * thread. So open and release on the same thread, and on one that runs no task.
    *
    * @throws IllegalArgumentException if the block is shorter
+   * @throws java.io.IOException if its bytes are lost
    */
   def open(chunk: Chunk): Option[ManagedBuffer]
+
+  /** Return true if this executor has the block of a chunk, locked or not. */
+  def has(chunk: Chunk): Boolean
 }
 
 /**

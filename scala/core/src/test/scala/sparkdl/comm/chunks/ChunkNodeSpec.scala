@@ -167,6 +167,24 @@ class ChunkNodeSpec extends AnyFunSuite with BeforeAndAfterEach {
     assert(client.receiver.losses.isEmpty)
   }
 
+  test("a locked block delays only its own chunks, until it is unlocked or the connection ends") {
+    val Seq(client, server) = Seq.fill(2)(start(partBytes = 400))
+    Seq("locked", "block").foreach(server.transport.put(_, random(1000)))
+    def fetch(name: String): TestFetch =
+      new TestFetch(client.node, server.node.address, whole(name, 1000))
+    server.transport.locked = Set("locked")
+    val delayed = fetch("locked")
+    assert(fetch("block").bytes === random(1000).toSeq && !delayed.isOver)
+    server.transport.locked = Set.empty
+    assert(delayed.bytes === random(1000).toSeq)
+    eventually("nothing is being sent")(server.node.sending == 0)
+    server.transport.locked = Set("locked")
+    fetch("locked")
+    eventually("three parts wait")(server.node.sending == 3)
+    client.node.close()
+    eventually("nothing is being sent")(server.node.sending == 0)
+  }
+
   test("a failing target ends only its own fetch") {
     val Seq(client, server) = Seq.fill(2)(start())
     val block = random(3000000)

@@ -41,25 +41,29 @@ class RequestedChunkSpec extends AnyFunSuite {
   ) extends ChunkSource {
     var opened = Vector.empty[Long]
     var open = 0
+    var isLocked = false
 
-    override def open(chunk: Chunk): Option[ManagedBuffer] = {
-      opened :+= chunk.offset
-      open += 1
-      Some(new NioManagedBuffer(ByteBuffer.allocate(chunk.length)) {
-        override def convertToNetty(): AnyRef = {
-          broken.foreach(throw _)
-          if (unsendable.isDefined) this else super.convertToNetty()
-        }
-        override def retain(): ManagedBuffer = {
-          unsendable.foreach(throw _)
-          super.retain()
-        }
-        override def release(): ManagedBuffer = {
-          open -= 1
-          this
-        }
-      })
-    }
+    override def has(chunk: Chunk): Boolean = true
+    override def open(chunk: Chunk): Option[ManagedBuffer] =
+      if (isLocked) None
+      else {
+        opened :+= chunk.offset
+        open += 1
+        Some(new NioManagedBuffer(ByteBuffer.allocate(chunk.length)) {
+          override def convertToNetty(): AnyRef = {
+            broken.foreach(throw _)
+            if (unsendable.isDefined) this else super.convertToNetty()
+          }
+          override def retain(): ManagedBuffer = {
+            unsendable.foreach(throw _)
+            super.retain()
+          }
+          override def release(): ManagedBuffer = {
+            open -= 1
+            this
+          }
+        })
+      }
   }
 
   private final class TestSend(block: Block) {
@@ -97,6 +101,24 @@ class RequestedChunkSpec extends AnyFunSuite {
     assert(
       block.opened === Seq(110) && block.open === 0 && sending.underway.get === 0 && sending.ends.isEmpty
     )
+  }
+
+  test("parts of a locked block are sent once it is unlocked, in order") {
+    val block = new Block
+    val sending = new TestSend(block)
+    block.isLocked = true
+    for (offset <- Seq(0, 10)) {
+      sending.send(offset)
+      sending.channel.runPendingTasks()
+    }
+    assert(block.opened.isEmpty && sending.underway.get === 2 && sending.ends.isEmpty)
+    block.isLocked = false
+    sending.send(20)
+    Nodes.eventually("all are sent") {
+      sending.channel.runPendingTasks()
+      sending.underway.get == 0
+    }
+    assert(block.opened === Seq(100, 110, 120) && block.open === 0 && sending.ends.isEmpty)
   }
 
   for (cause <- Seq(new IOException("a bad sector"), new OutOfMemoryError("heap")))

@@ -40,10 +40,15 @@ final class TestTransport(secret: Option[String] = None, settings: Map[String, S
 
   def serve(name: String)(chunk: Chunk => ManagedBuffer): Unit = blocks.put(name, chunk)
 
+  /** Names of locked blocks. */
+  @volatile var locked = Set.empty[String]
+
   override def open(chunk: Chunk): Option[ManagedBuffer] = {
     opened.incrementAndGet()
-    Option(blocks.get(chunk.block)).map(_(chunk))
+    if (locked(chunk.block)) None else Option(blocks.get(chunk.block)).map(_(chunk))
   }
+
+  override def has(chunk: Chunk): Boolean = blocks.containsKey(chunk.block)
 
   override val transportConf: TransportConf = {
     val threads = Seq("serverThreads", "clientThreads").map(key => s"spark.sparkdl.io.$key" -> "2")

@@ -2,7 +2,7 @@
 
 package org.apache.spark.storage
 
-import java.io.{EOFException, InputStream, RandomAccessFile}
+import java.io.{EOFException, IOException, InputStream, RandomAccessFile}
 import java.math.BigInteger
 import java.nio.ByteBuffer
 import java.util.concurrent.atomic.AtomicInteger
@@ -88,23 +88,31 @@ private[spark] final class SparkdlChunks(
    * is not this plugin's: Spark's broadcasts may contain secrets. A block on disk stays there,
    * unlike with BlockManager.getLocalBytes, which reads a whole block into memory if there is room.
    */
-  override def open(chunk: Chunk): Option[ManagedBuffer] = {
-    val id = BroadcastBlockId(chunk.job, chunk.block)
-    if (SparkdlBlocks.isOwn(chunk.block)) openOwn(id, chunk) else None
-  }
+  override def open(chunk: Chunk): Option[ManagedBuffer] = ownId(chunk).flatMap(open(_, chunk))
 
-  private def openOwn(id: BlockId, chunk: Chunk): Option[ManagedBuffer] =
-    manager.blockInfoManager.lockForReading(id).flatMap { info =>
+  override def has(chunk: Chunk): Boolean =
+    ownId(chunk).exists(manager.blockInfoManager.get(_).isDefined)
+
+  private def ownId(chunk: Chunk): Option[BlockId] =
+    if (SparkdlBlocks.isOwn(chunk.block)) Some(BroadcastBlockId(chunk.job, chunk.block)) else None
+
+  private def open(id: BlockId, chunk: Chunk): Option[ManagedBuffer] =
+    manager.blockInfoManager.lockForReading(id, blocking = false).map { info =>
       def release(): Unit = manager.releaseLock(id)
-      var part = Option.empty[ManagedBuffer]
       try {
         if (chunk.offset + chunk.length > info.size)
           throw new IllegalArgumentException(
             s"block $id has ${info.size} bytes: it does not have ${chunk.length} at ${chunk.offset}"
           )
-        part = bytes(id, chunk).map(new BlockPart(chunk.length, _, () => release()))
-        part
-      } finally if (part.isEmpty) release()
+        val body = bytes(id, chunk).getOrElse(
+          throw new IOException(s"block $id is neither in memory nor on disk")
+        )
+        new BlockPart(chunk.length, body, () => release())
+      } catch {
+        case e: Throwable =>
+          release()
+          throw e
+      }
     }
 
   private def bytes(id: BlockId, chunk: Chunk): Option[() => ByteBuf] = {

@@ -177,6 +177,24 @@ class SparkdlChunksSpec extends AnyFunSuite with BeforeAndAfterAll {
     assert(retireNow("sparkdl_short"))
   }
 
+  test("a block that Spark is moving is sent afterwards, and delays no other block") {
+    val bytes = random(1000)
+    val names = Seq("sparkdl_moving", "sparkdl_other")
+    names.foreach(executor.blocks.put(Job, _, Array(direct(bytes))))
+    val id = BroadcastBlockId(Job, "sparkdl_moving")
+    val locks = SparkEnv.get.blockManager.blockInfoManager
+    locks.lockForWriting(id)
+    val moving =
+      try {
+        val moving = begin(network, "sparkdl_moving", 0, bytes.length)
+        assert(fetch("sparkdl_other", 0, bytes.length) === Right(bytes.toSeq))
+        assert(!moving.isDone)
+        moving
+      } finally locks.unlock(id)
+    assert(moving.get(40, TimeUnit.SECONDS) === Right(bytes.toSeq))
+    names.foreach(name => assert(retireNow(name)))
+  }
+
   test("a block that cannot be looked up is refused, and unlocked") {
     val id = BroadcastBlockId(Job, "sparkdl_values")
     // its bytes are not in the store
