@@ -95,6 +95,7 @@ private[bench] final class SlowStartNetwork(network: ChunkNetwork, startupNanos:
     network.send(to, part)(done)
   override def address: ChunkPeer = network.address
   override def sending: Int = network.sending
+  override def probe(peers: Iterable[ChunkPeer]): CompletableFuture[Void] = network.probe(peers)
   override def close(): Unit = network.close()
 }
 

@@ -31,6 +31,8 @@ class SlowStartSpec extends AnyFunSuite {
     override def sending: Int = 0
     override def send(to: ChunkPeer, part: MessagePart)(done: Option[Long] => Unit): Unit =
       done(Some(0))
+    override def probe(peers: Iterable[ChunkPeer]): CompletableFuture[Void] =
+      CompletableFuture.completedFuture[Void](null)
     override def close(): Unit = ()
     override def fetch(from: ChunkPeer, chunk: Chunk, into: ChunkTarget, deadline: Long)(
         done: Option[ChunkFailure] => Unit

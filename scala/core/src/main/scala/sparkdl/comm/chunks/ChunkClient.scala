@@ -3,7 +3,13 @@
 package sparkdl.comm.chunks
 
 import java.nio.ByteBuffer
-import java.util.concurrent.{ConcurrentHashMap, LinkedBlockingQueue, ThreadPoolExecutor, TimeUnit}
+import java.util.concurrent.{
+  CompletableFuture,
+  ConcurrentHashMap,
+  LinkedBlockingQueue,
+  ThreadPoolExecutor,
+  TimeUnit
+}
 
 import scala.jdk.CollectionConverters._
 
@@ -31,8 +37,9 @@ import sparkdl.comm.transport.{
  * Client of [[ChunkServer]]s: fetches chunks and sends messages over one connection to each peer. A
  * connection is made on first use, and made again when it is needed after it broke. A peer that
  * owes an answer and is quiet for longer than `conf` allows loses its connection. If a peer
- * vanished silently, its dead connection stays until something is sent over it. An executor that
- * later starts at that address is another peer, with its own connection.
+ * vanished silently, its dead connection stays until something is sent over it, such as a
+ * [[probe]]. An executor that later starts at that address is another peer, with its own
+ * connection.
  *
  * @param ownAddress address where this executor serves
  * @param bootstraps authenticate this executor
@@ -118,6 +125,13 @@ private[comm] final class ChunkClient(
     val (bytes, most) = (part.message.length, PeerMessages.MaxBytes)
     require(bytes <= most, s"the message has $bytes bytes, but at most $most are allowed")
     if (closed) done(None) else connection(to).send(part, done)
+  }
+
+  /** Probe connections: see [[sparkdl.comm.transport.ChunkNetwork]]. */
+  def probe(peers: Iterable[ChunkPeer]): CompletableFuture[Void] = {
+    val patience = TimeUnit.MILLISECONDS.toNanos(conf.connectionTimeoutMs.toLong)
+    val known = peers.toSeq.distinct.flatMap(peer => Option(connections.get(peer)))
+    CompletableFuture.allOf(known.map(_.probe(patience)): _*)
   }
 
   private def connection(to: ChunkPeer): Connection = {

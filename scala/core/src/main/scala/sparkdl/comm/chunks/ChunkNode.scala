@@ -2,6 +2,8 @@
 
 package sparkdl.comm.chunks
 
+import java.util.concurrent.CompletableFuture
+
 import sparkdl.comm.{Clock, SystemClock}
 import sparkdl.comm.transport.{
   Chunk,
@@ -65,6 +67,8 @@ private[comm] final class ChunkNode(
 
   override def send(to: ChunkPeer, part: MessagePart)(done: Option[Long] => Unit): Unit =
     client.send(to, part)(done)
+
+  override def probe(peers: Iterable[ChunkPeer]): CompletableFuture[Void] = client.probe(peers)
 
   override def close(): Unit = {
     client.close()

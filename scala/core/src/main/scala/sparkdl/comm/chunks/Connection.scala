@@ -2,8 +2,9 @@
 
 package sparkdl.comm.chunks
 
+import java.io.IOException
 import java.util.ArrayDeque
-import java.util.concurrent.RejectedExecutionException
+import java.util.concurrent.{CompletableFuture, RejectedExecutionException}
 
 import scala.jdk.CollectionConverters._
 
@@ -50,6 +51,18 @@ private[chunks] final class Connection(clock: Clock, onEnd: Connection => Unit) 
    * @param done as in [[sparkdl.comm.transport.PeerMessages]]
    */
   def send(part: MessagePart, done: Option[Long] => Unit): Unit = messages.add(part, done)
+
+  /**
+   * Send an empty message. If it is not confirmed within `patienceNanos`, end the connection.
+   *
+   * @return a future that completes when the message was confirmed or the connection has ended
+   */
+  def probe(patienceNanos: Long): CompletableFuture[Void] = {
+    val over = new CompletableFuture[Void]
+    send(Connection.Probe, _ => over.complete(null))
+    clock.after(patienceNanos)(if (!over.isDone) end(Connection.Silent))
+    over
+  }
 
   /** Confirm parts, as in [[UnconfirmedSends.confirm]]. */
   def confirm(total: Long, time: Long): Boolean = messages.confirm(total, time)
@@ -101,7 +114,12 @@ private[chunks] object Connection {
   /** Return the connection of a channel; None before it is opened. */
   def of(channel: Channel): Option[Connection] = Option(channel.attr(OfChannel).get)
 
-  private val Broke = new java.io.IOException("the connection broke") {
+  private val Probe = MessagePart(0, Array.emptyByteArray, 0, 0)
+
+  private val Broke = new EndCause("the connection broke")
+  private val Silent = new EndCause("the peer did not answer a probe")
+
+  private final class EndCause(message: String) extends IOException(message) {
     override def fillInStackTrace(): Throwable = this
   }
 }

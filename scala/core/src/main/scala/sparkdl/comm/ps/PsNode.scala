@@ -87,6 +87,16 @@ private[comm] final class PsNode(
   /** Sender of data to other executors. */
   def sender: ScheduledSends = openLinks().sender
 
+  /**
+   * End the connections to `peers` that have died silently, as in a partition of the network. Wait
+   * for that until `deadline` of the clock: a peer that answers late may be alive.
+   */
+  def endDeadConnections(peers: Iterable[ChunkPeer], deadline: Long): Unit =
+    links.foreach { links =>
+      try clock.await(links.network.probe(peers), deadline)
+      catch { case _: TimeoutException => () }
+    }
+
   private def openLinks(): Links = synchronized {
     if (links.isEmpty)
       try {
@@ -171,6 +181,9 @@ private[comm] final class PsNode(
    */
   override def onMessage(message: ByteBuffer): Unit = {
     def deliver(job: Long, to: Int)(take: PsSession => Unit): Unit = session(job, to).foreach(take)
+    def warn(): Unit = logWarning(
+      s"Dropping a message of ${message.remaining} bytes that this version does not know"
+    )
     Notice
       .decode(message)
       .map(notice => deliver(notice.job, notice.to)(_.inbox.onNotice(notice)))
@@ -183,9 +196,7 @@ private[comm] final class PsNode(
       .orElse(PeerFailed.decode(message).map(failure =>
         deliver(failure.job, failure.to)(_.onPeerFailed(failure))
       ))
-      .getOrElse(logWarning(
-        s"Dropping a message of ${message.remaining} bytes that this version does not know"
-      ))
+      .getOrElse(if (message.hasRemaining) warn())
   }
 
   override def onRequest(answer: ChunkAnswer): Unit = {

@@ -60,6 +60,8 @@ private[comm] final class PsSession(val job: Long, val rank: Int, node: PsNode) 
     if (opened.isDefined) throw new CommException(Protocol, "open was called twice")
     if (!peers.indices.contains(rank))
       throw new CommException(Protocol, s"rank $rank is not one of the ${peers.size} peers")
+    // before a failed write over such a connection could fail this session
+    node.endDeadConnections(peers, node.clock.nanoTime + (settings.timeoutSeconds * 1e9).toLong)
     // In nanoseconds. It is longer than an operation's timeout: a block is requested long before an
     // operation waits for it, and the operation's error is more useful than that of a fetch.
     val patience = (FetchTimeouts * settings.timeoutSeconds * 1e9).toLong

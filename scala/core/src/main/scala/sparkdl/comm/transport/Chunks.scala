@@ -5,6 +5,7 @@ package sparkdl.comm.transport
 import java.io.IOException
 import java.nio.ByteBuffer
 import java.nio.channels.ReadableByteChannel
+import java.util.concurrent.CompletableFuture
 
 /**
  * Address where an executor serves chunks and receives messages.
@@ -179,7 +180,7 @@ trait PeerMessageReceiver {
   /**
    * Handle a message. Messages of one peer come one at a time, those of several peers concurrently.
    *
-   * @param message valid until this returns
+   * @param message valid until this returns. An empty one only probed the connection
    */
   def onMessage(message: ByteBuffer): Unit
 
@@ -195,6 +196,14 @@ trait ChunkNetwork extends Chunks with PeerMessages {
 
   /** Parts of chunks that are being sent to others. */
   def sending: Int
+
+  /**
+   * Probe the open connections to `peers` without waiting, by an empty message over each. A
+   * connection ends if its peer is silent for as long as a connection may be.
+   *
+   * @return a future that completes when every connection was confirmed alive or has ended
+   */
+  def probe(peers: Iterable[ChunkPeer]): CompletableFuture[Void]
 
   /** End all fetches, then release connections and threads. */
   def close(): Unit

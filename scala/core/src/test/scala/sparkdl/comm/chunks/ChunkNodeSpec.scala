@@ -263,6 +263,34 @@ class ChunkNodeSpec extends AnyFunSuite with BeforeAndAfterEach {
     }
   }
 
+  private def arrives(from: TestNode, to: ChunkPeer): Boolean = {
+    val arrived = new CompletableFuture[Boolean]
+    from.node.send(to, Array[Byte](1))(time => arrived.complete(time.isDefined))
+    arrived.get(30, TimeUnit.SECONDS)
+  }
+
+  for (silently <- Seq(false, true))
+    test(s"a probe ends a connection that has died, and no other: silently $silently") {
+      val settings = Seq("connectionTimeout" -> "5s", "connectionCreationTimeout" -> "30s")
+      val keys = settings.map { case (key, value) => s"spark.sparkdl.io.$key" -> value }.toMap
+      val Seq(client, server) = Seq.fill(2)(start(new TestTransport(settings = keys)))
+      val tap = new Tap(server.node.address)
+      def probe(): Unit =
+        client.node.probe(Seq(tap.address, server.node.address)).get(30, TimeUnit.SECONDS)
+      try {
+        probe()
+        assert(tap.connections === 0, "there is none to probe")
+        assert(arrives(client, tap.address))
+        probe()
+        assert(tap.connections === 1 && client.receiver.losses.isEmpty)
+        tap.forgetConnections(silently)
+        probe()
+        assert(client.receiver.next(client.receiver.losses) === tap.address)
+        assert(arrives(client, tap.address))
+        assert(tap.connections === 2 && client.receiver.losses.isEmpty)
+      } finally tap.close()
+    }
+
   test("an executor at the address of a vanished one has its own connection") {
     val Seq(client, gone, back) = Seq.fill(3)(start())
     val blocks = Seq(gone, back).zipWithIndex.map { case (node, seed) =>
@@ -274,16 +302,11 @@ class ChunkNodeSpec extends AnyFunSuite with BeforeAndAfterEach {
     val (before, after) = (tap.address, tap.address.copy(executor = "2"))
     def fetched(from: ChunkPeer): Seq[Byte] =
       new TestFetch(client.node, from, whole("block", 1000)).bytes
-    def arrives(to: ChunkPeer): Boolean = {
-      val arrived = new CompletableFuture[Boolean]
-      client.node.send(to, Array[Byte](1))(time => arrived.complete(time.isDefined))
-      arrived.get(30, TimeUnit.SECONDS)
-    }
     try {
-      assert(fetched(before) === blocks(0) && arrives(before))
+      assert(fetched(before) === blocks(0) && arrives(client, before))
       tap.replace(back.node.address)
       assert(fetched(after) === blocks(1))
-      assert(!arrives(before))
+      assert(!arrives(client, before))
       assert(client.receiver.next(client.receiver.losses) === before)
       assert(fetched(after) === blocks(1))
       assert(client.receiver.losses.isEmpty && tap.connections === 2)

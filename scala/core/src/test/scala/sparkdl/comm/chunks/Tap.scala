@@ -13,6 +13,7 @@ import sparkdl.comm.transport.ChunkPeer
  */
 final class Tap(first: ChunkPeer) {
   @volatile private var to = first
+  @volatile private var swallows = false
   private val listening = new ServerSocket(0, 50, InetAddress.getByName("127.0.0.1"))
   private val recorded = new ByteArrayOutputStream
   private var sockets = Vector.empty[Socket]
@@ -33,6 +34,17 @@ final class Tap(first: ChunkPeer) {
    */
   def replace(by: ChunkPeer): Unit = to = by
 
+  /**
+   * Emulate a partition of the network in which the executor lost its connections, and the client
+   * did not learn it. The executor closes them when it gets data over one.
+   *
+   * @param silently nothing comes back, not even the end of a connection
+   */
+  def forgetConnections(silently: Boolean): Unit = {
+    swallows = silently
+    to = to.copy()
+  }
+
   def close(): Unit = {
     listening.close()
     cut()
@@ -44,17 +56,19 @@ final class Tap(first: ChunkPeer) {
       val known = to
       val server = new Socket(known.host, known.port)
       synchronized(sockets ++= Seq(client, server))
-      inThread(copy(client, server, to == known))
-      inThread(copy(server, client, to == known))
+      inThread(copy(client, server, to eq known))
+      inThread(copy(server, client, to eq known))
     }
   }
 
   private def copy(from: Socket, to: Socket, isKnown: => Boolean): Unit = {
     val buffer = new Array[Byte](1 << 16)
-    Iterator.continually(from.getInputStream.read(buffer)).takeWhile(_ >= 0 && isKnown).foreach {
-      count =>
+    def isOpen(count: Int): Boolean = count >= 0 && (isKnown || swallows)
+    Iterator.continually(from.getInputStream.read(buffer)).takeWhile(isOpen).foreach { count =>
+      if (isKnown) {
         synchronized(recorded.write(buffer, 0, count))
         to.getOutputStream.write(buffer, 0, count)
+      }
     }
     Seq(from, to).foreach(_.close())
   }

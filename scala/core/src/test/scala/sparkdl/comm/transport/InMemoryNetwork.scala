@@ -5,7 +5,7 @@ package sparkdl.comm.transport
 import java.io.IOException
 import java.net.BindException
 import java.nio.ByteBuffer
-import java.util.concurrent.{ConcurrentHashMap, ConcurrentLinkedQueue}
+import java.util.concurrent.{CompletableFuture, ConcurrentHashMap, ConcurrentLinkedQueue}
 import java.util.concurrent.atomic.AtomicInteger
 
 /**
@@ -90,6 +90,8 @@ final class InMemoryTransport private[transport] (network: InMemoryNetwork, numb
         if (!executor.silent) done(executor.serve(chunk, into))
         () => if (executor.silent) done(Some(new ChunkFailure.Cancelled("cancelled")))
       }
+      override def probe(peers: Iterable[ChunkPeer]): CompletableFuture[Void] =
+        CompletableFuture.completedFuture[Void](null)
       override def close(): Unit = closed.incrementAndGet()
     }
   }
