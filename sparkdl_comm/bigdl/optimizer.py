@@ -84,7 +84,8 @@ class IBatchOptimizer(Optimizer):  # type: ignore[misc]
         """Train the given model in place, and return it.
 
         :raises ModelError: the training is not supported; the message says what to change.
-        :raises GangError: a rank failed more often than ``spark.sparkdl.comm.maxRestarts`` allows.
+        :raises GangError: a rank raised an exception, ranks were lost more often than ``spark.sparkdl.comm.maxRestarts``
+            allows, or executors were killed for their memory twice.
         """
         with translate_errors():
             return super().optimize()

@@ -12,7 +12,11 @@ private[comm] final class CommException(
     message: String,
     val peer: Int = -1,
     cause: Throwable = null
-) extends RuntimeException(message, cause)
+) extends RuntimeException(message, cause) {
+
+  /** Description with the kind, which Spark's message about a failed task contains. */
+  override def toString: String = s"${getClass.getName}: ${kind.name}: $getMessage"
+}
 
 private[comm] object CommException {
 

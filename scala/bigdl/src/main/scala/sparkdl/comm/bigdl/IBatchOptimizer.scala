@@ -81,8 +81,8 @@ class IBatchOptimizer(
    *
    * @throws UnsupportedTrainingException if the request is not supported: before training, if that
    *    can be known
-   * @throws TrainingFailedException if ranks failed more often than spark.sparkdl.comm.maxRestarts
-   *    allows
+   * @throws TrainingFailedException if a rank threw an exception, ranks were lost more often than
+   *    spark.sparkdl.comm.maxRestarts allows, or executors were killed for their memory twice
    */
   override def optimize(): Module[Float] =
     try train()

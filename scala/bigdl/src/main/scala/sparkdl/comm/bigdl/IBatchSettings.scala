@@ -12,7 +12,7 @@ import sparkdl.comm.ps.{BlockEncoding, Encodings, SessionSettings}
  * them.
  *
  * @param session settings of the parameter server
- * @param maxRestarts how many times the gang starts again after a rank failed
+ * @param maxRestarts how many times the gang starts again after a rank was lost
  */
 private[bigdl] final case class IBatchSettings(
     batching: BatchingSettings,

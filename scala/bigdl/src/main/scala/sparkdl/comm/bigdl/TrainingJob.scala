@@ -17,7 +17,7 @@ import com.intel.analytics.bigdl.numeric.NumericFloat
 
 import sparkdl.comm.gang.JvmRank
 
-/** Training as Spark jobs: one job, and one more after each failure of a rank. */
+/** Training as Spark jobs: one job, and one more after each loss of a rank. */
 private[bigdl] final class TrainingJob(
     sc: SparkContext,
     model: Module[Float],
@@ -40,11 +40,13 @@ private[bigdl] final class TrainingJob(
   ): (TrainingResult, String) = {
     given.values.foreach(_.clearHistory())
     val spans = spansOf(given.keySet)
+    val kills = new MemoryKillCounter(sc.getConf)
 
     def attempt(
         number: Int,
         network: Module[Float],
-        methods: Map[String, OptimMethod[Float]]
+        methods: Map[String, OptimMethod[Float]],
+        loss: Option[SparkException]
     ): (TrainingResult, String) = {
       val state = SparkdlBigDL.state(methods.values.head)
       val used = state.getOrElse("recordsProcessedThisEpoch", 0).toLong
@@ -84,27 +86,41 @@ private[bigdl] final class TrainingJob(
       )
       val rowsOfRanks =
         GangData(data.data(train = true), validationData.map(_.data(train = false)), ranks)
+      loss.foreach(kills.check(_, isLast = false))
+      kills.beginAttempt()
+      val executors = sc.getExecutorMemoryStatus.keySet
       Try(TrainingJob.train(request, rowsOfRanks)) match {
         case Success(results) => finish(results)
         case Failure(refused @ Refusal(_)) => throw refused
-        case Failure(e: SparkException) if number < settings.maxRestarts =>
+        case Failure(e: SparkException) =>
+          def hasLostExecutors = !executors.subsetOf(sc.getExecutorMemoryStatus.keySet)
+          if (!RankLoss.isIn(e.getMessage, hasLostExecutors))
+            throw new TrainingFailedException(
+              s"training failed, and did not restart because no rank was lost: ${e.getMessage}",
+              e
+            )
+          val isLast = number == settings.maxRestarts
+          kills.check(e, isLast)
+          if (isLast)
+            throw new TrainingFailedException(
+              s"training failed ${number + 1} times" +
+                s" (spark.sparkdl.comm.maxRestarts=${settings.maxRestarts}): ${e.getMessage}",
+              e
+            )
           logWarning(
-            s"A rank failed: restarting all ranks, attempt ${number + 1} of at most ${settings.maxRestarts}",
+            s"A rank was lost: restarting all ranks, attempt ${number + 1} of at most" +
+              s" ${settings.maxRestarts}",
             e
           )
           val saved = checkpoint.flatMap(to => new Checkpoints(to.path).latest(methods.keySet))
           val (from, known) = saved.getOrElse((network, methods))
-          attempt(number + 1, from, known)
-        case Failure(e: SparkException) =>
-          throw new TrainingFailedException(
-            s"training failed ${number + 1} times" +
-              s" (spark.sparkdl.comm.maxRestarts=${settings.maxRestarts}): ${e.getMessage}",
-            e
-          )
+          attempt(number + 1, from, known, Some(e))
         case Failure(e) => throw e
       }
     }
-    attempt(0, model, given)
+    sc.addSparkListener(kills)
+    try attempt(0, model, given, None)
+    finally sc.removeSparkListener(kills)
   }
 
   /** Return the stretch of the flat vector of each part of the network that has a method. */

@@ -12,7 +12,7 @@ import com.intel.analytics.bigdl.numeric.NumericFloat
 final class FailingLayer extends TensorModule[Float] {
   override def updateOutput(input: Tensor[Float]): Tensor[Float] = {
     if (FailingLayer.left.decrementAndGet() == 0)
-      throw new IllegalStateException(FailingLayer.Message)
+      throw FailingLayer.failure
     output = input
     output
   }
@@ -24,7 +24,9 @@ final class FailingLayer extends TensorModule[Float] {
 }
 
 object FailingLayer {
-  val Message = "this rank had enough"
+
+  /** Exception to throw. */
+  @volatile var failure: Exception = _
 
   /** Forward passes of all ranks in this JVM after which one pass fails. */
   val left = new AtomicInteger

@@ -51,6 +51,8 @@ import com.intel.analytics.bigdl.dllib.utils.MklDnn
 import com.intel.analytics.bigdl.dllib.visualization.{Summary, TrainSummary, ValidationSummary}
 import com.intel.analytics.bigdl.numeric.NumericFloat
 
+import sparkdl.comm.CommException
+
 /**
  * Two ranks in this JVM against BigDL's own optimizer. All rows are one batch, so both see the same
  * rows in each iteration.
@@ -253,8 +255,17 @@ class IBatchOptimizerSpec extends AnyFunSuite with BeforeAndAfterAll {
     assert(math.abs(judged.head._2 - expected) < 1e-5)
   }
 
-  private def failing(optimizer: Network => IBatchOptimizer, passes: Int): IBatchOptimizer = {
+  private val OwnException = new IllegalStateException("this rank had enough")
+  private val Loss =
+    new CommException(CommException.PeerLost, "the executor of rank 1 is gone or does not answer")
+
+  private def failing(
+      optimizer: Network => IBatchOptimizer,
+      passes: Int,
+      failure: Exception
+  ): IBatchOptimizer = {
     FailingLayer.left.set(passes)
+    FailingLayer.failure = failure
     optimizer(Sequential().add(linear(Inputs, 4, "first")).add(new FailingLayer()).add(linear(
       4,
       1,
@@ -265,16 +276,15 @@ class IBatchOptimizerSpec extends AnyFunSuite with BeforeAndAfterAll {
   test("executors keep nothing of a finished training") {
     trained(ibatch(networks("a sequence")(), "layerwise"), new SGD(0.05))
     val ungated: Network = Sequential().add(linear(Inputs, 1, "first")).add(new UngatedLayer())
-    Seq(failing(ibatch(_, "layerwise"), 1), ibatch(ungated, "layerwise")).foreach { optimizer =>
-      intercept[TrainingFailedException](
-        trained(optimizer.setConf("spark.sparkdl.comm.maxRestarts", "0"), new SGD(0.05))
-      )
+    val threw = failing(ibatch(_, "layerwise"), 1, OwnException)
+    Seq(threw, ibatch(ungated, "layerwise")).foreach { optimizer =>
+      intercept[TrainingFailedException](trained(optimizer, new SGD(0.05)))
     }
     eventually(timeout(10.seconds), interval(20.millis))(assert(LayerGate.registered === 0))
   }
 
-  test("after a rank fails, all ranks restart from the last checkpoint") {
-    val optimizer = failing(ibatch(_, "layerwise"), 2 * Ranks * 3)
+  test("after a rank is lost, all ranks restart from the last checkpoint") {
+    val optimizer = failing(ibatch(_, "layerwise"), 2 * Ranks * 3, Loss)
     val checkpoints = Files.createDirectory(folder.resolve("checkpoints"))
     optimizer.setCheckpoint(checkpoints.toString, Trigger.severalIteration(2))
     val (_, losses) = trained(optimizer, new SGD(0.05))
@@ -283,11 +293,19 @@ class IBatchOptimizerSpec extends AnyFunSuite with BeforeAndAfterAll {
     assert(files.contains(s"model.$Iterations"))
   }
 
-  test("a rank that fails too often ends training") {
+  test("a rank that is lost too often ends training") {
     val optimizer =
-      failing(ibatch(_, "layerwise"), 1).setConf("spark.sparkdl.comm.maxRestarts", "0")
+      failing(ibatch(_, "layerwise"), 1, Loss).setConf("spark.sparkdl.comm.maxRestarts", "0")
     val failed = intercept[TrainingFailedException](trained(optimizer, new SGD(0.05)))
     assert(failed.getMessage.contains("spark.sparkdl.comm.maxRestarts=0"))
+  }
+
+  test("an exception of the user's code ends training at once") {
+    val optimizer = failing(ibatch(_, "layerwise"), 1, OwnException)
+    val failed = intercept[TrainingFailedException](trained(optimizer, new SGD(0.05)))
+    Seq("did not restart", OwnException.getMessage).foreach(part =>
+      assert(failed.getMessage.contains(part))
+    )
   }
 
   test("the engine mkldnn, which keeps parameters in its own memory, is refused") {

@@ -49,10 +49,17 @@ private[comm] object JvmRank {
       result
     } catch {
       case e @ (NonFatal(_) | _: InterruptedException) =>
-        session.abandon(e.toString)
+        session.abandon(describe(e))
         throw e
     } finally session.close()
   }
+
+  /** Return a description of a failure and its causes: BigDL wraps what a layer throws. */
+  private def describe(failure: Throwable): String =
+    Iterator.iterate(failure)(_.getCause).takeWhile(_ != null).take(MostCauses)
+      .mkString("\nCaused by: ")
+
+  private val MostCauses = 10
 
   /**
    * Gather the addresses and builds of all tasks. It takes a second for any amount of data, so it
