@@ -187,7 +187,9 @@ def run_gang(
                 and spark is not None
                 and is_stopped(spark)
             ):
-                diagnosed = GangError(f"the run's Spark application has ended. Spark says: {error}")
+                # pyspark finds no SparkContext: that says nothing
+                said = "" if isinstance(error, AttributeError) else f" Spark says: {error}"
+                diagnosed = GangError(f"the run's Spark application has ended.{said}")
             received = listener.received_tensors if is_model else None
             with nullcontext() if received is None else keep_tensors(received):
                 if diagnosed is None:

@@ -157,6 +157,10 @@ class Reference:
                         continue
                     for rank in range(self.recipe.world):
                         self._give(rank, i, name, tensor.detach().clone())
+        for name, tensor in self.loss_states[current[0]].items() if self.loss_states else ():
+            if all(torch.equal(self.loss_states[rank][name], tensor) for rank in current):
+                for state in self.loss_states:
+                    state[name] = tensor.clone()
 
     def _give(self, rank: int, part: int, name: str, tensor: torch.Tensor) -> None:
         if part in self.tracked[rank]:
