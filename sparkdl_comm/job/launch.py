@@ -139,7 +139,8 @@ def run_gang(
 
     :param start: runs the ranks, given the driver's listener, and returns their reports.
     :param spark: session of the ranks' tasks. None: the ranks are processes of this machine.
-    :param is_model: the tensors are a model's (``module_state.pack_state``). Then an error has those that have arrived.
+    :param is_model: the tensors are a model's (``module_state.pack_state``). If the run fails, its error has
+        the tensors that have arrived.
     :return: the tensors that rank 0 sent, and every rank's report.
     :raises SparkdlCommError: as :func:`run_once`.
     """
