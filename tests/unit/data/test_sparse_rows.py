@@ -133,8 +133,8 @@ def test_wide_vectors_stay_pairs_and_others_do_not() -> None:
 def kept(given: list[list[Any]], dtype: str | None = None) -> list[Any]:
     """The columns of ranks that get these rows in batches."""
     form = replace(FORMAT, inputs=(replace(FIELD, dtype=dtype),))
-    firsts = np.cumsum([0, *map(len, given)])
-    readings = [RowReader(batches(form, part, int(first)), form) for part, first in zip(given, firsts, strict=False)]
+    firsts = np.cumsum([0, *map(len, given[:-1])])
+    readings = [RowReader(batches(form, part, int(first)), form) for part, first in zip(given, firsts, strict=True)]
     return [reading.rows([each.account for each in readings]).training.inputs[0] for reading in readings]
 
 
