@@ -96,10 +96,15 @@ def assert_same(loops: Any, expected: nn.Module, ranks: tuple[int, ...] = (0, 1,
 @ALL
 @pytest.mark.parametrize("loss", [slow(nn.MSELoss()), Warming()], ids=["plain", "warming"])
 def test_a_resumed_fit(tmp_path: Path, way: Any, loss: Any) -> None:
+    check_resumed(tmp_path, loss, **of(way))
+
+
+def check_resumed(tmp_path: Path, loss: Any, **how: Any) -> None:
+    """Check that a resumed fit ends as one process does."""
     data = table()
     settings: dict[str, Any] = {
         "make": Momentum, "parts": data.cut(*PARTS), "validation": data.cut(*PARTS), "loss": loss, "batch": 10**6,
-        "optimizer": optimizer, "lr_scheduler": None, **of(way),
+        "optimizer": optimizer, "lr_scheduler": None, **how,
         "observation": Observation(stopping=Stopping(patience=100, restore=False)),
     }  # fmt: skip
     Fit(tmp_path, epochs=3, **settings)
@@ -127,16 +132,7 @@ WRAPPED = pytest.mark.parametrize(
 @WRAPPED
 def test_a_loss_inside_of_a_partial_or_method(tmp_path: Path, wrap: Any) -> None:
     """Validation leaves its state alone, and a resumed fit goes on from it."""
-    data, loss = table(), wrap(Warming())
-    settings: dict[str, Any] = {
-        "make": Momentum, "parts": data.cut(*PARTS), "validation": data.cut(*PARTS), "loss": loss, "batch": 10**6,
-        "optimizer": optimizer, "lr_scheduler": None, "strategy": Gathered,
-        "observation": Observation(stopping=Stopping(patience=100, restore=False)),
-    }  # fmt: skip
-    Fit(tmp_path, epochs=3, **settings)
-    rest = Fit(tmp_path, epochs=EPOCHS, resume=True, **settings)
-    assert rest.restorers[0].step == 2
-    assert_same(rest.loops, alone(Momentum, data, EPOCHS, loss))
+    check_resumed(tmp_path, wrap(Warming()), strategy=Gathered)
 
 
 @WRAPPED
