@@ -17,7 +17,7 @@ ROOT = Path(__file__).parents[2]
 PAGES = [ROOT / "README.md", *sorted((ROOT / "docs").rglob("*.md"))]
 
 #: Pages whose examples have tests of their own here, which give them names or settings; and the number of examples.
-OWN_TEST = {"README.md": 2, "docs/guides/tuning.md": 1, "docs/guides/own-loop.md": 1, "docs/guides/checkpoints.md": 2}
+OWN_TEST = {"README.md": 2, "docs/guides/tuning.md": 1, "docs/guides/own-loop.md": 2, "docs/guides/checkpoints.md": 2}
 #: Pages whose examples need what is not here: BigDL, a model from Hugging Face. What else runs the same calls.
 ELSEWHERE = {
     "docs/guides/bigdl.md": "tests/integration/test_bigdl.py",
@@ -87,6 +87,19 @@ def test_the_example_of_a_loop_on_rows(spark):
     state = run("docs/guides/own-loop.md", 0, train=digits(spark))["state"]
     assert {name: list(tensor.shape) for name, tensor in state.items()} == {"weight": [10, 784], "bias": [10]}
     assert state["weight"].abs().max() > 0.05, "nothing was learned"
+
+
+@pytest.mark.usefixtures("spark")
+def test_the_example_of_averaged_gradients():
+    average_gradients = run("docs/guides/own-loop.md", 1)["average_gradients"]
+
+    def train():
+        model = torch.nn.Linear(2, 1)
+        model(torch.full((4, 2), float(sparkdl_comm.Communicator.current().rank))).sum().backward()
+        average_gradients(model)
+        return model.weight.grad
+
+    assert sparkdl_comm.CommDistributor(num_workers=2).run(train).tolist() == [[2.0, 2.0]]
 
 
 @pytest.mark.slow
