@@ -10,8 +10,8 @@ import java.util.concurrent.locks.LockSupport
 import scala.reflect.ClassTag
 
 import io.netty.channel.FileRegion
-import org.apache.logging.log4j.{Level, LogManager}
-import org.apache.logging.log4j.core.{Filter, LogEvent, LoggerContext}
+import org.apache.logging.log4j.{Level, LogManager, Marker}
+import org.apache.logging.log4j.core.{Filter, Logger, LoggerContext}
 import org.apache.logging.log4j.core.filter.AbstractFilter
 
 import org.apache.spark.SparkEnv
@@ -31,7 +31,7 @@ private[spark] final class SparkdlBlocks(env: SparkEnv) extends Blocks {
 
   private val manager = env.blockManager
 
-  leaveOwnBlocksOut
+  filterLog
 
   /**
    * Inline threshold, in bytes. A fetch takes one more round trip than a message. But a message is
@@ -44,7 +44,9 @@ private[spark] final class SparkdlBlocks(env: SparkEnv) extends Blocks {
   override def put(job: Long, name: String, chunks: Array[ByteBuffer]): Unit = {
     val id = BroadcastBlockId(job, name)
     val block = new BorrowedBytes(chunks)
-    val stored = manager.putBytes(id, block, level(block.size), tellMaster = false)(ClassTag.Byte)
+    val stored = OwnBlocks.quietly(
+      manager.putBytes(id, block, level(block.size), tellMaster = false)(ClassTag.Byte)
+    )
     if (!stored) throw new IllegalStateException(
       s"Spark's BlockManager took block $id neither in memory nor on disk"
     )
@@ -94,7 +96,8 @@ private[spark] final class SparkdlBlocks(env: SparkEnv) extends Blocks {
 
   override def read(job: Long, name: String)(take: ByteBuffer => Unit): Unit = {
     val id = BroadcastBlockId(job, name)
-    val data = manager.getLocalBytes(id).getOrElse(throw new IOException(s"block $id is not here"))
+    val data = OwnBlocks.quietly(manager.getLocalBytes(id))
+      .getOrElse(throw new IOException(s"block $id is not here"))
     try {
       val region = data.toNetty().asInstanceOf[FileRegion]
       val pieces = new Pieces(take)
@@ -113,26 +116,42 @@ private[storage] object SparkdlBlocks {
   def isOwn(name: String): Boolean = name.startsWith(Prefix)
 
   /**
-   * Keep Spark's lines about this plugin's blocks out of the log: several lines per iteration make
-   * hundreds of megabytes an hour. Lines about the user's blocks stay, at the level that the user
-   * has set. Run once in a JVM, as logging outlives SparkContexts.
+   * Filter that keeps Spark's lines about this plugin's blocks out of the log: several lines per
+   * iteration make hundreds of megabytes an hour. It denies a line before Spark formats its text,
+   * which would take longer than storing the block. Lines about the user's blocks stay, at the
+   * level that the user has set.
    */
-  private lazy val leaveOwnBlocksOut: Unit = LogManager.getContext(false) match {
-    case context: LoggerContext =>
-      context.getConfiguration.getLoggerConfig(Store).addFilter(OwnBlocks)
-    case _ => () // another logging library
+  private object OwnBlocks extends AbstractFilter {
+    private val isQuiet = ThreadLocal.withInitial[Boolean](() => false)
+
+    /** Run `body`, which handles blocks of this plugin, without lines about them. */
+    def quietly[T](body: => T): T = {
+      isQuiet.set(true)
+      try body
+      finally isQuiet.remove()
+    }
+
+    override def filter(
+        logger: Logger,
+        level: Level,
+        marker: Marker,
+        message: String,
+        parameters: AnyRef*
+    ): Filter.Result = {
+      val isDenied =
+        level.isLessSpecificThan(Level.INFO) && logger.getName == Store && isQuiet.get
+      if (isDenied) Filter.Result.DENY else Filter.Result.NEUTRAL
+    }
   }
 
   private val Store = classOf[MemoryStore].getName
 
-  private object OwnBlocks extends AbstractFilter {
-    override def filter(event: LogEvent): Filter.Result = {
-      def isOfOwn = event.getMessage.getFormattedMessage.contains(s"_$Prefix")
-      val isDenied =
-        event.getLoggerName == Store && event.getLevel.isLessSpecificThan(Level.INFO) && isOfOwn
-      if (isDenied) Filter.Result.DENY else Filter.Result.NEUTRAL
+  /** Add [[OwnBlocks]] to Spark's logging, once in a JVM: logging outlives SparkContexts. */
+  private lazy val filterLog: Unit =
+    LogManager.getContext(classOf[MemoryStore].getClassLoader, false) match {
+      case context: LoggerContext => context.getConfiguration.addFilter(OwnBlocks)
+      case _ => () // another logging library
     }
-  }
 
   /** Memory that Spark does not own, and must not unmap when it drops the block. */
   private final class BorrowedBytes(chunks: Array[ByteBuffer]) extends ChunkedByteBuffer(chunks) {

@@ -110,19 +110,20 @@ class SparkdlBlocksSpec extends AnyFunSuite with BeforeAndAfterAll {
     try {
       Configurator.setLevel(store, Level.INFO)
       logging.getRootLogger.addAppender(kept)
-      assert(new SparkdlExecutor(context.getConf).blocks.inlineThreshold > 0)
+      val ours = new SparkdlExecutor(context.getConf).blocks
       assert(LogManager.getLogger(store).getLevel === Level.INFO)
-      val of = SparkEnv.get.blockManager
-      for (name <- Seq("theirs", "sparkdl_ours")) {
-        val bytes = new org.apache.spark.util.io.ChunkedByteBuffer(Array(direct(random(100))))
-        of.putBytes(
-          BroadcastBlockId(Job, name),
-          bytes,
-          StorageLevel.MEMORY_ONLY_SER,
-          tellMaster = false
-        )
-        of.removeBlock(BroadcastBlockId(Job, name), tellMaster = false)
-      }
+      ours.put(Job, "sparkdl_ours", Array(direct(random(100))))
+      ours.read(Job, "sparkdl_ours")(bytes => bytes.position(bytes.limit()))
+      assert(ours.retire(Job, "sparkdl_ours", () => true))
+      val theirs = new org.apache.spark.util.io.ChunkedByteBuffer(Array(direct(random(100))))
+      val id = BroadcastBlockId(Job, "theirs")
+      SparkEnv.get.blockManager.putBytes(
+        id,
+        theirs,
+        StorageLevel.MEMORY_ONLY_SER,
+        tellMaster = false
+      )
+      SparkEnv.get.blockManager.removeBlock(id, tellMaster = false)
       assert(heard.asScala.count(_.contains("_theirs stored")) === 1)
       assert(!heard.asScala.exists(_.contains("_sparkdl_")))
     } finally {
