@@ -132,7 +132,8 @@ class Arguments:
 def call(module: Callable[..., Any], inputs: Iterable[Any]) -> Any:
     """Call ``module`` with the inputs of a batch and return its output.
 
-    If the output is a mapping with a tensor ``logits``, such as a Hugging Face ModelOutput, return the logits.
+    If the output is a mapping whose attribute ``logits`` is a tensor, such as a Hugging Face ModelOutput, return the logits.
+    A plain dict has no such attribute, so the loss gets all of it.
 
     :param inputs: one per feature column, in order: a tensor ``[rows, …]``, or the return value of ``collate_fn``.
     :raises TypeError: two columns give the same keyword, or the arguments do not match the signature of ``forward``.

@@ -20,7 +20,7 @@ any                    several tensors     none                        none     
 
 Several tensors are a dict, or a tuple with members named ``output0``, ``output1`` and so on. A member is one value or
 several, flattened. Members without a row for each input row (a loss, a state, None) are left out. If an output has
-``logits``, as Hugging Face's ModelOutput has, the logits are the output.
+the attribute ``logits``, as Hugging Face's ModelOutput has, the logits are the output.
 
 Functions of ``torch.nn.functional`` count as the loss classes with the same formula.
 """

@@ -84,8 +84,16 @@ PARTS: dict[str, Callable[[], Part]] = {
 }
 
 
+class Attributes(dict[str, torch.Tensor]):
+    """A mapping with attributes, as a Hugging Face ModelOutput."""
+
+    @property
+    def logits(self) -> torch.Tensor:
+        return self["logits"]
+
+
 #: What a model may return: a tensor; beside it one more with rows, in a tuple or a dict; the state of a recurrent layer,
-#: [layers, rows, …]; None; a scalar. The logits of a dict count as a tensor.
+#: [layers, rows, …]; None; a scalar. The logits of Attributes count as a tensor.
 RETURNS = ("tensor", "pair", "dict", "state", "none", "scalar", "logits")
 
 
@@ -121,7 +129,7 @@ class Net(nn.Module):
             "state": (y, h[None]),
             "none": (y, None),
             "scalar": {"scores": y, "balance": h.float().square().sum()},
-            "logits": {"logits": y, "hidden": h},
+            "logits": Attributes(logits=y, hidden=h),
         }[self.returns]
 
 
