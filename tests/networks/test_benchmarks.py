@@ -308,6 +308,7 @@ def test_blind_simulation(rows_of: Rows, tmp_path: Path, monkeypatch: pytest.Mon
         assert row["error"] == pytest.approx(row["simulated"] / row["seconds"] - 1)
 
 
+@pytest.mark.alone  # beside other tests it takes more than its five minutes
 @pytest.mark.slow
 def test_predictions(rows_of: Rows) -> None:
     rows = rows_of("scale", "--predict")
