@@ -10,6 +10,7 @@ measured between a set of hosts. The next gang of the same hosts takes them if o
 
 from __future__ import annotations
 
+import functools
 import ipaddress
 import itertools
 import json
@@ -22,7 +23,7 @@ from typing import Any, NamedTuple
 import numpy as np
 import torch
 
-from sparkdl_comm.collectives.cost import Cost
+from sparkdl_comm.collectives.cost import LOCAL_BETA, Cost
 from sparkdl_comm.collectives.engine import Engine
 from sparkdl_comm.collectives.plan import Collective, Plan, Program, Step, StepKind
 from sparkdl_comm.errors import ConfError
@@ -222,16 +223,19 @@ _MAX_PROBE_BYTES, _MIN_PROBE_SECONDS = 4 << 20, 0.02
 Gather = Callable[[bytes], list[bytes]]
 
 
-#: Costs by topology, device type, and the NIC addresses of each rank.
+#: Costs by topology, device type, and :data:`CostKey`.
 _cost_cache: dict[tuple[Any, ...], Cost] = {}
 
+#: NIC addresses of each rank, and whether ranks of one host read each other's memory.
+CostKey = tuple[tuple[tuple[str, ...], ...], bool]
 
-def get_or_measure_cost(engine: Engine[Any], topology: Topology, members: Sequence[Member], gather: Gather) -> Cost:
+
+def get_or_measure_cost(engine: Engine[Any], topology: Topology, hosts: CostKey, gather: Gather) -> Cost:
     """Return the costs that some rank knows from an earlier gang of the same hosts. Without them, measure the costs.
 
     All ranks must call it.
     """
-    key = _key(engine, topology, members)
+    key = _key(engine, topology, hosts)
     mine = asdict(_cost_cache[key]) if key in _cost_cache else None
     messages = [json.loads(theirs) for theirs in gather(json.dumps(mine).encode())]
     first = next((theirs for theirs in messages if theirs is not None), None)
@@ -242,34 +246,42 @@ def get_or_measure_cost(engine: Engine[Any], topology: Topology, members: Sequen
     return _cost_cache[key]
 
 
-def remeasure_cost(engine: Engine[Any], topology: Topology, members: Sequence[Member], gather: Gather) -> Cost:
+def remeasure_cost(engine: Engine[Any], topology: Topology, hosts: CostKey, gather: Gather) -> Cost:
     """Return :func:`measure_cost` and cache it for the next gang of the same hosts."""
-    found = _cost_cache[_key(engine, topology, members)] = measure_cost(engine, topology, gather)
+    found = _cost_cache[_key(engine, topology, hosts)] = measure_cost(engine, topology, gather)
     return found
 
 
-def _key(engine: Engine[Any], topology: Topology, members: Sequence[Member]) -> tuple[Any, ...]:
-    return str(topology), engine.device.type, tuple(tuple(rail.address for rail in m.rails) for m in members)
+def _key(engine: Engine[Any], topology: Topology, hosts: CostKey) -> tuple[Any, ...]:
+    return str(topology), engine.device.type, hosts
 
 
 def measure_cost(engine: Engine[Any], topology: Topology, gather: Gather) -> Cost:
     """Measure the costs and return them: for each one, the worst that any rank found. All ranks return the same.
 
     alpha is the time of a message of 1 byte from host to host. beta is the time of one more byte in a large message,
-    while every host sends to its next neighbor. gamma is the time to add one byte. Measuring takes a fraction of a
-    second per rail.
+    while every host sends to its next neighbor. local is the same inside a host, where every rank sends to the next.
+    gamma is the time to add one byte. Measuring takes a fraction of a second per rail.
     """
-    alphas, betas = [], []
-    for rail in range(topology.rails):
-        alpha = _max_over_ranks(gather, min(_time_exchange(engine, topology, rail, 1, gather) for _ in range(_REPEATS)))
-        nbytes, seconds = 64 << 10, 0.0
-        while seconds < _MIN_PROBE_SECONDS and nbytes < _MAX_PROBE_BYTES:
-            nbytes *= 4
-            seconds_taken = min(_time_exchange(engine, topology, rail, nbytes, gather) for _ in range(_REPEATS))
-            seconds = _max_over_ranks(gather, seconds_taken)
-        alphas.append(alpha)
-        betas.append(max(seconds - alpha, alpha) / nbytes)
-    return Cost(tuple(betas), alpha=max(alphas), gamma=_max_over_ranks(gather, _time_addition()))
+    rails = [
+        _measure_link(engine, functools.partial(make_probe, topology, rail), gather) for rail in range(topology.rails)
+    ]
+    local = LOCAL_BETA
+    if topology.ranks_per_host > 1:
+        _, local = _measure_link(engine, functools.partial(make_local_probe, topology), gather)
+    alphas, betas = zip(*rails, strict=True)
+    return Cost(betas, alpha=max(alphas), gamma=_max_over_ranks(gather, _time_addition()), local=local)
+
+
+def _measure_link(engine: Engine[Any], make: Callable[[int], Plan], gather: Gather) -> tuple[float, float]:
+    """Return alpha and beta of the messages of a probe. ``make`` returns the probe for a number of bytes."""
+    alpha = _max_over_ranks(gather, min(_time_probe(engine, make(1), gather) for _ in range(_REPEATS)))
+    nbytes, seconds = 64 << 10, 0.0
+    while seconds < _MIN_PROBE_SECONDS and nbytes < _MAX_PROBE_BYTES:
+        nbytes *= 4
+        seconds_taken = min(_time_probe(engine, make(nbytes), gather) for _ in range(_REPEATS))
+        seconds = _max_over_ranks(gather, seconds_taken)
+    return alpha, max(seconds - alpha, alpha) / nbytes
 
 
 def make_probe(topology: Topology, rail: int, count: int) -> Plan:
@@ -292,9 +304,22 @@ def make_probe(topology: Topology, rail: int, count: int) -> Plan:
     return Plan(f"probe of rail {rail}", Collective("all_gather", topology, count), program)
 
 
-def _time_exchange(engine: Engine[Any], topology: Topology, rail: int, nbytes: int, gather: Gather) -> float:
-    prepared = engine.prepare(make_probe(topology, rail, nbytes))
-    vector = torch.zeros(nbytes, dtype=torch.uint8, device=engine.device)
+def make_local_probe(topology: Topology, count: int) -> Plan:
+    """Return a plan in which every rank sends ``count`` elements to the next rank of its host."""
+
+    def program(rank: int) -> Program:
+        ranks = topology.host_of(rank).ranks
+        at = ranks.index(rank)
+        to, source = (ranks[(at + way) % len(ranks)] for way in (1, -1))
+        steps = Step(StepKind.SEND, to, 0, 0, count), Step(StepKind.RECEIVE, source, 0, count, 2 * count)
+        return Program(steps, scratch=count)
+
+    return Plan("probe inside hosts", Collective("all_gather", topology, count), program)
+
+
+def _time_probe(engine: Engine[Any], probe: Plan, gather: Gather) -> float:
+    prepared = engine.prepare(probe)
+    vector = torch.zeros(probe.collective.count, dtype=torch.uint8, device=engine.device)
     gather(b"")  # a barrier: all ranks begin at the same time
     begin = time.perf_counter()
     engine.start(prepared, vector).wait()

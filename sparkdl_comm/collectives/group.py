@@ -20,7 +20,8 @@ from sparkdl_comm.collectives.algorithms import ALGORITHMS, make_plan
 from sparkdl_comm.collectives.cost import Cost, list_eligible, make_collective, rank_algorithms
 from sparkdl_comm.collectives.discover import SubTopology, arrange, get_or_measure_cost, remeasure_cost, sub_topology
 from sparkdl_comm.collectives.engine import Engine, PreparedPlan
-from sparkdl_comm.collectives.engine.connection import PeerSockets
+from sparkdl_comm.collectives.engine.peer_memory import OwnMemory, PeerMemory
+from sparkdl_comm.collectives.engine.peer_sockets import PeerSockets
 from sparkdl_comm.collectives.engine.sockets import SocketEngine
 from sparkdl_comm.collectives.plan import Operation, Plan, StepKind
 from sparkdl_comm.collectives.work import Work
@@ -51,6 +52,11 @@ class RankGroup:
     @classmethod
     def of_gang(cls, gang: Gang) -> RankGroup:
         return cls(gang, range(gang.world), "")
+
+    def neighbors(self, rank: int) -> list[int]:
+        """Return the other ranks with the addresses of this rank's NICs, so perhaps on its host."""
+        addresses = [[rail.address for rail in member.rails] for member in self.members]
+        return [other for other in range(self.world) if other != rank and addresses[other] == addresses[rank]]
 
     def split(self, color: int | None, key: int, timeout: float) -> RankGroup | None:
         """Return the group of the ranks that pass the same ``color``; None if this rank's color is None.
@@ -138,26 +144,45 @@ def _first_elements(ranges: Sequence[tuple[int, int]], count: int) -> Iterator[t
 
 
 def make_engine(
-    gang: Gang, name: str, order: Sequence[int], rails: Sequence[int], device: torch.device, timeout: float
+    ranks: RankGroup, name: str, order: Sequence[int], rails: Sequence[int], device: torch.device, conf: CommConf
 ) -> Engine[Any]:
     """Return this rank's engine: over sockets and the rails for CPU tensors, over torch.distributed for others.
 
+    :param ranks: ranks that create the engine.
     :param name: name of the engine; each engine of a gang has its own.
-    :param order: ``order[place]``: the gang's rank that is rank ``place`` of the plans. It may leave out ranks.
+    :param order: ``order[place]``: number in the group of the rank that is rank ``place`` of the plans.
     :param rails: ``rails[rail]``: the gang's rail that is rail ``rail`` of the plans.
-    :param timeout: seconds to connect, and seconds for which a collective may make no progress.
     """
-    place = order.index(gang.rank)
+    gang, place, timeout = ranks.gang, order.index(ranks.rank), conf.timeout
+    places = [ranks.ranks[rank] for rank in order]
     if device.type != "cpu":
         from sparkdl_comm.collectives.engine.torch_p2p import TorchEngine, process_group_of
 
-        return TorchEngine(place, order, device, process_group_of(order, timeout))
-    engine = SocketEngine(place, PeerSockets(gang, name, order, rails, timeout), timeout)
+        return TorchEngine(place, places, device, process_group_of(places, timeout))
+    own_memory = OwnMemory()
+    memories = {order.index(rank): memory for rank, memory in _find_memories(own_memory, ranks, conf).items()}
+    engine = SocketEngine(place, PeerSockets(gang, name, places, rails, timeout, memories), timeout, own_memory)
     # Weak reference: the gang may outlive the engine, which holds memory and plans.
     reference = weakref.ref(engine)
     gang.close_in_children(lambda: [] if (live := reference()) is None else live.sockets())
     gang.on_failure(lambda failure: None if (live := reference()) is None else live.abort(failure.to_exception()))
     return engine
+
+
+def _find_memories(own_memory: OwnMemory, ranks: RankGroup, conf: CommConf) -> dict[int, PeerMemory]:
+    """Return the memory of the peers on this host, by their numbers in the group. All ranks of the group call it."""
+    if not any(ranks.neighbors(rank) for rank in range(ranks.world)):
+        return {}
+
+    def gather(value: bytes) -> list[bytes]:
+        return ranks.all_gather(value, conf.timeout)
+
+    neighbors, is_allowed = ranks.neighbors(ranks.rank), conf.collective.shared_memory
+    found = own_memory.find_peers(ranks.rank, neighbors, gather, is_allowed=is_allowed)
+    if is_allowed and len(found) < len(neighbors):
+        others = sorted(set(neighbors) - found.keys())
+        _log.info("rank %d and ranks %s use TCP: they cannot read each other's memory", ranks.rank, others)
+    return found
 
 
 CPU = torch.device("cpu")
@@ -215,17 +240,18 @@ class CollectiveGroup:
         self._prepared: dict[tuple[Operation, int, int, int], PreparedPlan] = {}
         self._cheapest_by_size: dict[tuple[Operation, int, int], str] = {}
         self._layouts: dict[tuple[Operation, int, int], PartLayout] = {}
+        addresses = tuple(tuple(rail.address for rail in member.rails) for member in ranks.members)
+        self._cost_key = addresses, conf.collective.shared_memory
         #: This rank's number in the plans.
         self.place = self._order.index(ranks.rank)
-        places = [ranks.ranks[rank] for rank in self._order]
-        self._engine: Engine[Any] = make_engine(gang, algorithm + ranks.name, places, rails, device, conf.timeout)
+        self._engine: Engine[Any] = make_engine(ranks, algorithm + ranks.name, self._order, rails, device, conf)
         try:
             self._check_agreement(conf)
             #: Costs from the topology's rates if it has any, else measured.
             self.cost = (
                 Cost.of(topology)
                 if topology.rates
-                else get_or_measure_cost(self._engine, topology, ranks.members, self._gather)
+                else get_or_measure_cost(self._engine, topology, self._cost_key, self._gather)
             )
         except BaseException:
             self._engine.close()
@@ -300,7 +326,7 @@ class CollectiveGroup:
 
         Groups that are created later use the result, unless the topology has rates.
         """
-        return remeasure_cost(self._engine, self.topology, self._ranks.members, self._gather)
+        return remeasure_cost(self._engine, self.topology, self._cost_key, self._gather)
 
     def close(self) -> None:
         """Close the connections. Collectives under way fail."""
@@ -354,10 +380,12 @@ class CollectiveGroup:
 
         :raises GangError: a rank has other settings.
         """
-        mine = json.dumps([str(self.topology), self._order, self.algorithm, conf.collective.block]).encode()
+        collective = conf.collective
+        settings = [str(self.topology), self._order, self.algorithm, collective.block, collective.shared_memory]
+        mine = json.dumps(settings).encode()
         for rank, theirs in enumerate(self._gather(mine)):
             if theirs != mine:
                 raise GangError(
-                    f"rank {rank} has (topology, order, algorithm, block) {theirs.decode()}, but rank"
+                    f"rank {rank} has (topology, order, algorithm, block, shared memory) {theirs.decode()}, but rank"
                     f" {self._ranks.rank} has {mine.decode()}. Use the same settings on all ranks"
                 )

@@ -64,6 +64,12 @@ class CollectiveConf:
         "gradients are reduced to rank 0, which updates and broadcasts the parameters. root-overlap: the same, but "
         "the broadcast overlaps with forward. The last two need a strategy that reduces and broadcasts.",
     )
+    shared_memory: bool = declare(
+        "true",
+        forms.flag,
+        "Whether ranks of one host read each other's tensors from memory, not over TCP. If the system does not allow it, "
+        "for example in separate containers, they use TCP.",
+    )
     resync: int = declare(
         "0",
         forms.count,

@@ -35,8 +35,8 @@ QUICK, ALL = 8, 400
 
 
 class Wire:
-    """Spoils the send number `due` of this process; counts all. A tensor's bytes, the second buffer of a message of a
-    collective, are left alone: what guards these is TCP's checksum."""
+    """Spoils the send number `due` of this process; counts all. A tensor's bytes or address, the second buffer of a
+    message of a collective, are left alone: what guards these is TCP's checksum."""
 
     def __init__(self, monkeypatch: pytest.MonkeyPatch, action: str, due: int, pick: float) -> None:
         self.action, self.due, self.pick = action, due, pick

@@ -61,7 +61,7 @@ def flip_byte(pick: float, executor: int) -> Struck:
         return original["send"](sock, spoilt(data) if len(data) and is_due(sock) else data, *more)
 
     def sendmsg(sock: socket.socket, buffers: Any, *more: Any) -> int:
-        if len(buffers) == 2 and is_due(sock):  # the engine's: a header, and a tensor's bytes
+        if len(buffers) == 2 and is_due(sock):  # the engine's: a header, and a tensor's bytes or address
             buffers = [spoilt(buffers[0]), buffers[1]]
         return original["sendmsg"](sock, buffers, *more)
 

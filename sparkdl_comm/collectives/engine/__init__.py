@@ -1,6 +1,7 @@
 """Interface of an engine, which runs plans. ``collectives/group.py`` picks one of the two engines.
 
-- ``sockets.py`` uses authenticated TCP connections, one per peer and rail (``connection.py``), for CPU tensors.
+- ``sockets.py`` uses authenticated TCP connections, one per peer and rail (``peer_sockets.py``, ``connection.py``), for
+  CPU tensors. Ranks of one host read each other's memory (``peer_memory.py``).
 - ``torch_p2p.py`` uses torch.distributed's sends and receives, with NCCL for CUDA.
 - ``job.py`` is one collective under way, and its memory.
 

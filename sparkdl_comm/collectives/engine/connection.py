@@ -1,111 +1,19 @@
-"""Connections of the socket engine: one per peer and rail, from NIC to NIC, authenticated, made on demand.
-
-Only the engine's thread uses a :class:`Connection` and the :class:`RailQueue` that connections share.
-"""
+"""Connections of the socket engine. Only the engine's thread uses them, and the :class:`RailQueue` that they share."""
 
 from __future__ import annotations
 
+import ctypes
 import socket
-import threading
-import time
+import struct
 from collections import deque
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Iterable
 from operator import attrgetter
 
 from sparkdl_comm.collectives.engine.job import HEADER, Channel, Job
+from sparkdl_comm.collectives.engine.peer_sockets import Link, MemoryLink
 from sparkdl_comm.collectives.plan import StepKind
-from sparkdl_comm.errors import DeadlineError, GangError
-from sparkdl_comm.gang.frames import TIMEOUT_KEY, count_unacknowledged_bytes, hang_up
-from sparkdl_comm.gang.gang import Gang
-
-
-class PeerSockets:
-    """Connections of one engine.
-
-    ``name``: name of the engine; each engine of a gang has its own. ``order[place]``: the gang's rank that is rank
-    ``place`` of the plans. ``rails[rail]``: the gang's rail that is rail ``rail`` of the plans. ``timeout``: seconds to
-    connect.
-
-    Of two ranks, the one that is first in the order dials.
-    """
-
-    def __init__(self, gang: Gang, name: str, order: Sequence[int], rails: Sequence[int], timeout: float) -> None:
-        self._gang, self._name, self._order, self._timeout = gang, name, order, timeout
-        self._place, self._rails = order.index(gang.rank), rails
-        self._changed = threading.Condition()
-        self._arrived: dict[Channel, socket.socket] = {}
-        self._closed = False
-        for rail in range(len(rails)):
-            gang.serve(self._service_name(rail), self._arrival_handler(rail))
-        gang.on_failure(lambda _: self._wake())
-
-    def connect(self, channels: Iterable[Channel]) -> dict[Channel, socket.socket]:
-        """Return the sockets of the channels. The peers must ask for their channels to this rank at the same time.
-
-        :raises DeadlineError: a peer did not connect within the timeout.
-        :raises SparkdlCommError: the gang has failed, or a peer cannot be reached.
-        """
-        found: dict[Channel, socket.socket] = {}
-        try:
-            self._collect_sockets(list(channels), found)
-        except BaseException:
-            for sock in found.values():
-                sock.close()
-            raise
-        return found
-
-    def close(self) -> None:
-        """Close the sockets that arrived and were not asked for, and all that arrive later."""
-        with self._changed:
-            self._closed = True
-            for sock in self._arrived.values():
-                sock.close()
-            self._arrived.clear()
-
-    def _collect_sockets(self, wanted: list[Channel], found: dict[Channel, socket.socket]) -> None:
-        """Put the sockets of the channels ``wanted`` into ``found``, one by one."""
-        deadline = time.monotonic() + self._timeout
-        for peer, rail in wanted:
-            if self._place < peer:
-                found[peer, rail] = self._gang.dial(
-                    self._order[peer], self._service_name(rail), deadline, self._rails[rail]
-                )
-        awaited = set(wanted) - found.keys()
-        with self._changed:
-            self._changed.wait_for(
-                lambda: awaited <= self._arrived.keys() or self._gang.failure() is not None,
-                max(0.0, deadline - time.monotonic()),
-            )
-            self._gang.check()
-            if not awaited <= self._arrived.keys():
-                peer, rail = min(awaited - self._arrived.keys())
-                raise DeadlineError(
-                    f"rank {self._order[peer]} did not connect to rank {self._gang.rank} over rail {rail} within"
-                    f" {self._timeout:g} s; set {TIMEOUT_KEY}",
-                    rank=self._order[peer],
-                )
-            found |= {channel: self._arrived.pop(channel) for channel in awaited}
-
-    def _arrival_handler(self, rail: int) -> Callable[[socket.socket, int], None]:
-        def on_arrival(sock: socket.socket, rank: int) -> None:
-            channel = self._order.index(rank), rail
-            with self._changed:
-                if self._closed or channel in self._arrived:
-                    hang_up(sock)
-                    sock.close()
-                    return
-                self._arrived[channel] = sock
-                self._changed.notify_all()
-
-        return on_arrival
-
-    def _wake(self) -> None:
-        with self._changed:
-            self._changed.notify_all()
-
-    def _service_name(self, rail: int) -> str:
-        return f"collective {self._name} on rail {rail}"
-
+from sparkdl_comm.errors import GangError
+from sparkdl_comm.gang.frames import count_unacknowledged_bytes
 
 #: Seconds without progress after which the next message is sent. Longer than the round trip of a packet through full
 #: queues.
@@ -160,7 +68,12 @@ Message = tuple[Job, int]
 
 
 class Connection:
-    """Connection to a peer over a rail (``channel``). The socket is authenticated and non-blocking."""
+    """Connection to a peer over a rail (``channel``). The socket is authenticated and non-blocking.
+
+    ``queue``: queue that this connection shares with the others of its NIC. The engine sets it.
+    """
+
+    queue: RailQueue
 
     def __init__(self, channel: Channel, sock: socket.socket) -> None:
         self.channel, self.sock = channel, sock
@@ -206,9 +119,12 @@ class Connection:
         return bool(self._in) and self._in[0][0].is_ready(self._in[0][1])
 
     @property
-    def jobs_to_receive(self) -> set[Job]:
-        """Jobs with messages that this connection still has to receive."""
+    def awaited_jobs(self) -> set[Job]:
+        """Jobs for which this connection waits for bytes of the peer."""
         return {job for job, _ in self._in}
+
+    def sockets(self) -> list[socket.socket]:
+        return [self.sock]
 
     def send(self, now: float) -> Iterable[Message]:
         """Send as much of the first message as the kernel takes. The message must be ready. Yield it when it is
@@ -218,8 +134,7 @@ class Connection:
         """
         job, index = self._out[0]
         if not self._sending:
-            step = job.prepared.steps[index]
-            self._sending = [memoryview(job.header(index)), job.memory.bytes(step.start, step.stop)]
+            self._sending = [memoryview(job.header(index)), self._content(job, index)]
         try:
             sent = self.sock.sendmsg(self._sending)
         except (BlockingIOError, InterruptedError):
@@ -230,7 +145,7 @@ class Connection:
         self._sending = _drop_sent(self._sending, sent)
         if not self._sending:
             self._out.popleft()
-            yield job, index
+            yield from self._complete_sent(job, index)
 
     def receive(self) -> Iterable[Message]:
         """Receive the bytes that are there, up to a limit, and yield each step that they complete.
@@ -247,21 +162,32 @@ class Connection:
             except (BlockingIOError, InterruptedError):
                 return
             step = job.prepared.steps[index]
-            if (
-                self._header_bytes == HEADER.size
-                and self._content_bytes == (step.stop - step.start) * job.memory.itemsize
-            ):
+            is_complete = self._content_bytes == (step.stop - step.start) * job.memory.itemsize
+            if self._header_bytes == HEADER.size and is_complete:
                 self._in.popleft()
                 self._header_bytes = self._content_bytes = 0
                 yield job, index
 
     def _receive_some(self, job: Job, index: int) -> bool:
-        """Receive into the available room. Return False if it was not filled, so nothing more is there for now."""
+        """Receive the next bytes of the first message. Return False if nothing more is there for now."""
         if self._header_bytes < HEADER.size:
             self._header_bytes += self._read(self._header[self._header_bytes :])
             if self._header_bytes == HEADER.size:
                 self._check(job, index)
             return self._header_bytes == HEADER.size
+        return self._receive_content(job, index)
+
+    def _content(self, job: Job, index: int) -> memoryview:
+        """Return the bytes to send after the header of step ``index``."""
+        step = job.prepared.steps[index]
+        return job.memory.bytes(step.start, step.stop)
+
+    def _complete_sent(self, job: Job, index: int) -> Iterable[Message]:
+        """Return the steps that are complete because the kernel has taken the message of step ``index``."""
+        return [(job, index)]
+
+    def _receive_content(self, job: Job, index: int) -> bool:
+        """Receive what follows the header of step ``index``. Return False if nothing more is there for now."""
         step, memory = job.prepared.steps[index], job.memory
         if step.kind is StepKind.RECEIVE:
             room = memory.bytes(step.start, step.stop)[self._content_bytes :]
@@ -298,6 +224,120 @@ class Connection:
                 f" got {found[2]} bytes of collective number {found[0]}. All ranks must call the same collectives in the"
                 " same order, with tensors of the same length and dtype"
             )
+
+
+#: Bytes from which on a message is read from the sender's memory. A smaller one takes less time on the socket.
+_LEAST_MEMORY_BYTES = 512 * 1024
+#: Address of a message, and a last byte, which the receiver takes when it has read the message.
+_ADDRESS = struct.Struct("!Qx")
+
+
+class MemoryConnection(Connection):
+    """Connection to a peer on the same host, which reads large messages from the sender's memory.
+
+    On the socket, such a message is its header and its address. A turn has a limit of bytes, and the selector calls a
+    connection again only if its socket has bytes. So the receiver leaves the last byte in the socket until it has read
+    the whole message. The sender's step is complete when the receiver has confirmed the message.
+    """
+
+    def __init__(self, channel: Channel, sock: socket.socket, link: MemoryLink) -> None:
+        super().__init__(channel, sock)
+        self.confirmations, self._peer_memory = link.confirmations, link.memory
+        self._unconfirmed: deque[Message] = deque()
+        self._address = memoryview(bytearray(_ADDRESS.size))
+        self._address_bytes = 0  # received bytes of the first message's address
+        self._copied_bytes = 0  # bytes of the first message that were read from the peer's memory
+
+    @property
+    def awaits_confirmations(self) -> bool:
+        return bool(self._unconfirmed)
+
+    @property
+    def awaited_jobs(self) -> set[Job]:
+        return super().awaited_jobs | {job for job, _ in self._unconfirmed}
+
+    def sockets(self) -> list[socket.socket]:
+        return [self.sock, self.confirmations]
+
+    def receive_confirmations(self) -> Iterable[Message]:
+        """Receive the confirmations that are there, and yield the steps that they complete.
+
+        :raises OSError: the peer is gone.
+        :raises GangError: the peer confirms what was not sent.
+        """
+        try:
+            count = len(self.confirmations.recv(4096))
+        except (BlockingIOError, InterruptedError):
+            return
+        if not count:
+            raise ConnectionResetError("the peer closed the connection")
+        if count > len(self._unconfirmed):
+            sent = len(self._unconfirmed)
+            raise GangError(f"rank {self.channel[0]} confirmed {count} messages, but only {sent} were sent")
+        self.moved_bytes += count
+        for _ in range(count):
+            yield self._unconfirmed.popleft()
+
+    def _content(self, job: Job, index: int) -> memoryview:
+        if _size(job, index) < _LEAST_MEMORY_BYTES:
+            return super()._content(job, index)
+        return memoryview(_ADDRESS.pack(job.memory.address(job.prepared.steps[index].start)))
+
+    def _complete_sent(self, job: Job, index: int) -> Iterable[Message]:
+        if _size(job, index) < _LEAST_MEMORY_BYTES:
+            return super()._complete_sent(job, index)
+        self._unconfirmed.append((job, index))
+        return []
+
+    def _receive_content(self, job: Job, index: int) -> bool:
+        size = _size(job, index)
+        if size < _LEAST_MEMORY_BYTES:
+            return super()._receive_content(job, index)
+        without_last = _ADDRESS.size - 1
+        if self._address_bytes < without_last:
+            self._address_bytes += self._read(self._address[self._address_bytes : without_last])
+        elif self._copied_bytes < size:
+            self._copy_some(job, index, size)
+        else:
+            self._read(self._address[without_last:])
+            self._confirm()
+            self._content_bytes, self._address_bytes, self._copied_bytes = size, 0, 0
+        return True
+
+    def _copy_some(self, job: Job, index: int, size: int) -> None:
+        """Copy the next bytes of the first message, and combine them if the step says so."""
+        step, memory = job.prepared.steps[index], job.memory
+        (address,) = _ADDRESS.unpack(self._address)
+        source = address + self._copied_bytes
+        start = step.start + self._copied_bytes // memory.itemsize
+        if step.kind is StepKind.RECEIVE:
+            count = min(_MAX_BYTES_PER_TURN, size - self._copied_bytes)
+            self._peer_memory.read(source, memory.address(start), count)
+        else:
+            count = min(_CHUNK_BYTES, size - self._copied_bytes)
+            if not self._chunk:
+                self._chunk = bytearray(_CHUNK_BYTES)
+            self._peer_memory.read(source, ctypes.addressof(ctypes.c_char.from_buffer(self._chunk)), count)
+            memory.combine(start, self._chunk, count)
+        self._copied_bytes += count
+        self.moved_bytes += count
+
+    def _confirm(self) -> None:
+        try:
+            self.confirmations.send(b"\1")
+        except BlockingIOError as exc:
+            raise ConnectionAbortedError("the peer takes no confirmations") from exc
+
+
+def make_connection(channel: Channel, link: Link) -> Connection:
+    """Return the connection over a link."""
+    return Connection(channel, link.sock) if link.memory is None else MemoryConnection(channel, link.sock, link.memory)
+
+
+def _size(job: Job, index: int) -> int:
+    """Return the bytes of the message of step ``index``."""
+    step = job.prepared.steps[index]
+    return (step.stop - step.start) * job.memory.itemsize
 
 
 def _drop_sent(buffers: list[memoryview], sent: int) -> list[memoryview]:

@@ -48,6 +48,7 @@ class Memory:
         self._count = tensor.numel()
         parts = tensor.detach().view(-1), torch.empty(scratch, dtype=tensor.dtype)
         self._bytes = [part.view(torch.uint8).numpy().data for part in parts]
+        self._addresses = [part.data_ptr() for part in parts]
         by_numpy, by_torch = _COMBINE_FUNCTIONS[op]
         self._is_mean = op == "mean"
         # numpy adds in the calling thread, but does not support bfloat16, and is slow with float16.
@@ -63,6 +64,11 @@ class Memory:
         """
         part, offset = (0, 0) if start < self._count else (1, self._count)
         return self._bytes[part][(start - offset) * self.itemsize : (stop - offset) * self.itemsize]
+
+    def address(self, start: int) -> int:
+        """Return the address of element ``start`` in this process."""
+        part, offset = (0, 0) if start < self._count else (1, self._count)
+        return self._addresses[part] + (start - offset) * self.itemsize
 
     def combine(self, start: int, data: bytearray, size: int) -> None:
         """Combine the first ``size`` bytes of ``data``, whole elements, with the elements from ``start`` on."""

@@ -8,7 +8,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from sparkdl_comm.collectives.algorithms import ALGORITHMS
-from sparkdl_comm.collectives.discover import make_probe, measure_cost
+from sparkdl_comm.collectives.cost import Cost
+from sparkdl_comm.collectives.discover import make_local_probe, make_probe, measure_cost
 from sparkdl_comm.collectives.group import CollectiveGroup
 from sparkdl_comm.collectives.transfers import order_transfers
 from sparkdl_comm.topology import Topology
@@ -175,3 +176,17 @@ def test_the_probes_of_links_meet(text):
         found = order_transfers(make_probe(topology, rail, 8))
         assert len(found) == (len(topology.hosts) if topology.radices[rail] > 1 else 0)
         assert len({t.target for t in found}) == len(found)
+
+
+@pytest.mark.parametrize("text", ["hosts:3x2", "hosts:1x4"])
+def test_the_probe_inside_hosts_stays_there(text):
+    topology = Topology.parse(text)
+    found = order_transfers(make_local_probe(topology, 8))
+    assert len({transfer.target for transfer in found}) == topology.world
+    assert all(topology.host_of(transfer.source) is topology.host_of(transfer.target) for transfer in found)
+
+
+def test_the_cost_inside_a_host_is_measured():
+    costs = in_groups("hosts:2x2", "ring", lambda group, rank: group.cost)
+    assert costs[0].local != Cost((1.0,)).local
+    assert len(set(costs)) == 1

@@ -9,7 +9,8 @@ from typing import Any
 import pytest
 import torch
 
-from sparkdl_comm.collectives.engine.connection import PeerSockets, RailQueue
+from sparkdl_comm.collectives.engine.connection import RailQueue
+from sparkdl_comm.collectives.engine.peer_sockets import PeerSockets
 from sparkdl_comm.collectives.engine.sockets import SocketEngine
 from sparkdl_comm.collectives.plan import Collective, Plan, Program, Step, StepKind
 from sparkdl_comm.errors import DeadlineError
