@@ -308,10 +308,11 @@ def test_blind_simulation(rows_of: Rows, tmp_path: Path, monkeypatch: pytest.Mon
         assert row["error"] == pytest.approx(row["simulated"] / row["seconds"] - 1)
 
 
-@pytest.mark.alone  # beside other tests it takes more than its five minutes
+@pytest.mark.alone
 @pytest.mark.slow
+@pytest.mark.timeout(900)  # alone it takes between three and five minutes
 def test_predictions(rows_of: Rows) -> None:
-    rows = rows_of("scale", "--predict")
+    rows = rows_of("scale", "--predict", timeout=880)
     assert [row["algorithm"] for row in rows if row["source"]] == ["ibatch"]
     assert {row["topology"] for row in rows} == {"star:4", "bcube:2,2"}
     for row in rows:
