@@ -21,7 +21,7 @@ from sparkdl_comm.errors import ConfError, PlanError
 from sparkdl_comm.topology import Topology
 
 #: Default costs, used until measured: seconds per message, per byte combined, and per byte between processes of one host.
-#: They have the order of magnitude of Python processes, over TCP.
+#: They have the order of magnitude of TCP between Python processes.
 ALPHA, GAMMA, LOCAL_BETA = 5e-5, 2e-10, 1e-9
 
 

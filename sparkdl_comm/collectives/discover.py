@@ -25,6 +25,7 @@ import torch
 
 from sparkdl_comm.collectives.cost import LOCAL_BETA, Cost
 from sparkdl_comm.collectives.engine import Engine
+from sparkdl_comm.collectives.engine.peer_memory import Gather
 from sparkdl_comm.collectives.plan import Collective, Plan, Program, Step, StepKind
 from sparkdl_comm.errors import ConfError
 from sparkdl_comm.gang.listen import RAILS_KEY
@@ -218,10 +219,6 @@ def _join_radices(radices: Sequence[int]) -> str:
 _REPEATS = 3
 #: Bytes of the largest probe, and seconds that a probe must take to stand out from noise.
 _MAX_PROBE_BYTES, _MIN_PROBE_SECONDS = 4 << 20, 0.02
-
-#: Function that sends bytes to all ranks and returns the bytes of each rank, by rank.
-Gather = Callable[[bytes], list[bytes]]
-
 
 #: Costs by topology, device type, and :data:`CostKey`.
 _cost_cache: dict[tuple[Any, ...], Cost] = {}

@@ -67,8 +67,8 @@ class CollectiveConf:
     shared_memory: bool = declare(
         "true",
         forms.flag,
-        "Whether ranks of one host read each other's tensors from memory, not over TCP. If the system does not allow it, "
-        "for example in separate containers, they use TCP.",
+        "Whether ranks of one host read messages of 512 KiB or more from each other's memory, not over TCP. If the "
+        "system does not allow it, for example in separate containers, they use TCP.",
     )
     resync: int = declare(
         "0",

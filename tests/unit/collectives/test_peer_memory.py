@@ -74,7 +74,7 @@ def test_what_cannot_be_read():
 
 @pytest.fixture
 def reads(monkeypatch):
-    """Bytes that each rank's thread has read from memory. Messages of any size are read from there."""
+    """Bytes that all ranks have read from memory. Messages of any size are read from there."""
     monkeypatch.setattr(connection, "_LEAST_MEMORY_BYTES", 1)
     counts: Counter[str] = Counter()
     read = PeerMemory.read
